@@ -1,0 +1,127 @@
+//! How it is put on a byte stream: a preface with the version, then frames of a 32-bit
+//! little-endian length and a postcard payload.
+
+use std::fmt;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::FRAME_MAX;
+
+/// Two bytes of magic and the version.
+pub const PREFACE_LEN: usize = 4;
+
+const MAGIC: [u8; 2] = *b"SK";
+const HEADER_LEN: usize = 4;
+
+/// The preface for `version`; 0 refuses the peer's.
+pub fn preface(version: u16) -> [u8; PREFACE_LEN] {
+    let [low, high] = version.to_le_bytes();
+    [MAGIC[0], MAGIC[1], low, high]
+}
+
+/// The version in a preface.
+pub fn read_preface(bytes: [u8; PREFACE_LEN]) -> Result<u16, DecodeError> {
+    if bytes[..2] != MAGIC {
+        return Err(DecodeError::NotOurs);
+    }
+    Ok(u16::from_le_bytes([bytes[2], bytes[3]]))
+}
+
+/// Appends one frame to `out`.
+///
+/// # Panics
+/// If the message is larger than [`FRAME_MAX`]: senders bound what they put into one.
+pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_LEN]);
+    let taken = std::mem::take(out);
+    // Extending a Vec cannot fail, and our messages have no map or sequence of unknown length.
+    let mut taken = postcard::to_extend(message, taken).expect("messages always encode");
+    let len = taken.len() - start - HEADER_LEN;
+    assert!(len <= FRAME_MAX, "a message of {len} bytes does not fit a frame");
+    taken[start..start + HEADER_LEN].copy_from_slice(&(len as u32).to_le_bytes());
+    *out = taken;
+}
+
+/// Collects bytes from a stream and yields whole messages.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    buffer: Vec<u8>,
+    consumed: usize,
+}
+
+impl FrameReader {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds bytes as they came from the stream. What was consumed is dropped first, so the buffer
+    /// never grows past one frame and one read, wherever a hostile peer cuts its frames.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.consumed > 0 {
+            self.buffer.drain(..self.consumed);
+            self.consumed = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Whether no byte waits to be consumed.
+    pub fn is_empty(&self) -> bool {
+        self.consumed == self.buffer.len()
+    }
+
+    /// Takes raw bytes from the front: the preface, before any frame.
+    pub fn take_raw<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let bytes = self.buffer[self.consumed..].first_chunk::<N>().copied()?;
+        self.consumed += N;
+        Some(bytes)
+    }
+
+    /// The next whole message; `None` until enough bytes are there. After an error the stream is
+    /// out of step and must be closed.
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {
+        let rest = &self.buffer[self.consumed..];
+        let Some(header) = rest.first_chunk::<HEADER_LEN>() else {
+            return Ok(None);
+        };
+        let len = u32::from_le_bytes(*header) as usize;
+        if len > FRAME_MAX {
+            return Err(DecodeError::TooLong { len });
+        }
+        let Some(payload) = rest.get(HEADER_LEN..HEADER_LEN + len) else {
+            return Ok(None);
+        };
+        let (message, left) =
+            postcard::take_from_bytes(payload).map_err(|_| DecodeError::Malformed)?;
+        if !left.is_empty() {
+            return Err(DecodeError::Malformed);
+        }
+        self.consumed += HEADER_LEN + len;
+        Ok(Some(message))
+    }
+}
+
+/// What is wrong with bytes from the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The preface is not ours.
+    NotOurs,
+    /// The frame says it is longer than allowed.
+    TooLong { len: usize },
+    /// The payload is no message we know.
+    Malformed,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotOurs => write!(f, "the peer does not speak the guest protocol"),
+            Self::TooLong { len } => {
+                write!(f, "a frame of {len} bytes is over the limit of {FRAME_MAX}")
+            }
+            Self::Malformed => write!(f, "a frame holds no known message"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}

@@ -1,0 +1,51 @@
+//! The messages between Sandkeep (the host) and the guest (PID 1 of a sandbox).
+//!
+//! One connection carries one operation, so the kernel does flow control and nothing is multiplexed:
+//!
+//! ```text
+//! host  → guest   preface, Op                  in one write; descriptors of a leaf ride along
+//! guest → host    preface                      the version both speak, or 0 for "none"
+//! guest → host    FromGuest …                  until the operation is over
+//! host  → guest   ToGuest …                    stdin and acknowledgements of an exec
+//! ```
+//!
+//! Everything is bounded: a frame is at most [`FRAME_MAX`] bytes and a reader refuses a longer one
+//! before it allocates. Neither side trusts the other: decoding never panics.
+//!
+//! Variants and fields are only ever appended, with a new [`VERSION`]; the host speaks this version
+//! and the one before, because guests outlive upgrades of the daemon.
+
+mod bytes;
+mod frame;
+mod message;
+
+pub use frame::{DecodeError, FrameReader, PREFACE_LEN, encode, preface, read_preface};
+pub use message::{
+    End, Exec, FromGuest, How, LeafKind, ListedExec, Offsets, Op, Privilege, StdinMode, ToGuest,
+};
+
+/// The version this build speaks.
+pub const VERSION: u16 = 1;
+
+/// The oldest version the host still speaks with a guest of an earlier build.
+pub const OLDEST_VERSION: u16 = 1;
+
+/// The largest payload of one frame.
+pub const FRAME_MAX: usize = 1024 * 1024;
+
+/// The most output bytes one `Stdout` or `Stderr` frame carries.
+pub const CHUNK_MAX: usize = 64 * 1024;
+
+/// How much output of one stream the guest holds until the host acknowledges it. Beyond it the guest
+/// stops reading the pipe, so the command blocks: back-pressure, no loss.
+pub const OUTPUT_WINDOW: usize = 256 * 1024;
+
+/// How much stdin the host may send before the guest first asks with `StdinWanted`, and how much
+/// the guest holds until the command reads it.
+pub const STDIN_WINDOW: usize = 64 * 1024;
+
+/// The most descriptors that ride with an `Exec`.
+pub const LEAF_FDS_MAX: usize = 8;
+
+/// The longest exec id and the longest name of a leaf, in bytes.
+pub const NAME_MAX: usize = 128;

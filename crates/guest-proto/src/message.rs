@@ -1,0 +1,160 @@
+//! What is said. Postcard encodes an enum by the index of its variant: append, never reorder.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes;
+
+/// What a connection is for: its first and only request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// Is anybody there? Answered by `Pong`.
+    Ping,
+    /// Run a command. Answered by `Started`, output, and one `Ended`.
+    Exec(Exec),
+    /// Join an exec that this or an earlier daemon started, at byte offsets. Answered like `Exec`,
+    /// or by `Refused` if the guest does not know it. What was acknowledged before is gone: output
+    /// then starts later than asked, and its offsets say so. The newest connection wins; an older
+    /// one of the same exec is closed.
+    Attach { exec_id: String, from: Offsets },
+    /// Send a signal to the first process of an exec. Answered by `Done` or `Refused`.
+    Signal { exec_id: String, signal: i32 },
+    /// Kill the whole tree of an exec; it ends as `Canceled`. Answered by `Done` or `Refused`.
+    Cancel { exec_id: String },
+    /// Which execs the guest knows: running, or ended and not yet forgotten. Answered by `Execs`.
+    List,
+    /// SIGTERM to everything, up to `grace_ms` for it to end, then SIGKILL and exit. Answered by
+    /// `Done` just before the guest exits.
+    Terminate { grace_ms: u64 },
+}
+
+/// One command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    /// Chosen by the host, unique in this sandbox.
+    pub exec_id: String,
+    /// Never empty. `argv[0]` without a slash is looked up in `PATH` of `env`.
+    pub argv: Vec<String>,
+    /// The whole environment; the guest adds only `HOME`, `USER` and `LOGNAME` where missing.
+    pub env: Vec<(String, String)>,
+    /// The working directory; the user's home where missing.
+    pub cwd: Option<String>,
+    /// `name`, `uid` or `uid:gid`; names are looked up in the sandbox's own /etc/passwd.
+    pub user: String,
+    pub stdin: StdinMode,
+    /// From the start of the command; then its whole tree is killed and it ends as `TimedOut`.
+    pub timeout_ms: Option<u64>,
+    pub privilege: Privilege,
+    /// Which descriptors ride along with this message.
+    pub leaf: LeafKind,
+    /// The host's name for the leaf, given back by `List`, so that a restarted daemon knows which
+    /// leaves are in use.
+    pub leaf_name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StdinMode {
+    /// /dev/null.
+    Null,
+    /// A pipe fed by `ToGuest::Stdin`, closed by `ToGuest::StdinEof`.
+    Piped,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Privilege {
+    /// No capabilities, no_new_privs.
+    None,
+    /// The capabilities of the sandbox's bounding set when the user is root; setuid files work.
+    Root,
+}
+
+/// The cgroup leaf of an exec, as descriptors opened by the host, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeafKind {
+    /// No descriptors: the tree is found through /proc, best effort.
+    None,
+    /// cgroup v1: freezer `tasks` (read and write), `freezer.state` (read and write), then any
+    /// number of further `tasks` files (write) that the child enters by writing `0`.
+    V1,
+    /// cgroup v2: the leaf's directory (for CLONE_INTO_CGROUP), `cgroup.kill` (write), and
+    /// `cgroup.procs` (write), to which the child writes `0` where clone3 is filtered away or the
+    /// guest's own user may not place a child (the kernel asks the opener of a file, but the caller
+    /// of clone3).
+    V2,
+}
+
+/// How many bytes of each stream the host has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offsets {
+    pub stdout: u64,
+    pub stderr: u64,
+}
+
+/// From the host, on the connection of an `Exec` or `Attach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToGuest {
+    /// Bytes for stdin; never more than the guest has asked for.
+    Stdin(#[serde(with = "bytes")] Vec<u8>),
+    StdinEof,
+    /// Everything below these offsets is safe with the host; the guest lets go of it.
+    Ack(Offsets),
+    /// The host has the end of the exec; the guest lets go of all of it.
+    Forget,
+}
+
+/// From the guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromGuest {
+    Pong,
+    /// The operation could not be carried out; the connection ends.
+    Refused {
+        reason: String,
+    },
+    Done,
+    Execs(Vec<ListedExec>),
+    /// The command runs, or has run. `pid` is its id inside the sandbox; `stdin_offset` is how much
+    /// of stdin has arrived, so that whoever attaches knows where to go on. Left out if the command
+    /// could not be started: then `Ended` is the only message.
+    Started {
+        pid: u32,
+        stdin_offset: u64,
+    },
+    Stdout {
+        offset: u64,
+        #[serde(with = "bytes")]
+        data: Vec<u8>,
+    },
+    Stderr {
+        offset: u64,
+        #[serde(with = "bytes")]
+        data: Vec<u8>,
+    },
+    /// The host may send stdin up to this offset, counted from the start of stdin.
+    StdinWanted {
+        up_to: u64,
+    },
+    /// The last message of an exec. All of its output has been sent before it.
+    Ended(End),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedExec {
+    pub exec_id: String,
+    pub leaf_name: String,
+    pub running: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub how: How,
+    /// Why a command could not be started (then `how` is exited 126 or 127).
+    pub error: Option<String>,
+    pub duration_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum How {
+    Exited(i32),
+    Signaled(i32),
+    TimedOut,
+    Canceled,
+}

@@ -1,0 +1,182 @@
+//! Every message survives the wire, and no bytes from a peer can make the reader panic or grow.
+
+use guest_proto::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn text() -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..20).prop_map(|chars| chars.into_iter().collect())
+}
+
+fn blob() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..300)
+}
+
+fn offsets() -> impl Strategy<Value = Offsets> {
+    any::<(u64, u64)>().prop_map(|(stdout, stderr)| Offsets { stdout, stderr })
+}
+
+fn leaf() -> impl Strategy<Value = LeafKind> {
+    prop_oneof![Just(LeafKind::None), Just(LeafKind::V1), Just(LeafKind::V2)]
+}
+
+fn exec() -> impl Strategy<Value = Exec> {
+    let command = (text(), vec(text(), 1..5), vec((text(), text()), 0..5), text());
+    let options = (
+        any::<Option<u64>>(),
+        prop_oneof![Just(StdinMode::Null), Just(StdinMode::Piped)],
+        prop_oneof![Just(Privilege::None), Just(Privilege::Root)],
+        leaf(),
+        text(),
+        proptest::option::of(text()),
+    );
+    (command, options).prop_map(
+        |((exec_id, argv, env, user), (timeout_ms, stdin, privilege, leaf, leaf_name, cwd))| Exec {
+            exec_id,
+            argv,
+            env,
+            cwd,
+            user,
+            stdin,
+            timeout_ms,
+            privilege,
+            leaf,
+            leaf_name,
+        },
+    )
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        Just(Op::Ping),
+        exec().prop_map(Op::Exec),
+        (text(), offsets()).prop_map(|(exec_id, from)| Op::Attach { exec_id, from }),
+        (text(), any::<i32>()).prop_map(|(exec_id, signal)| Op::Signal { exec_id, signal }),
+        text().prop_map(|exec_id| Op::Cancel { exec_id }),
+        Just(Op::List),
+        any::<u64>().prop_map(|grace_ms| Op::Terminate { grace_ms }),
+    ]
+}
+
+fn to_guest() -> impl Strategy<Value = ToGuest> {
+    prop_oneof![
+        blob().prop_map(ToGuest::Stdin),
+        Just(ToGuest::StdinEof),
+        offsets().prop_map(ToGuest::Ack),
+        Just(ToGuest::Forget),
+    ]
+}
+
+fn end() -> impl Strategy<Value = End> {
+    let how = prop_oneof![
+        any::<i32>().prop_map(How::Exited),
+        any::<i32>().prop_map(How::Signaled),
+        Just(How::TimedOut),
+        Just(How::Canceled),
+    ];
+    (how, proptest::option::of(text()), any::<u64>()).prop_map(|(how, error, duration_ms)| End {
+        how,
+        error,
+        duration_ms,
+    })
+}
+
+fn from_guest() -> impl Strategy<Value = FromGuest> {
+    let listed = (text(), text(), any::<bool>())
+        .prop_map(|(exec_id, leaf_name, running)| ListedExec { exec_id, leaf_name, running });
+    prop_oneof![
+        Just(FromGuest::Pong),
+        text().prop_map(|reason| FromGuest::Refused { reason }),
+        Just(FromGuest::Done),
+        vec(listed, 0..5).prop_map(FromGuest::Execs),
+        any::<(u32, u64)>()
+            .prop_map(|(pid, stdin_offset)| FromGuest::Started { pid, stdin_offset }),
+        (any::<u64>(), blob()).prop_map(|(offset, data)| FromGuest::Stdout { offset, data }),
+        (any::<u64>(), blob()).prop_map(|(offset, data)| FromGuest::Stderr { offset, data }),
+        any::<u64>().prop_map(|up_to| FromGuest::StdinWanted { up_to }),
+        end().prop_map(FromGuest::Ended),
+    ]
+}
+
+/// Sends the messages through a reader in pieces of `cut` bytes.
+fn through<T>(messages: &[T], cut: usize) -> Vec<T>
+where
+    T: serde::Serialize + serde::de::DeserializeOwned,
+{
+    let mut wire = Vec::new();
+    for message in messages {
+        encode(message, &mut wire);
+    }
+    let mut reader = FrameReader::new();
+    let mut out = Vec::new();
+    for piece in wire.chunks(cut) {
+        reader.feed(piece);
+        while let Some(message) = reader.next_message().expect("our own frames decode") {
+            out.push(message);
+        }
+    }
+    assert!(reader.is_empty());
+    out
+}
+
+proptest! {
+    #[test]
+    fn every_op_survives_the_wire(ops in vec(op(), 1..4), cut in 1usize..64) {
+        prop_assert_eq!(through(&ops, cut), ops);
+    }
+
+    #[test]
+    fn every_message_to_the_guest_survives_the_wire(messages in vec(to_guest(), 1..6), cut in 1usize..64) {
+        prop_assert_eq!(through(&messages, cut), messages);
+    }
+
+    #[test]
+    fn every_message_from_the_guest_survives_the_wire(messages in vec(from_guest(), 1..6), cut in 1usize..64) {
+        prop_assert_eq!(through(&messages, cut), messages);
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..2000), short in any::<bool>()) {
+        // Half of the runs get a plausible length, so that the payload is looked at too.
+        let mut wire = Vec::new();
+        if short {
+            wire.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        }
+        wire.extend_from_slice(&bytes);
+        drain::<Op>(&wire);
+        drain::<ToGuest>(&wire);
+        drain::<FromGuest>(&wire);
+    }
+
+    #[test]
+    fn only_our_preface_is_taken(bytes in any::<[u8; PREFACE_LEN]>()) {
+        match read_preface(bytes) {
+            Ok(version) => prop_assert_eq!(preface(version), bytes),
+            Err(error) => prop_assert_eq!(error, DecodeError::NotOurs),
+        }
+    }
+}
+
+fn drain<T: serde::de::DeserializeOwned>(wire: &[u8]) {
+    let mut reader = FrameReader::new();
+    reader.feed(wire);
+    while let Ok(Some(_)) = reader.next_message::<T>() {}
+}
+
+#[test]
+fn an_oversized_frame_is_refused_before_it_is_read() {
+    let mut reader = FrameReader::new();
+    reader.feed(&(FRAME_MAX as u32 + 1).to_le_bytes());
+    assert_eq!(reader.next_message::<Op>(), Err(DecodeError::TooLong { len: FRAME_MAX + 1 }));
+}
+
+#[test]
+fn bytes_after_a_message_in_its_frame_are_refused() {
+    let mut wire = Vec::new();
+    encode(&Op::Ping, &mut wire);
+    wire[0] += 1;
+    wire.push(0);
+    let mut reader = FrameReader::new();
+    reader.feed(&wire);
+    assert_eq!(reader.next_message::<Op>(), Err(DecodeError::Malformed));
+}

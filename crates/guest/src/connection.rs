@@ -1,0 +1,155 @@
+//! One connection of the host: a preface, one request, and whatever the operation says back.
+//!
+//! Answers are collected and sent at the end of a turn of the loop, so that an exec's last output
+//! and its end leave in one call and wake the host once.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use guest_proto::{
+    CHUNK_MAX, DecodeError, FrameReader, FromGuest, LEAF_FDS_MAX, OLDEST_VERSION, Op, PREFACE_LEN,
+    ToGuest, VERSION, encode, preface, read_preface,
+};
+
+use crate::poll::{Id, Interest};
+use crate::sys;
+
+/// How much one look at a connection reads.
+const READ_LEN: usize = 8 * 1024;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The preface has not arrived.
+    Greeting,
+    /// The request has not arrived.
+    Requesting,
+    /// It carries the input and output of an exec.
+    Watching(Id),
+    /// It asked for the end of the sandbox and waits for it.
+    Terminating,
+    /// All is said; it closes when the rest is sent.
+    Closing,
+}
+
+pub struct Connection {
+    socket: OwnedFd,
+    reader: FrameReader,
+    descriptors: Vec<OwnedFd>,
+    out: Vec<u8>,
+    sent: usize,
+    pub role: Role,
+    /// What the loop watches this connection for.
+    pub watched: Interest,
+}
+
+/// The connection is of no more use: the peer is gone, or does not keep to the protocol.
+#[derive(Debug)]
+pub struct Broken;
+
+impl From<DecodeError> for Broken {
+    fn from(_: DecodeError) -> Self {
+        Self
+    }
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            reader: FrameReader::new(),
+            descriptors: Vec::new(),
+            out: Vec::new(),
+            sent: 0,
+            role: Role::Greeting,
+            watched: Interest::Read,
+        }
+    }
+
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Takes in what has arrived. Descriptors are kept only while a request may bring them.
+    pub fn receive(&mut self) -> Result<(), Broken> {
+        let mut buffer = [0u8; READ_LEN];
+        match sys::receive(self.socket.as_fd(), &mut buffer, &mut self.descriptors) {
+            Ok(0) => return Err(Broken),
+            Ok(len) => self.reader.feed(&buffer[..len]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return Err(Broken),
+        }
+        let may_bring = matches!(self.role, Role::Greeting | Role::Requesting);
+        if !may_bring || self.descriptors.len() > LEAF_FDS_MAX {
+            self.descriptors.clear();
+        }
+        Ok(())
+    }
+
+    /// Reads the preface, and answers with the version both speak. `Ok(false)`: not all is there.
+    pub fn greet(&mut self) -> Result<bool, Broken> {
+        let Some(bytes) = self.reader.take_raw::<PREFACE_LEN>() else {
+            return Ok(false);
+        };
+        let version = read_preface(bytes)?;
+        if (OLDEST_VERSION..=VERSION).contains(&version) {
+            self.out.extend_from_slice(&preface(version));
+            self.role = Role::Requesting;
+        } else {
+            self.out.extend_from_slice(&preface(0));
+            self.role = Role::Closing;
+        }
+        Ok(true)
+    }
+
+    /// The request, once all of it is there.
+    pub fn next_request(&mut self) -> Result<Option<Op>, Broken> {
+        Ok(self.reader.next_message()?)
+    }
+
+    /// The next message about the exec that this connection watches.
+    pub fn next_message(&mut self) -> Result<Option<ToGuest>, Broken> {
+        Ok(self.reader.next_message()?)
+    }
+
+    /// The descriptors that came with the request.
+    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.descriptors)
+    }
+
+    pub fn say(&mut self, message: &FromGuest) {
+        encode(message, &mut self.out);
+    }
+
+    /// Says one last thing.
+    pub fn conclude(&mut self, message: &FromGuest) {
+        self.say(message);
+        self.role = Role::Closing;
+    }
+
+    /// Whether more output may be added: what the host has not taken stays in its window instead.
+    pub fn has_room(&self) -> bool {
+        self.out.len() - self.sent < CHUNK_MAX
+    }
+
+    /// Sends what waits, as far as the socket has room; returns what to watch for.
+    pub fn flush(&mut self) -> Result<Interest, Broken> {
+        while self.sent < self.out.len() {
+            match sys::send(self.socket.as_fd(), &self.out[self.sent..]) {
+                Ok(len) => self.sent += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Interest::ReadWrite);
+                }
+                Err(_) => return Err(Broken),
+            }
+        }
+        self.out = Vec::new();
+        self.sent = 0;
+        match self.role {
+            Role::Closing => Err(Broken),
+            Role::Greeting | Role::Requesting | Role::Watching(_) | Role::Terminating => {
+                Ok(Interest::Read)
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The life of one command.
+//!
+//! ```text
+//!            first process exits              output taken from the pipes
+//!  running ──────────────────────▶ exited ──────────────────────────────▶ ended ──▶ forgotten
+//!     │  timeout or cancel            ▲                                     (by the host)
+//!     └────────────▶ killing ─────────┘
+//!                     (until the tree is empty)
+//! ```
+//!
+//! It has exactly one end, and all output that belongs to it is sent before. Background processes
+//! are not waited for: a command is over when its first process is, as in a shell.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use guest_proto::{CHUNK_MAX, End, FromGuest, How, ListedExec, Offsets};
+use libc::pid_t;
+
+use crate::connection::Connection;
+use crate::output::Output;
+use crate::plan::NotStarted;
+use crate::poll::Id;
+use crate::stdin::Stdin;
+use crate::sys::Exit;
+use crate::tree::{Leaf, Tree};
+use crate::window::BeyondEnd;
+
+/// The first pause between two kills of a tree; it doubles up to the second.
+const KILL_PAUSE: Duration = Duration::from_millis(1);
+const KILL_PAUSE_MAX: Duration = Duration::from_millis(64);
+/// After this an exec ends although something of its tree will not die (it waits for a disk, say);
+/// the host's own cgroup will still kill it with the sandbox.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+
+pub struct Exec {
+    pub exec_id: String,
+    pub leaf_name: String,
+    /// 0 if it was never started.
+    pub pid: pid_t,
+    leaf: Leaf,
+    started: Instant,
+    deadline: Option<Instant>,
+    phase: Phase,
+    pub stdin: Stdin,
+    pub stdout: Output,
+    pub stderr: Output,
+    /// The connection that watches it.
+    pub watcher: Option<Id>,
+    /// Whether the watcher has been told of the end.
+    end_told: Told,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    NotYet,
+    Yes,
+}
+
+enum Phase {
+    Running,
+    Killing(Killing),
+    /// The first process is gone; output may still be in the pipes.
+    Exited {
+        how: How,
+        at: Instant,
+    },
+    Ended(End),
+}
+
+struct Killing {
+    verdict: How,
+    since: Instant,
+    next: Instant,
+    pause: Duration,
+    tree: Tree,
+    exited: Option<Instant>,
+}
+
+/// The ends of the pipes of a new exec that the guest keeps.
+pub struct Pipes {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+impl Exec {
+    pub fn running(request: &guest_proto::Exec, pid: pid_t, leaf: Leaf, pipes: Pipes) -> Self {
+        let started = Instant::now();
+        let timeout = request.timeout_ms.map(Duration::from_millis);
+        Self {
+            exec_id: request.exec_id.clone(),
+            leaf_name: request.leaf_name.clone(),
+            pid,
+            leaf,
+            started,
+            // A deadline beyond what the clock can count is none.
+            deadline: timeout.and_then(|timeout| started.checked_add(timeout)),
+            phase: Phase::Running,
+            stdin: Stdin::new(pipes.stdin),
+            stdout: Output::new(Some(pipes.stdout)),
+            stderr: Output::new(Some(pipes.stderr)),
+            watcher: None,
+            end_told: Told::NotYet,
+        }
+    }
+
+    pub fn not_started(request: &guest_proto::Exec, why: NotStarted) -> Self {
+        let how = How::Exited(why.code);
+        Self {
+            exec_id: request.exec_id.clone(),
+            leaf_name: request.leaf_name.clone(),
+            pid: 0,
+            leaf: Leaf::None,
+            started: Instant::now(),
+            deadline: None,
+            phase: Phase::Ended(End { how, error: Some(why.error), duration_ms: 0 }),
+            stdin: Stdin::new(None),
+            stdout: Output::new(None),
+            stderr: Output::new(None),
+            watcher: None,
+            end_told: Told::NotYet,
+        }
+    }
+
+    /// Whether its first process is alive, or dead and not reaped: its pid is still its own.
+    pub fn owns_pid(&self) -> bool {
+        match &self.phase {
+            Phase::Running => true,
+            Phase::Killing(killing) => killing.exited.is_none(),
+            Phase::Exited { .. } | Phase::Ended(_) => false,
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_))
+    }
+
+    /// Whether output is held that the watcher has not been sent.
+    pub fn has_unsent(&self) -> bool {
+        !self.stdout.window.all_sent() || !self.stderr.window.all_sent()
+    }
+
+    pub fn listed(&self) -> ListedExec {
+        ListedExec {
+            exec_id: self.exec_id.clone(),
+            leaf_name: self.leaf_name.clone(),
+            running: !self.has_ended(),
+        }
+    }
+
+    /// When the loop must look at it again, if nothing happens before.
+    pub fn next_tick(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Running => self.deadline,
+            Phase::Killing(killing) => Some(killing.next),
+            Phase::Exited { .. } | Phase::Ended(_) => None,
+        }
+    }
+
+    /// Its first process has been reaped.
+    pub fn exited(&mut self, exit: Exit, now: Instant) {
+        match &mut self.phase {
+            Phase::Running => {
+                let how = match exit {
+                    Exit::Code(code) => How::Exited(code),
+                    Exit::Signal(signal) => How::Signaled(signal),
+                };
+                self.phase = Phase::Exited { how, at: now };
+                self.settle();
+            }
+            Phase::Killing(killing) => {
+                killing.exited = Some(now);
+                killing.next = now;
+                self.tick(now);
+            }
+            Phase::Exited { .. } | Phase::Ended(_) => {}
+        }
+    }
+
+    /// Begins to kill the whole tree. Nothing happens if it is being killed or over.
+    pub fn kill(&mut self, verdict: How, now: Instant) {
+        if matches!(self.phase, Phase::Running) {
+            self.phase = Phase::Killing(Killing {
+                verdict,
+                since: now,
+                next: now,
+                pause: KILL_PAUSE,
+                tree: Tree::Alive,
+                exited: None,
+            });
+            self.tick(now);
+        }
+    }
+
+    /// Does what is due: a deadline has passed, or the tree must be looked at again.
+    pub fn tick(&mut self, now: Instant) {
+        if matches!(self.phase, Phase::Running) && self.deadline.is_some_and(|at| now >= at) {
+            self.kill(How::TimedOut, now);
+            return;
+        }
+        let Phase::Killing(killing) = &mut self.phase else { return };
+        if now < killing.next {
+            return;
+        }
+        if killing.tree == Tree::Alive {
+            killing.tree = self.leaf.kill(self.pid);
+        }
+        killing.next = now + killing.pause;
+        killing.pause = (killing.pause * 2).min(KILL_PAUSE_MAX);
+        let patient = now < killing.since + KILL_PATIENCE;
+        if let Some(at) = killing.exited
+            && (killing.tree == Tree::Empty || !patient)
+        {
+            self.phase = Phase::Exited { how: killing.verdict, at };
+            self.settle();
+        }
+    }
+
+    /// What is in the pipes now is the last that counts.
+    fn settle(&mut self) {
+        self.stdin.close();
+        self.leaf = Leaf::None;
+        self.stdout.settle();
+        self.stderr.settle();
+    }
+
+    /// Reads more output where there is room, and ends if that was the last.
+    fn advance(&mut self) {
+        self.stdout.fill();
+        self.stderr.fill();
+        let Phase::Exited { how, at } = self.phase else { return };
+        if self.stdout.is_complete() && self.stderr.is_complete() {
+            let duration = at.saturating_duration_since(self.started);
+            let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+            self.phase = Phase::Ended(End { how, error: None, duration_ms });
+        }
+    }
+
+    /// The host has everything below these offsets.
+    pub fn acknowledge(&mut self, offsets: Offsets) -> Result<(), BeyondEnd> {
+        self.stdout.window.acknowledge(offsets.stdout)?;
+        self.stderr.window.acknowledge(offsets.stderr)
+    }
+
+    /// Somebody new watches from these offsets on.
+    pub fn attach(&mut self, watcher: Id, from: Offsets) -> Result<(), BeyondEnd> {
+        if from.stdout > self.stdout.window.end() || from.stderr > self.stderr.window.end() {
+            return Err(BeyondEnd);
+        }
+        self.stdout.window.rewind(from.stdout)?;
+        self.stderr.window.rewind(from.stderr)?;
+        self.watcher = Some(watcher);
+        self.end_told = Told::NotYet;
+        Ok(())
+    }
+
+    /// What whoever watches is told first.
+    pub fn introduce(&self, connection: &mut Connection) {
+        if self.pid > 0 {
+            let pid = self.pid.unsigned_abs();
+            connection.say(&FromGuest::Started { pid, stdin_offset: self.stdin.received() });
+        }
+        if self.stdin.received() > 0 {
+            connection.say(&FromGuest::StdinWanted { up_to: self.stdin.announced() });
+        }
+    }
+
+    /// Moves all that can move: from the pipes to the windows and on to the connection.
+    pub fn pump(&mut self, connection: Option<&mut Connection>) {
+        self.advance();
+        let Some(connection) = connection else { return };
+        while connection.has_room() && !self.stdout.window.all_sent() {
+            let (offset, data) = self.stdout.window.take_unsent(CHUNK_MAX);
+            connection.say(&FromGuest::Stdout { offset, data: data.to_vec() });
+        }
+        while connection.has_room() && !self.stderr.window.all_sent() {
+            let (offset, data) = self.stderr.window.take_unsent(CHUNK_MAX);
+            connection.say(&FromGuest::Stderr { offset, data: data.to_vec() });
+        }
+        if let Phase::Ended(end) = &self.phase {
+            if self.end_told == Told::NotYet && !self.has_unsent() {
+                connection.say(&FromGuest::Ended(end.clone()));
+                self.end_told = Told::Yes;
+            }
+        } else if let Some(up_to) = self.stdin.announce() {
+            connection.say(&FromGuest::StdinWanted { up_to });
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! One output stream of an exec: its pipe, and the window of what was read from it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::sys;
+use crate::window::Window;
+
+/// The first read is small, for most commands say little; more follows at full size.
+const FIRST_READ: usize = 4 * 1024;
+const READ_MAX: usize = 64 * 1024;
+
+pub struct Output {
+    /// `None` after its end, and when what belongs to the exec has been taken from it.
+    pipe: Option<OwnedFd>,
+    pub window: Window,
+    left: Left,
+}
+
+/// How much of the pipe still belongs to the exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// The first process runs: everything.
+    All,
+    /// It has exited: the bytes that were in the pipe then. What background processes write later
+    /// is nobody's.
+    Bytes(usize),
+}
+
+impl Output {
+    pub fn new(pipe: Option<OwnedFd>) -> Self {
+        Self { pipe, window: Window::default(), left: Left::All }
+    }
+
+    /// Reads what is there until the pipe is empty or the window full. Edge-triggered events are
+    /// enough, because an acknowledgement that makes room calls this again.
+    pub fn fill(&mut self) {
+        let mut size = FIRST_READ;
+        while let Some(pipe) = &self.pipe {
+            let max = match self.left {
+                Left::All => size,
+                Left::Bytes(left) => left.min(READ_MAX),
+            };
+            if max == 0 || self.window.room() == 0 {
+                return;
+            }
+            match self.window.read_from(pipe.as_fd(), max) {
+                Ok(0) => self.pipe = None,
+                Ok(count) => {
+                    if let Left::Bytes(left) = &mut self.left {
+                        *left -= count;
+                    }
+                    size = READ_MAX;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.pipe = None,
+            }
+        }
+    }
+
+    /// The first process has exited: from now on only what is in the pipe at this moment counts.
+    pub fn settle(&mut self) {
+        if let (Some(pipe), Left::All) = (&self.pipe, self.left) {
+            self.left = Left::Bytes(sys::pending(pipe.as_fd()));
+        }
+        self.fill();
+    }
+
+    /// Whether everything that belongs to the exec is in the window or with the host.
+    pub fn is_complete(&self) -> bool {
+        self.pipe.is_none() || self.left == Left::Bytes(0)
+    }
+
+    /// Gives up the pipe if background processes still hold its other end: it must be drained, or
+    /// they would block or get SIGPIPE.
+    pub fn leave_pipe(&mut self) -> Option<OwnedFd> {
+        self.pipe.take().filter(|pipe| sys::discard(pipe.as_fd()) == sys::Discarded::StillOpen)
+    }
+}

@@ -1,0 +1,365 @@
+//! The one loop of the guest. An event marks execs and connections as touched; at the end of each
+//! turn whatever can move is moved and sent, once, so that many small things leave in one call.
+
+mod operation;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use guest_proto::{FromGuest, ToGuest};
+
+use crate::connection::{Broken, Connection, Role};
+use crate::exec::Exec;
+use crate::poll::{Id, Interest, Poll, Token};
+use crate::shutdown::{Children, Progress, Shutdown, signal_all};
+use crate::spawn::Spawner;
+use crate::stdin::Watch;
+use crate::sys::{self, Discarded, Reaped};
+
+/// More than the host ever opens at once; the oldest that has asked for nothing makes room.
+const CONNECTIONS_MAX: usize = 4096;
+/// The most execs that are not forgotten; the oldest that has ended makes room.
+const EXECS_MAX: usize = 2048;
+/// The most ended execs that wait to be forgotten.
+const ENDED_MAX: usize = 256;
+/// How long commands have to end after the guest got SIGTERM, from `docker stop` for example, which
+/// itself waits 10 s.
+const SIGTERM_GRACE: Duration = Duration::from_secs(8);
+
+pub struct Reactor {
+    poll: Poll,
+    listen: OwnedFd,
+    lifeline: Option<OwnedFd>,
+    signals: OwnedFd,
+    spawner: Spawner,
+    connections: BTreeMap<Id, Connection>,
+    execs: BTreeMap<Id, Exec>,
+    /// Pipes of ended execs that background processes still write to.
+    drains: BTreeMap<Id, OwnedFd>,
+    last_id: u64,
+    touched_execs: Vec<Id>,
+    touched_connections: Vec<Id>,
+    shutdown: Option<Shutdown>,
+}
+
+impl Reactor {
+    pub fn new(listen: OwnedFd, lifeline: Option<OwnedFd>, signals: OwnedFd) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        poll.add(&listen, Token::Listen, Interest::Read)?;
+        poll.add(&signals, Token::Signals, Interest::Read)?;
+        if let Some(lifeline) = &lifeline {
+            poll.add(lifeline, Token::Lifeline, Interest::Read)?;
+        }
+        Ok(Self {
+            poll,
+            listen,
+            lifeline,
+            signals,
+            spawner: Spawner::new()?,
+            connections: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            drains: BTreeMap::new(),
+            last_id: 0,
+            touched_execs: Vec::new(),
+            touched_connections: Vec::new(),
+            shutdown: None,
+        })
+    }
+
+    /// Runs until the sandbox shall end; returns the exit code.
+    pub fn run(&mut self) -> i32 {
+        loop {
+            let events = match self.poll.wait(self.timeout()) {
+                Ok(events) => events,
+                Err(error) => {
+                    eprintln!("sandkeep-guest: cannot wait for events: {error}");
+                    return 1;
+                }
+            };
+            for token in events {
+                self.dispatch(token);
+            }
+            let now = Instant::now();
+            self.tick(now);
+            self.settle_turn();
+            if self.shut_down(now) == Progress::Over {
+                return 0;
+            }
+        }
+    }
+
+    fn new_id(&mut self) -> Id {
+        self.last_id += 1;
+        Id(self.last_id)
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let shutdown = self.shutdown.as_ref().map(Shutdown::next_tick);
+        let next = self.execs.values().filter_map(Exec::next_tick).chain(shutdown).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn dispatch(&mut self, token: Token) {
+        match token {
+            Token::Listen => self.accept(),
+            Token::Signals => self.take_signals(),
+            Token::Lifeline => self.look_at_lifeline(),
+            Token::Connection(id) => self.serve(id),
+            Token::Stdin(id) => {
+                if let Some(exec) = self.execs.get_mut(&id) {
+                    exec.stdin.flush();
+                    self.touched_execs.push(id);
+                }
+            }
+            Token::Stdout(id) | Token::Stderr(id) => self.touched_execs.push(id),
+            Token::Drain(id) => {
+                let ended = self
+                    .drains
+                    .get(&id)
+                    .is_some_and(|pipe| sys::discard(pipe.as_fd()) == Discarded::Ended);
+                if ended {
+                    self.drains.remove(&id);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let Ok(socket) = sys::accept(self.listen.as_fd()) else { return };
+        if self.connections.len() >= CONNECTIONS_MAX {
+            let idle = self.connections.iter().find(|(_, connection)| {
+                matches!(connection.role, Role::Greeting | Role::Requesting)
+            });
+            let Some((&idle, _)) = idle else { return };
+            self.drop_connection(idle);
+        }
+        let id = self.new_id();
+        if self.poll.add(&socket, Token::Connection(id), Interest::Read).is_ok() {
+            self.connections.insert(id, Connection::new(socket));
+            // The request has mostly come with the connection.
+            self.serve(id);
+        }
+    }
+
+    /// Takes in what a connection has to say, and does it.
+    fn serve(&mut self, id: Id) {
+        self.touched_connections.push(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.receive().is_err() || self.obey(id).is_err() {
+            self.drop_connection(id);
+        }
+    }
+
+    /// Carries out every whole message that has arrived.
+    fn obey(&mut self, id: Id) -> Result<(), Broken> {
+        while let Some(connection) = self.connections.get_mut(&id) {
+            match connection.role {
+                Role::Greeting => {
+                    if !connection.greet()? {
+                        return Ok(());
+                    }
+                }
+                Role::Requesting => match connection.next_request()? {
+                    Some(op) => self.carry_out(id, op),
+                    None => return Ok(()),
+                },
+                Role::Watching(exec) => match connection.next_message()? {
+                    Some(message) => self.hear(id, exec, message)?,
+                    None => return Ok(()),
+                },
+                Role::Terminating => return Ok(()),
+                // What else it says is not read; what it was told is still sent.
+                Role::Closing => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A message on the connection of an exec.
+    fn hear(&mut self, connection: Id, id: Id, message: ToGuest) -> Result<(), Broken> {
+        let exec = self.execs.get_mut(&id).ok_or(Broken)?;
+        self.touched_execs.push(id);
+        match message {
+            ToGuest::Stdin(bytes) => {
+                if !exec.has_ended() {
+                    exec.stdin.feed(bytes).map_err(|_| Broken)?;
+                }
+            }
+            ToGuest::StdinEof => exec.stdin.end(),
+            ToGuest::Ack(offsets) => exec.acknowledge(offsets).map_err(|_| Broken)?,
+            ToGuest::Forget => {
+                if !exec.has_ended() {
+                    return Err(Broken);
+                }
+                self.hand_over_pipes(id);
+                self.execs.remove(&id);
+                self.connections.remove(&connection);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a connection; the exec it watched goes on.
+    fn drop_connection(&mut self, id: Id) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        if let Role::Watching(exec) = connection.role
+            && let Some(exec) = self.execs.get_mut(&exec)
+            && exec.watcher == Some(id)
+        {
+            exec.watcher = None;
+        }
+        if let Some(shutdown) = &mut self.shutdown
+            && shutdown.asker == Some(id)
+        {
+            shutdown.asker = None;
+        }
+    }
+
+    fn take_signals(&mut self) {
+        // Root inside could otherwise end the sandbox, which is the host's to decide.
+        let from_host = |signal: &sys::Signal| {
+            signal.number == libc::SIGTERM.cast_unsigned() && signal.sender == sys::Sender::Outside
+        };
+        let asked_to_end = sys::read_signals(&self.signals).iter().any(from_host);
+        if asked_to_end && self.shutdown.is_none() {
+            self.shutdown = Some(Shutdown::begin(None, SIGTERM_GRACE, Instant::now()));
+        }
+        self.reap();
+    }
+
+    /// Reaps every dead child, the orphans of the sandbox included.
+    fn reap(&mut self) -> Children {
+        loop {
+            match sys::reap() {
+                Reaped::Child(pid, exit) => {
+                    let owner =
+                        self.execs.iter_mut().find(|(_, exec)| exec.pid == pid && exec.owns_pid());
+                    if let Some((&id, exec)) = owner {
+                        exec.exited(exit, Instant::now());
+                        self.touched_execs.push(id);
+                    }
+                }
+                Reaped::NoneDead => return Children::Some,
+                Reaped::NoChildren => return Children::None,
+            }
+        }
+    }
+
+    /// The host holds the other end of the lifeline and writes nothing: an event is its end.
+    fn look_at_lifeline(&mut self) {
+        let ended = self
+            .lifeline
+            .as_ref()
+            .is_some_and(|lifeline| sys::discard(lifeline.as_fd()) == Discarded::Ended);
+        if ended {
+            // As PID 1 our exit kills the rest; elsewhere the signal does.
+            signal_all(libc::SIGKILL);
+            sys::exit(0);
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        for (&id, exec) in &mut self.execs {
+            if exec.next_tick().is_some_and(|at| now >= at) {
+                exec.tick(now);
+                self.touched_execs.push(id);
+            }
+        }
+    }
+
+    /// Moves and sends all that this turn has made possible. It ends because sockets and windows
+    /// are finite: whoever wants to go on then waits for an event.
+    fn settle_turn(&mut self) {
+        while !self.touched_execs.is_empty() || !self.touched_connections.is_empty() {
+            for id in std::mem::take(&mut self.touched_execs) {
+                self.pump(id);
+            }
+            for id in std::mem::take(&mut self.touched_connections) {
+                self.flush(id);
+            }
+        }
+    }
+
+    fn pump(&mut self, id: Id) {
+        let Some(exec) = self.execs.get_mut(&id) else { return };
+        if exec.stdin.watch == Watch::Wanted
+            && let Some(pipe) = exec.stdin.pipe()
+            && self.poll.add(pipe, Token::Stdin(id), Interest::WriteEdge).is_ok()
+        {
+            exec.stdin.watch = Watch::Watched;
+            // Room that came before we watched would never be told of.
+            exec.stdin.flush();
+        }
+        let connection = exec.watcher.and_then(|watcher| self.connections.get_mut(&watcher));
+        exec.pump(connection);
+        self.touched_connections.extend(exec.watcher);
+        if exec.has_ended() {
+            self.hand_over_pipes(id);
+            self.forget_the_oldest();
+        }
+    }
+
+    fn flush(&mut self, id: Id) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Ok(interest) = connection.flush() else {
+            self.drop_connection(id);
+            return;
+        };
+        let watched = std::mem::replace(&mut connection.watched, interest);
+        let token = Token::Connection(id);
+        if watched != interest && self.poll.change(connection.socket(), token, interest).is_err() {
+            self.drop_connection(id);
+            return;
+        }
+        // Output that found no room in the connection moves up now.
+        if let Role::Watching(exec_id) = connection.role
+            && interest == Interest::Read
+            && self.execs.get(&exec_id).is_some_and(Exec::has_unsent)
+        {
+            self.touched_execs.push(exec_id);
+        }
+    }
+
+    /// An ended exec lets go of its pipes; those still held by background processes are drained.
+    fn hand_over_pipes(&mut self, id: Id) {
+        let Some(exec) = self.execs.get_mut(&id) else { return };
+        let pipes = [exec.stdout.leave_pipe(), exec.stderr.leave_pipe()];
+        for pipe in pipes.into_iter().flatten() {
+            let id = self.new_id();
+            if self.poll.change(&pipe, Token::Drain(id), Interest::Read).is_ok() {
+                self.drains.insert(id, pipe);
+            }
+        }
+    }
+
+    /// Bounds how many ended execs wait for a host that does not come back.
+    fn forget_the_oldest(&mut self) {
+        let ended = || self.execs.iter().filter(|(_, exec)| exec.has_ended());
+        if ended().count() > ENDED_MAX
+            && let Some((&oldest, _)) = ended().find(|(_, exec)| exec.watcher.is_none())
+        {
+            self.execs.remove(&oldest);
+        }
+    }
+
+    /// Goes on with the end of the sandbox, if it was asked for.
+    fn shut_down(&mut self, now: Instant) -> Progress {
+        if self.shutdown.is_none() {
+            return Progress::Waiting;
+        }
+        let children = self.reap();
+        self.settle_turn();
+        let Some(shutdown) = &mut self.shutdown else { return Progress::Waiting };
+        let progress = shutdown.tick(children, now);
+        if progress == Progress::Over
+            && let Some(asker) = shutdown.asker
+            && let Some(connection) = self.connections.get_mut(&asker)
+        {
+            connection.conclude(&FromGuest::Done);
+            self.flush(asker);
+        }
+        progress
+    }
+}

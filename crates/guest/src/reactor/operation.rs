@@ -1,0 +1,187 @@
+//! What each request does. A request is answered, refused, or makes its connection the watcher of
+//! an exec.
+
+use std::time::{Duration, Instant};
+
+use guest_proto::{FromGuest, How, NAME_MAX, Offsets, Op, StdinMode};
+use libc::pid_t;
+
+use super::{EXECS_MAX, Reactor};
+use crate::connection::{Connection, Role};
+use crate::exec::{Exec, Pipes};
+use crate::plan::{NotStarted, Plan, Stdio};
+use crate::poll::{Id, Interest, Token};
+use crate::shutdown::Shutdown;
+use crate::sys;
+use crate::tree::Leaf;
+
+/// A request that is not carried out, and why.
+struct Refused(String);
+
+impl Refused {
+    fn because(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl Reactor {
+    /// Carries out the one request of a connection.
+    pub(super) fn carry_out(&mut self, id: Id, op: Op) {
+        let result = match op {
+            Op::Ping => Ok(Some(FromGuest::Pong)),
+            Op::Exec(request) => self.exec(id, &request).map(|()| None),
+            Op::Attach { exec_id, from } => self.attach(id, &exec_id, from).map(|()| None),
+            Op::Signal { exec_id, signal } => self.signal(&exec_id, signal).map(|()| DONE),
+            Op::Cancel { exec_id } => self.cancel(&exec_id).map(|()| DONE),
+            Op::List => Ok(Some(FromGuest::Execs(self.execs.values().map(Exec::listed).collect()))),
+            Op::Terminate { grace_ms } => self.terminate(id, grace_ms).map(|()| None),
+        };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        // Descriptors are for execs; whoever sent some with another request loses them.
+        drop(connection.take_descriptors());
+        match result {
+            Ok(Some(answer)) => connection.conclude(&answer),
+            Ok(None) => {}
+            Err(Refused(reason)) => connection.conclude(&FromGuest::Refused { reason }),
+        }
+    }
+
+    fn find(&mut self, exec_id: &str) -> Result<(Id, &mut Exec), Refused> {
+        self.execs
+            .iter_mut()
+            .find(|(_, exec)| exec.exec_id == exec_id)
+            .map(|(&id, exec)| (id, exec))
+            .ok_or_else(|| Refused::because(format!("there is no exec {exec_id:?}")))
+    }
+
+    fn exec(&mut self, id: Id, request: &guest_proto::Exec) -> Result<(), Refused> {
+        self.admit(request)?;
+        let connection = self.connection(id)?;
+        let descriptors = connection.take_descriptors();
+        let (leaf, enter) = Leaf::from_descriptors(request.leaf, descriptors)
+            .ok_or_else(|| Refused::because("too few descriptors came for the exec's leaf"))?;
+        let exec_id = self.new_id();
+        let mut exec = match self.start(request, &leaf, &enter) {
+            Ok((pid, pipes)) => {
+                self.watch_pipes(exec_id, &pipes)?;
+                Exec::running(request, pid, leaf, pipes)
+            }
+            Err(why) => Exec::not_started(request, why),
+        };
+        exec.watcher = Some(id);
+        let connection = self.connection(id)?;
+        exec.introduce(connection);
+        connection.role = Role::Watching(exec_id);
+        self.execs.insert(exec_id, exec);
+        self.touched_execs.push(exec_id);
+        Ok(())
+    }
+
+    fn admit(&mut self, request: &guest_proto::Exec) -> Result<(), Refused> {
+        let reason = if self.shutdown.is_some() {
+            "the sandbox is ending"
+        } else if request.argv.is_empty() {
+            "argv is empty"
+        } else if request.exec_id.len() > NAME_MAX || request.leaf_name.len() > NAME_MAX {
+            "the id of the exec or the name of its leaf is too long"
+        } else if self.execs.len() >= EXECS_MAX {
+            "too many execs are running or not yet collected"
+        } else if self.find(&request.exec_id).is_ok() {
+            "an exec of this id exists"
+        } else {
+            return Ok(());
+        };
+        Err(Refused::because(reason))
+    }
+
+    fn connection(&mut self, id: Id) -> Result<&mut Connection, Refused> {
+        self.connections.get_mut(&id).ok_or_else(|| Refused::because("the connection is gone"))
+    }
+
+    fn start(
+        &mut self,
+        request: &guest_proto::Exec,
+        leaf: &Leaf,
+        enter: &[std::os::fd::OwnedFd],
+    ) -> Result<(pid_t, Pipes), NotStarted> {
+        let (pipes, stdio) = self.pipes(request.stdin).map_err(|error| {
+            NotStarted::cannot(format!("cannot make the command's standard streams: {error}"))
+        })?;
+        let plan = Plan::new(request, stdio, enter, self.spawner.descriptor_limit)?;
+        let pid = self.spawner.spawn(plan, leaf)?;
+        Ok((pid, pipes))
+    }
+
+    /// The pipes of a new exec: our ends, which do not block, and its own.
+    fn pipes(&mut self, stdin: StdinMode) -> std::io::Result<(Pipes, Stdio)> {
+        use std::os::fd::AsFd;
+        let (stdout, child_stdout) = sys::pipe()?;
+        let (stderr, child_stderr) = sys::pipe()?;
+        sys::set_nonblocking(stdout.as_fd())?;
+        sys::set_nonblocking(stderr.as_fd())?;
+        let (child_stdin, stdin) = match stdin {
+            StdinMode::Null => (self.spawner.null()?, None),
+            StdinMode::Piped => {
+                let (child_stdin, stdin) = sys::pipe()?;
+                sys::set_nonblocking(stdin.as_fd())?;
+                (child_stdin, Some(stdin))
+            }
+        };
+        let stdio = Stdio { stdin: child_stdin, stdout: child_stdout, stderr: child_stderr };
+        Ok((Pipes { stdin, stdout, stderr }, stdio))
+    }
+
+    fn watch_pipes(&mut self, id: Id, pipes: &Pipes) -> Result<(), Refused> {
+        self.poll
+            .add(&pipes.stdout, Token::Stdout(id), Interest::ReadEdge)
+            .and_then(|()| self.poll.add(&pipes.stderr, Token::Stderr(id), Interest::ReadEdge))
+            .map_err(|error| Refused::because(format!("cannot watch the command: {error}")))
+    }
+
+    fn attach(&mut self, id: Id, exec_id: &str, from: Offsets) -> Result<(), Refused> {
+        let (key, exec) = self.find(exec_id)?;
+        let former = exec.watcher;
+        exec.attach(id, from)
+            .map_err(|_| Refused::because("the exec has not said that much yet"))?;
+        if let Some(former) = former {
+            self.connections.remove(&former);
+        }
+        let (Some(exec), Some(connection)) = (self.execs.get(&key), self.connections.get_mut(&id))
+        else {
+            return Err(Refused::because("the connection is gone"));
+        };
+        exec.introduce(connection);
+        connection.role = Role::Watching(key);
+        self.touched_execs.push(key);
+        Ok(())
+    }
+
+    fn signal(&mut self, exec_id: &str, signal: i32) -> Result<(), Refused> {
+        let (_, exec) = self.find(exec_id)?;
+        if !exec.owns_pid() {
+            return Err(Refused::because(format!("exec {exec_id:?} has ended")));
+        }
+        sys::kill(exec.pid, signal)
+            .map_err(|error| Refused::because(format!("cannot send signal {signal}: {error}")))
+    }
+
+    fn cancel(&mut self, exec_id: &str) -> Result<(), Refused> {
+        let (id, exec) = self.find(exec_id)?;
+        if !exec.owns_pid() {
+            return Err(Refused::because(format!("exec {exec_id:?} has ended")));
+        }
+        exec.kill(How::Canceled, Instant::now());
+        self.touched_execs.push(id);
+        Ok(())
+    }
+
+    fn terminate(&mut self, id: Id, grace_ms: u64) -> Result<(), Refused> {
+        // A second request, or one after a signal, may shorten the grace; it is told of the end.
+        let grace = Duration::from_millis(grace_ms);
+        self.shutdown = Some(Shutdown::begin(Some(id), grace, Instant::now()));
+        self.connection(id)?.role = Role::Terminating;
+        Ok(())
+    }
+}
+
+const DONE: Option<FromGuest> = Some(FromGuest::Done);

@@ -1,0 +1,155 @@
+//! The input of an exec. The host may send up to an announced offset; at most [`STDIN_WINDOW`] bytes
+//! wait here until the command reads them.
+//!
+//! A command that closes its stdin, or has none, loses nothing it wanted: the bytes are dropped and
+//! the host is asked for more, so that a writer never hangs on a reader that went away.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use guest_proto::STDIN_WINDOW;
+
+use crate::sys;
+
+pub struct Stdin {
+    pipe: Option<OwnedFd>,
+    waiting: Vec<u8>,
+    /// How much of `waiting` is written.
+    skip: usize,
+    received: u64,
+    announced: u64,
+    ending: Ending,
+    pub watch: Watch,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Open,
+    AfterWaiting,
+}
+
+/// Whether the loop watches the pipe for room: only from the first time it was full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    NotNeeded,
+    Wanted,
+    Watched,
+}
+
+/// The host sent more than it was asked for, or after the end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unwanted;
+
+impl Stdin {
+    pub fn new(pipe: Option<OwnedFd>) -> Self {
+        Self {
+            pipe,
+            waiting: Vec::new(),
+            skip: 0,
+            received: 0,
+            announced: STDIN_WINDOW as u64,
+            ending: Ending::Open,
+            watch: Watch::NotNeeded,
+        }
+    }
+
+    pub fn pipe(&self) -> Option<&OwnedFd> {
+        self.pipe.as_ref()
+    }
+
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    pub fn feed(&mut self, bytes: Vec<u8>) -> Result<(), Unwanted> {
+        let end = self.received.saturating_add(bytes.len() as u64);
+        if end > self.announced || self.ending == Ending::AfterWaiting {
+            return Err(Unwanted);
+        }
+        self.received = end;
+        if self.skip == self.waiting.len() {
+            self.waiting = bytes;
+            self.skip = 0;
+        } else {
+            self.waiting.drain(..self.skip);
+            self.skip = 0;
+            self.waiting.extend_from_slice(&bytes);
+        }
+        self.flush();
+        Ok(())
+    }
+
+    pub fn end(&mut self) {
+        self.ending = Ending::AfterWaiting;
+        self.flush();
+    }
+
+    /// Writes what waits, as far as the pipe has room.
+    pub fn flush(&mut self) {
+        while let Some(pipe) = &self.pipe {
+            let rest = &self.waiting[self.skip..];
+            if rest.is_empty() {
+                if self.ending == Ending::AfterWaiting {
+                    self.pipe = None;
+                }
+                break;
+            }
+            match sys::write(pipe.as_fd(), rest) {
+                Ok(count) => self.skip += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.watch == Watch::NotNeeded {
+                        self.watch = Watch::Wanted;
+                    }
+                    return;
+                }
+                Err(_) => self.pipe = None,
+            }
+        }
+        self.waiting = Vec::new();
+        self.skip = 0;
+    }
+
+    /// The offset up to which the host may send, if it is time to say so.
+    pub fn announce(&mut self) -> Option<u64> {
+        let written = self.received - (self.waiting.len() - self.skip) as u64;
+        let up_to = written + STDIN_WINDOW as u64;
+        let worth_it = up_to - self.announced >= (STDIN_WINDOW / 2) as u64;
+        worth_it.then(|| {
+            self.announced = up_to;
+            up_to
+        })
+    }
+
+    /// The offset up to which the host may send, for somebody who has just attached.
+    pub fn announced(&self) -> u64 {
+        self.announced
+    }
+
+    /// The command is gone.
+    pub fn close(&mut self) {
+        self.pipe = None;
+        self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stdin_nobody_reads_is_dropped_and_asked_for_again() {
+        let mut stdin = Stdin::new(None);
+        assert_eq!(stdin.announce(), None, "the first window needs no announcement");
+        stdin.feed(vec![1; STDIN_WINDOW]).unwrap();
+        assert_eq!(stdin.announce(), Some(2 * STDIN_WINDOW as u64));
+        assert_eq!(stdin.announce(), None);
+    }
+
+    #[test]
+    fn more_than_was_asked_for_is_refused() {
+        let mut stdin = Stdin::new(None);
+        assert_eq!(stdin.feed(vec![1; STDIN_WINDOW + 1]), Err(Unwanted));
+        stdin.end();
+        assert_eq!(stdin.feed(vec![1]), Err(Unwanted));
+    }
+}

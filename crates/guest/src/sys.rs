@@ -1,0 +1,257 @@
+//! Thin, safe wrappers around the system calls the guest makes. Every descriptor made here is
+//! close-on-exec: no child inherits one that it is not given.
+
+#![expect(unsafe_code, reason = "system calls; each wrapper is safe to call")]
+
+mod setup;
+mod socket;
+
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use libc::pid_t;
+
+pub use setup::*;
+pub use socket::*;
+
+/// The result of a system call that answers -1 and errno on failure.
+fn check(result: c_int) -> io::Result<c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn check_len(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes a descriptor that a system call has just made.
+fn owned(result: c_int) -> io::Result<OwnedFd> {
+    let fd: RawFd = check(result)?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A pipe: the end to read from, the end to write to. Both block.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [-1; 2];
+    // SAFETY: `fds` has room for two descriptors.
+    check(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: the kernel has just given us both.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// Makes one end of a pipe non-blocking; the other end is not affected.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: changes flags of an open descriptor.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
+}
+
+pub fn open_null() -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: the path is a NUL-terminated string.
+    owned(unsafe { libc::open(c"/dev/null".as_ptr(), flags) })
+}
+
+/// Opens a file a second time, for reading.
+pub fn open_again(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    std::fs::File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map(OwnedFd::from)
+}
+
+/// Opens a file for reading in a directory that is known only by its descriptor.
+pub fn open_in(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the name is a NUL-terminated string.
+    owned(unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags) })
+}
+
+pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is readable for its length.
+    check_len(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
+}
+
+/// Reads at an offset, for files that are made anew by each read from the start.
+pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: usize) -> io::Result<usize> {
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+    // SAFETY: `buffer` is writable for its length.
+    check_len(unsafe {
+        libc::pread(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), offset)
+    })
+}
+
+/// Reads up to `max` bytes and appends them; `Ok(0)` is the end.
+pub fn read_append(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>, max: usize) -> io::Result<usize> {
+    buffer.reserve(max);
+    let spare = buffer.spare_capacity_mut().as_mut_ptr().cast::<c_void>();
+    // SAFETY: the vector has room for at least `max` bytes behind its length.
+    let count = check_len(unsafe { libc::read(fd.as_raw_fd(), spare, max) })?;
+    // SAFETY: the kernel has just written `count` bytes there.
+    unsafe { buffer.set_len(buffer.len() + count) };
+    Ok(count)
+}
+
+/// How many bytes wait in a pipe.
+pub fn pending(fd: BorrowedFd<'_>) -> usize {
+    let mut count: c_int = 0;
+    // SAFETY: FIONREAD writes one int.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD as _, &mut count) };
+    if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
+}
+
+/// What became of a pipe that is drained to nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discarded {
+    StillOpen,
+    Ended,
+}
+
+/// Throws away what waits in a pipe, at most some 64 KiB at a time so that a flood holds up nobody.
+pub fn discard(fd: BorrowedFd<'_>) -> Discarded {
+    let mut nowhere = [0u8; 4096];
+    for _ in 0..16 {
+        // SAFETY: `nowhere` is writable for its length.
+        let count = check_len(unsafe {
+            libc::read(fd.as_raw_fd(), nowhere.as_mut_ptr().cast(), nowhere.len())
+        });
+        match count {
+            Ok(0) => return Discarded::Ended,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(_) => return Discarded::Ended,
+        }
+    }
+    Discarded::StillOpen
+}
+
+pub fn epoll_create() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+pub fn epoll_control(
+    epoll: BorrowedFd<'_>,
+    operation: c_int,
+    fd: BorrowedFd<'_>,
+    events: u32,
+    data: u64,
+) -> io::Result<()> {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: `event` is valid for the call.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd.as_raw_fd(), &mut event) })
+        .map(drop)
+}
+
+pub fn epoll_wait(
+    epoll: BorrowedFd<'_>,
+    events: &mut [libc::epoll_event],
+    timeout_ms: c_int,
+) -> io::Result<usize> {
+    let max = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+    // SAFETY: `events` has room for `max` events.
+    let count =
+        unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), max, timeout_ms) };
+    match check(count) {
+        Ok(count) => Ok(count.unsigned_abs() as usize),
+        // A debugger or the freezer may interrupt; there is just nothing yet.
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// How a process ended, from its wait status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Exit {
+    fn from_status(status: c_int) -> Self {
+        if libc::WIFSIGNALED(status) {
+            Self::Signal(libc::WTERMSIG(status))
+        } else {
+            Self::Code(libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+/// What a look for dead children found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    Child(pid_t, Exit),
+    /// There are children, all alive.
+    NoneDead,
+    NoChildren,
+}
+
+/// Reaps one dead child, whoever's it was, without waiting.
+pub fn reap() -> Reaped {
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    match check(unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) }) {
+        Ok(0) => Reaped::NoneDead,
+        Ok(pid) => Reaped::Child(pid, Exit::from_status(status)),
+        Err(_) => Reaped::NoChildren,
+    }
+}
+
+/// Reaps a child that is dying.
+pub fn reap_this(pid: pid_t) {
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    while check(unsafe { libc::waitpid(pid, &mut status, 0) })
+        .is_err_and(|error| error.kind() == io::ErrorKind::Interrupted)
+    {}
+}
+
+/// Sends a signal to a process, or to a group or all as in kill(2).
+pub fn kill(pid: pid_t, signal: c_int) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+pub fn pid() -> pid_t {
+    // SAFETY: cannot fail.
+    unsafe { libc::getpid() }
+}
+
+pub fn effective_uid() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// A signal that came, and from where.
+pub struct Signal {
+    pub number: u32,
+    pub sender: Sender,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// A process of this sandbox, or the kernel on behalf of one.
+    Inside,
+    /// The host: its processes have no number in our namespace.
+    Outside,
+}
+
+/// The signals that have come since the last look.
+pub fn read_signals(signals: &OwnedFd) -> Vec<Signal> {
+    const SIZE: usize = size_of::<libc::signalfd_siginfo>();
+    const NUMBER: usize = std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo);
+    const PID: usize = std::mem::offset_of!(libc::signalfd_siginfo, ssi_pid);
+    let mut buffer = [0u8; SIZE * 4];
+    let fd = signals.as_fd().as_raw_fd();
+    // SAFETY: `buffer` is writable for its length.
+    let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+    let count = usize::try_from(count).unwrap_or(0);
+    let field = |info: &[u8], at: usize| info[at..].first_chunk().copied().map(u32::from_ne_bytes);
+    buffer[..count]
+        .chunks_exact(SIZE)
+        .filter_map(|info| {
+            let sender = match field(info, PID)? {
+                0 => Sender::Outside,
+                _ => Sender::Inside,
+            };
+            Some(Signal { number: field(info, NUMBER)?, sender })
+        })
+        .collect()
+}

@@ -1,0 +1,118 @@
+//! What the guest does to itself once, at its start.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+use super::{check, open_null, owned, pid};
+
+/// Nothing in the sandbox may trace the guest or reach into its memory and descriptors, whatever
+/// its user. To be repeated after each spawn: a child that shares our memory and changes its user
+/// resets it to the host's `fs.suid_dumpable`.
+pub fn hide_from_ptrace() -> io::Result<()> {
+    // SAFETY: takes integers only.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
+}
+
+/// The name that `ps` shows.
+pub fn set_name(name: &CStr) {
+    // SAFETY: `name` is NUL-terminated. It cannot fail, and would not matter.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
+}
+
+/// Orphans become our children, so that they are reaped. PID 1 gets them anyway.
+pub fn adopt_orphans() -> io::Result<()> {
+    if pid() == 1 {
+        return Ok(());
+    }
+    // SAFETY: takes integers only.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+}
+
+pub fn set_umask(mask: libc::mode_t) {
+    // SAFETY: cannot fail.
+    unsafe { libc::umask(mask) };
+}
+
+/// Sets every signal to its default and blocks all of them; those the guest acts on arrive at the
+/// descriptor. Children then need only an empty mask. A blocked SIGPIPE makes writes fail instead.
+pub fn take_over_signals() -> io::Result<OwnedFd> {
+    // The kernel's own structure (handler, flags, restorer, mask): all zero is the default action.
+    // By a raw call, because the C library keeps signals 32 to 34 to itself, and whoever started us
+    // may have ignored them.
+    let default = [0usize; 4];
+    for signal in 1..=64 {
+        // SAFETY: reads a valid structure; signals that cannot be changed fail harmlessly.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                std::ptr::null_mut::<usize>(),
+                size_of::<u64>(),
+            )
+        };
+    }
+    // SAFETY: the sets are initialized by sigfillset and sigemptyset before they are used.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        check(libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut()))?;
+        let mut ours = std::mem::zeroed();
+        libc::sigemptyset(&mut ours);
+        libc::sigaddset(&mut ours, libc::SIGCHLD);
+        libc::sigaddset(&mut ours, libc::SIGTERM);
+        owned(libc::signalfd(-1, &ours, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))
+    }
+}
+
+/// A descriptor that whoever started us left open for us.
+pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: only looks at the descriptor's flags and changes them.
+    unsafe {
+        let flags = check(libc::fcntl(fd, libc::F_GETFL))
+            .map_err(|error| io::Error::other(format!("descriptor {fd}: {error}")))?;
+        check(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Marks every descriptor but the standard ones as close-on-exec, also those we know nothing of.
+pub fn keep_descriptors_from_children() {
+    // SAFETY: changes flags of descriptors only; on a kernel without it children do the same.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Makes sure that 0, 1 and 2 are taken, so that no pipe of ours gets such a number and a child's
+/// dup2 cannot overwrite one it still needs.
+pub fn fill_standard_descriptors() -> io::Result<()> {
+    loop {
+        let fd = open_null()?;
+        if fd.as_raw_fd() > 2 {
+            return Ok(());
+        }
+        let _ = fd.into_raw_fd();
+    }
+}
+
+/// Raises how many descriptors the guest may have, and returns the limits that commands shall
+/// still see.
+pub fn raise_descriptor_limit() -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for both calls; a failure leaves the lower limit, which only means
+    // that fewer execs fit.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        let raised = libc::rlimit { rlim_cur: limit.rlim_max.min(65_536), ..limit };
+        if raised.rlim_cur > limit.rlim_cur {
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raised);
+        }
+    }
+    limit
+}
+
+/// Ends the guest at once. As PID 1 it takes every process of the sandbox with it.
+pub fn exit(code: i32) -> ! {
+    // SAFETY: never returns, and nothing has to be flushed.
+    unsafe { libc::_exit(code) }
+}

@@ -1,0 +1,69 @@
+//! The listening socket and its connections: accept, receive with descriptors, send.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use guest_proto::LEAF_FDS_MAX;
+
+use super::{check_len, owned};
+
+pub fn accept(listen: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: we do not ask for the address.
+    owned(unsafe {
+        libc::accept4(listen.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
+    })
+}
+
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: `bytes` is readable for its length.
+    check_len(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
+/// Room for the control message of the most descriptors a leaf has, aligned as the kernel wants.
+#[repr(C, align(8))]
+struct Control([u8; 16 + LEAF_FDS_MAX * size_of::<RawFd>()]);
+
+/// Receives bytes, and appends the descriptors that came with them. Those beyond the most that we
+/// take are closed by the kernel.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut control = Control([0; _]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len() as _;
+    // SAFETY: the header points to a buffer and a control area that live through the call.
+    let count = check_len(unsafe {
+        libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC)
+    })?;
+    take_descriptors(&message, fds);
+    Ok(count)
+}
+
+fn take_descriptors(message: &libc::msghdr, fds: &mut Vec<OwnedFd>) {
+    // SAFETY: the kernel has filled the control area; the macros walk it within its length, and
+    // each descriptor in it is new and ours.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                // Its type differs between C libraries.
+                let total: usize = control.cmsg_len as _;
+                let len = total - libc::CMSG_LEN(0) as usize;
+                let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                for index in 0..len / size_of::<RawFd>() {
+                    fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
