@@ -1,0 +1,4 @@
+//! The front doors. Each decodes and authenticates a request, calls one verb of the broker, and
+//! encodes the answer; none of them decides anything.
+
+pub mod rest;

@@ -1,0 +1,242 @@
+//! Output of a command as JSON can carry it. Bytes are text where they are UTF-8 and base64 where not;
+//! a character cut in two by a chunk or by a limit is no reason to call text binary.
+
+use std::collections::VecDeque;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::limits::{OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES};
+
+/// The longest beginning of a UTF-8 character that is not yet the whole of it.
+const INCOMPLETE_MAX_BYTES: usize = 3;
+
+/// Bytes in the form they travel in.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Encoded {
+    Text(String),
+    Base64(String),
+}
+
+impl Encoded {
+    pub fn of(bytes: Vec<u8>) -> Self {
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::Text(text),
+            Err(not_text) => Self::Base64(STANDARD.encode(not_text.as_bytes())),
+        }
+    }
+}
+
+/// One stream of a live exec: passes chunks on as they come, but holds back the beginning of a
+/// character until the rest of it is there.
+#[derive(Debug, Default)]
+pub struct Carry {
+    held: Vec<u8>,
+    /// Where `held` starts in the stream.
+    offset: u64,
+}
+
+/// A piece of a stream that can be sent on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub offset: u64,
+    pub data: Encoded,
+}
+
+impl Carry {
+    /// Takes the chunk at `offset`; `None` if all of it is held back.
+    pub fn push(&mut self, offset: u64, chunk: &[u8]) -> Option<Piece> {
+        let start = if self.held.is_empty() { offset } else { self.offset };
+        let mut bytes = std::mem::take(&mut self.held);
+        bytes.extend_from_slice(chunk);
+        self.held = bytes.split_off(bytes.len() - incomplete_suffix(&bytes));
+        self.offset = start + bytes.len() as u64;
+        (!bytes.is_empty()).then(|| Piece { offset: start, data: Encoded::of(bytes) })
+    }
+
+    /// What is still held back when the stream ends.
+    pub fn finish(&mut self) -> Option<Piece> {
+        let held = std::mem::take(&mut self.held);
+        (!held.is_empty()).then(|| Piece { offset: self.offset, data: Encoded::of(held) })
+    }
+}
+
+/// How many bytes at the end are the beginning of a character.
+fn incomplete_suffix(bytes: &[u8]) -> usize {
+    let longest = bytes.len().min(INCOMPLETE_MAX_BYTES);
+    let begins = |len: &usize| {
+        let suffix = &bytes[bytes.len() - len..];
+        std::str::from_utf8(suffix).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
+    };
+    (1..=longest).find(begins).unwrap_or(0)
+}
+
+/// How many bytes at the start are the rest of a character whose beginning is missing.
+fn orphaned_prefix(bytes: &[u8]) -> usize {
+    let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+    bytes.iter().take(INCOMPLETE_MAX_BYTES).take_while(is_continuation).count()
+}
+
+/// One stream of a blocking exec: its head and its tail, each up to a limit, and a count of what
+/// lay between.
+#[derive(Debug, Default)]
+pub struct Kept {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    dropped: u64,
+}
+
+/// A stream as the answer of a blocking exec shows it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub data: Encoded,
+    pub omitted: Option<Omitted>,
+}
+
+/// The gap in a stream that was longer than the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Omitted {
+    /// Where in the shown bytes the gap is.
+    pub at: u64,
+    pub bytes: u64,
+}
+
+impl Kept {
+    pub fn push(&mut self, chunk: &[u8]) {
+        let room = OUTPUT_HEAD_MAX_BYTES - self.head.len();
+        let (head, rest) = chunk.split_at(room.min(chunk.len()));
+        self.head.extend_from_slice(head);
+
+        let overflow = (self.tail.len() + rest.len()).saturating_sub(OUTPUT_TAIL_MAX_BYTES);
+        let from_tail = overflow.min(self.tail.len());
+        self.tail.drain(..from_tail);
+        self.tail.extend(&rest[overflow - from_tail..]);
+        self.dropped += overflow as u64;
+    }
+
+    pub fn show(self) -> Shown {
+        let Self { head: mut bytes, tail, dropped } = self;
+        let mut tail = Vec::from(tail);
+        if dropped == 0 {
+            bytes.append(&mut tail);
+            return Shown { data: Encoded::of(bytes), omitted: None };
+        }
+        // Halves of characters at the gap's edges belong to the gap.
+        let (before, after) = (incomplete_suffix(&bytes), orphaned_prefix(&tail));
+        bytes.truncate(bytes.len() - before);
+        let at = bytes.len() as u64;
+        bytes.extend_from_slice(&tail[after..]);
+        let omitted = Omitted { at, bytes: dropped + (before + after) as u64 };
+        Shown { data: Encoded::of(bytes), omitted: Some(omitted) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode(data: &Encoded) -> Vec<u8> {
+        match data {
+            Encoded::Text(text) => text.as_bytes().to_vec(),
+            Encoded::Base64(text) => STANDARD.decode(text).expect("it was encoded here"),
+        }
+    }
+
+    /// Sends `bytes` through a carry in chunks of the given lengths.
+    fn carried(bytes: &[u8], lengths: &[usize]) -> Vec<Piece> {
+        let (mut carry, mut pieces, mut at) = (Carry::default(), Vec::new(), 0);
+        for length in lengths.iter().copied().chain([bytes.len()]) {
+            let end = (at + length).min(bytes.len());
+            pieces.extend(carry.push(at as u64, &bytes[at..end]));
+            at = end;
+        }
+        pieces.extend(carry.finish());
+        pieces
+    }
+
+    fn assert_complete(bytes: &[u8], pieces: &[Piece]) {
+        let mut at = 0;
+        for piece in pieces {
+            assert_eq!(piece.offset, at, "pieces follow each other without a gap");
+            at += decode(&piece.data).len() as u64;
+        }
+        let joined: Vec<u8> = pieces.iter().flat_map(|piece| decode(&piece.data)).collect();
+        assert_eq!(joined, bytes);
+    }
+
+    proptest! {
+        #[test]
+        fn text_stays_text_however_it_is_cut(
+            text in "\\PC{0,40}",
+            lengths in prop::collection::vec(0usize..5, 0..40),
+        ) {
+            let pieces = carried(text.as_bytes(), &lengths);
+            assert_complete(text.as_bytes(), &pieces);
+            prop_assert!(pieces.iter().all(|piece| matches!(piece.data, Encoded::Text(_))));
+        }
+
+        #[test]
+        fn any_bytes_arrive_whole_and_in_order(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            lengths in prop::collection::vec(0usize..7, 0..60),
+        ) {
+            assert_complete(&bytes, &carried(&bytes, &lengths));
+        }
+    }
+
+    #[test]
+    fn a_bad_byte_does_not_spoil_the_character_cut_after_it() {
+        let mut carry = Carry::default();
+        let euro = "€".as_bytes();
+        let first = carry.push(0, &[b"\xff", &euro[..2]].concat()).expect("a byte can be sent");
+        assert_eq!(first, Piece { offset: 0, data: Encoded::Base64("/w==".to_owned()) });
+        let second = carry.push(3, &euro[2..]).expect("the character is whole");
+        assert_eq!(second, Piece { offset: 1, data: Encoded::Text("€".to_owned()) });
+        assert_eq!(carry.finish(), None);
+    }
+
+    #[test]
+    fn half_a_character_at_the_end_is_not_lost() {
+        let mut carry = Carry::default();
+        assert_eq!(carry.push(0, &"€".as_bytes()[..2]), None);
+        let rest = carry.finish().expect("two bytes are held");
+        assert_eq!(decode(&rest.data), &"€".as_bytes()[..2]);
+    }
+
+    #[test]
+    fn short_output_is_kept_whole() {
+        let mut kept = Kept::default();
+        kept.push(b"one ");
+        kept.push(b"two");
+        let data = Encoded::Text("one two".to_owned());
+        assert_eq!(kept.show(), Shown { data, omitted: None });
+    }
+
+    #[test]
+    fn a_flood_keeps_head_and_tail_and_counts_the_rest() {
+        let total = OUTPUT_HEAD_MAX_BYTES + OUTPUT_TAIL_MAX_BYTES + 12_345;
+        let flood: Vec<u8> = (0..total).map(|i| b'a' + (i % 23) as u8).collect();
+        let mut kept = Kept::default();
+        flood.chunks(50_001).for_each(|chunk| kept.push(chunk));
+        let shown = kept.show();
+        let omitted = Omitted { at: OUTPUT_HEAD_MAX_BYTES as u64, bytes: 12_345 };
+        assert_eq!(shown.omitted, Some(omitted));
+        let bytes = decode(&shown.data);
+        assert!(bytes[..OUTPUT_HEAD_MAX_BYTES] == flood[..OUTPUT_HEAD_MAX_BYTES]);
+        assert!(bytes[OUTPUT_HEAD_MAX_BYTES..] == flood[total - OUTPUT_TAIL_MAX_BYTES..]);
+    }
+
+    #[test]
+    fn the_gap_takes_half_characters_with_it_so_text_stays_text() {
+        let mut kept = Kept::default();
+        let total = 3 * (OUTPUT_HEAD_MAX_BYTES + OUTPUT_TAIL_MAX_BYTES);
+        kept.push(b"x");
+        kept.push("€".repeat(total / 3).as_bytes());
+        let shown = kept.show();
+        let Encoded::Text(text) = &shown.data else { panic!("text became binary") };
+        let omitted = shown.omitted.expect("it is over the limits");
+        assert_eq!(text.len() as u64 + omitted.bytes, 1 + total as u64);
+    }
+}

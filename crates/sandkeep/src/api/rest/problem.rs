@@ -1,0 +1,285 @@
+//! The one map from errors to problem+json (RFC 9457), exhaustive, so that a new error cannot be
+//! forgotten. Problems are written for a program, or a language model, that has to decide what to do
+//! next: a stable `code`, a `remediation`, and whether the same request is worth `retryable`.
+
+mod code;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::guest::GuestError;
+use crate::limits::{BODY_MAX_BYTES, BODY_READ};
+use crate::runtime::RuntimeError;
+use crate::storage::StorageError;
+use crate::store::StoreError;
+
+pub use code::{Code, Retry};
+
+const MEDIA_TYPE: &str = "application/problem+json";
+
+/// Why a request was refused: by the broker, or by this door before it got there.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    Broker(#[from] Error),
+    #[error("there is no sandbox {text:?}")]
+    NotAnId { text: String },
+    #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
+    BodyMalformed { field: Option<String>, problem: String },
+    #[error("the body could not be read: {problem}")]
+    BodyBroken { problem: String },
+    #[error("the body is larger than {BODY_MAX_BYTES} bytes")]
+    BodyTooLarge,
+    #[error("the body did not arrive within {} s", BODY_READ.as_secs())]
+    BodyTooSlow,
+    #[error("the body is {given:?}, which is not JSON")]
+    NotJson { given: String },
+    #[error("query: {problem}")]
+    QueryMalformed { problem: String },
+    #[error("there is no endpoint {path}")]
+    NoRoute { path: String },
+    #[error("{path} has no method {method}")]
+    NoMethod { method: Method, path: String },
+    #[error("the request is addressed to {host:?}, not to this machine's loopback")]
+    ForeignHost { host: String },
+    #[error("the request comes from a page of {origin}")]
+    ForeignOrigin { origin: String },
+    #[error("the request comes from {}, not from the user who runs the daemon", match uid {
+        Some(uid) => format!("uid {uid}"),
+        None => "a closed socket".to_owned(),
+    })]
+    ForeignPeer { uid: Option<u32> },
+}
+
+/// The body of every answer that is an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Names the kind of problem, for ever; `docs/errors.md` explains it.
+    pub r#type: String,
+    pub title: String,
+    pub status: u16,
+    pub detail: String,
+    pub code: String,
+    pub remediation: String,
+    pub retryable: bool,
+    /// The path of the request.
+    pub instance: String,
+}
+
+impl Refusal {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Broker(error) => code_of(error),
+            Self::NotAnId { .. } => Code::NotFound,
+            Self::BodyMalformed { .. } => Code::MalformedBody,
+            Self::BodyBroken { .. } => Code::BrokenBody,
+            Self::BodyTooLarge => Code::BodyTooLarge,
+            Self::BodyTooSlow => Code::BodyTooSlow,
+            Self::NotJson { .. } => Code::NotJson,
+            Self::QueryMalformed { .. } => Code::InvalidQuery,
+            Self::NoRoute { .. } => Code::NoRoute,
+            Self::NoMethod { .. } => Code::MethodNotAllowed,
+            Self::ForeignHost { .. } => Code::ForeignHost,
+            Self::ForeignOrigin { .. } => Code::ForeignOrigin,
+            Self::ForeignPeer { .. } => Code::ForeignPeer,
+        }
+    }
+
+    pub fn problem(&self) -> Problem {
+        let code = self.code();
+        let remediation = match self {
+            Self::Broker(error) => remedy_of(error),
+            _ => code.remedy().to_owned(),
+        };
+        Problem {
+            r#type: format!("urn:sandkeep:error:{}", code.as_str()),
+            title: code.title().to_owned(),
+            status: code.status(),
+            detail: detail_of(self),
+            code: code.as_str().to_owned(),
+            remediation,
+            retryable: code.retry() == Retry::Useful,
+            instance: String::new(),
+        }
+    }
+}
+
+/// What an error of the broker is called.
+pub fn code_of(error: &Error) -> Code {
+    match error {
+        Error::InvalidSpec(_) | Error::InvalidField { .. } => Code::InvalidField,
+        Error::UnknownRuntime { .. } => Code::UnknownRuntime,
+        Error::RuntimeUnusable { .. } => Code::RuntimeUnusable,
+        Error::UnknownTemplate { .. } => Code::UnknownTemplate,
+        Error::StorageLacks { .. } => Code::UnsupportedByStorage,
+        Error::NotFound { .. } => Code::NotFound,
+        Error::ExecNotFound { .. } => Code::ExecNotFound,
+        Error::WrongState { .. } => Code::WrongState,
+        Error::Busy { .. } => Code::Busy,
+        Error::LimitReached { .. } => Code::LimitReached,
+        Error::SandboxFailed { .. } => Code::SandboxFailed,
+        Error::DataDirInUse { .. } => Code::DataDirInUse,
+        Error::DataDir { .. } => Code::DataDirUnusable,
+        Error::ShuttingDown => Code::ShuttingDown,
+        Error::Store(error) => code_of_store(error),
+        Error::Storage(error) => code_of_storage(error),
+        Error::Runtime(error) => code_of_runtime(error),
+        Error::Guest(error) => code_of_guest(error),
+    }
+}
+
+fn code_of_store(error: &StoreError) -> Code {
+    match error {
+        StoreError::Exists { .. } | StoreError::Conflict { .. } => Code::Conflict,
+        StoreError::TooLarge { .. } => Code::ValueTooLarge,
+        StoreError::Compacted { .. } => Code::StoreFailed,
+        StoreError::Unavailable(_) => Code::StoreUnavailable,
+    }
+}
+
+fn code_of_storage(error: &StorageError) -> Code {
+    match error {
+        StorageError::Unsupported { .. } => Code::UnsupportedByStorage,
+        StorageError::NotFound { .. } | StorageError::Exists { .. } => Code::StorageInconsistent,
+        StorageError::Unusable { .. } => Code::StorageUnusable,
+        StorageError::Io { .. } => Code::StorageFailed,
+    }
+}
+
+fn code_of_runtime(error: &RuntimeError) -> Code {
+    match error {
+        RuntimeError::Unsupported { .. } => Code::UnsupportedByRuntime,
+        RuntimeError::NotFound { .. } => Code::RuntimeInconsistent,
+        RuntimeError::NotRunning { .. } => Code::NotRunning,
+        RuntimeError::Io { .. } => Code::RuntimeFailed,
+    }
+}
+
+fn code_of_guest(error: &GuestError) -> Code {
+    match error {
+        GuestError::Unreachable(_) => Code::GuestUnreachable,
+        GuestError::TimedOut { .. } => Code::GuestTimedOut,
+        GuestError::Version { .. } => Code::GuestVersion,
+        GuestError::Protocol(_) => Code::GuestBroke,
+        GuestError::Refused { .. } => Code::GuestRefused,
+        GuestError::Unsupported { .. } => Code::UnsupportedByRuntime,
+        GuestError::Leaf(_) => Code::RuntimeFailed,
+    }
+}
+
+/// What to do about an error: its own advice if it has one, else that of its code.
+pub fn remedy_of(error: &Error) -> String {
+    match error {
+        Error::WrongState { id, helps: Some(verb), .. } => {
+            format!("{verb} it first: sandkeep {verb} {id}, or the same verb of the API")
+        }
+        other => code_of(other).remedy().to_owned(),
+    }
+}
+
+/// The error and its causes in one line, each said once.
+pub fn detail_of(error: &dyn std::error::Error) -> String {
+    let mut detail = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !detail.contains(&text) {
+            detail = format!("{detail}: {text}");
+        }
+        cause = error.source();
+    }
+    detail
+}
+
+impl IntoResponse for Refusal {
+    /// The problem travels beside an empty body until [`render`] knows the request's path.
+    fn into_response(self) -> Response {
+        let problem = self.problem();
+        match self {
+            // What is wrong with a body quotes it, and a body may hold secrets.
+            Self::BodyMalformed { .. } => tracing::debug!(code = problem.code),
+            _ if problem.status >= 500 => {
+                tracing::error!(code = problem.code, "{}", problem.detail)
+            }
+            _ => tracing::debug!(code = problem.code, "{}", problem.detail),
+        }
+        let status = StatusCode::from_u16(problem.status).expect("every code has a valid status");
+        let mut response = status.into_response();
+        response.extensions_mut().insert(problem);
+        response
+    }
+}
+
+/// Writes the problem of an answer that is one, as the last step before it is sent.
+pub fn render(mut response: Response, path: &str) -> Response {
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let problem = Problem { instance: path.to_owned(), ..problem };
+    let body = serde_json::to_vec(&problem).expect("a struct of strings always encodes");
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    *response.body_mut() = Body::from(body);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::fmt::Write;
+
+    use super::*;
+
+    fn table() -> String {
+        let mut text = String::from(
+            "# Errors\n\n\
+             Every error of the API is a problem+json (RFC 9457) with `type`, `title`, `status`, `detail`, `code`,\n\
+             `remediation`, `retryable` and `instance`. `code` is stable; `detail` is for people. The CLI prints the same.\n\n\
+             <!-- Generated: SANDKEEP_REGENERATE=1 cargo nextest run errors_md -->\n\n\
+             | code | status | what it means | what to do | retryable |\n|---|---|---|---|---|\n",
+        );
+        for code in Code::ALL {
+            let retry = match code.retry() {
+                Retry::Useful => "yes",
+                Retry::Useless => "no",
+            };
+            let (name, status) = (code.as_str(), code.status());
+            writeln!(
+                text,
+                "| `{name}` | {status} | {} | {} | {retry} |",
+                code.title(),
+                code.remedy()
+            )
+            .expect("a String can be written to");
+        }
+        text
+    }
+
+    #[test]
+    fn errors_md_lists_every_code() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+        if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
+            std::fs::write(path, table()).expect("docs can be written");
+        }
+        let written = std::fs::read_to_string(path).expect("docs/errors.md exists");
+        assert!(written == table(), "docs/errors.md is stale: run with SANDKEEP_REGENERATE=1");
+    }
+
+    #[test]
+    fn no_two_errors_share_a_code_and_every_status_is_an_error() {
+        let names: HashSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+        assert!(Code::ALL.iter().all(|code| (400..600).contains(&code.status())));
+    }
+
+    #[test]
+    fn causes_are_told_once_each() {
+        let cause = std::io::Error::other("disk on fire");
+        let silent = Error::Store(StoreError::Unavailable(Box::new(cause)));
+        assert_eq!(detail_of(&silent), "the state store failed: disk on fire");
+        let source = std::io::Error::other("disk on fire");
+        let telling = Error::DataDir { path: "/d".to_owned(), source };
+        assert_eq!(detail_of(&telling), "cannot use the data directory /d: disk on fire");
+    }
+}

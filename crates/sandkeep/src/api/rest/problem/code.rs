@@ -1,0 +1,180 @@
+//! Every way a request can fail, as callers know it. A code never changes its meaning; `docs/errors.md`
+//! is generated from this table.
+
+/// Whether the same request may succeed later, without any change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    Useful,
+    Useless,
+}
+
+macro_rules! codes {
+    ($($variant:ident $code:literal $status:literal $retry:ident $title:literal $remedy:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Code {
+            $($variant,)*
+        }
+
+        impl Code {
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $code,)*
+                }
+            }
+
+            /// The HTTP status.
+            pub fn status(self) -> u16 {
+                match self {
+                    $(Self::$variant => $status,)*
+                }
+            }
+
+            pub fn retry(self) -> Retry {
+                match self {
+                    $(Self::$variant => Retry::$retry,)*
+                }
+            }
+
+            pub fn title(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $title,)*
+                }
+            }
+
+            /// What to do about it, where the error itself knows nothing better.
+            pub fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $remedy,)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    MalformedBody "malformed_body" 400 Useless
+        "the body is not the JSON this endpoint takes"
+        "send a JSON object with only the documented fields";
+    BrokenBody "broken_body" 400 Useful
+        "the body could not be read to its end"
+        "send the request again";
+    InvalidField "invalid_field" 400 Useless
+        "a field has a value that is not allowed"
+        "change the field that the detail names";
+    InvalidQuery "invalid_query" 400 Useless
+        "the query string is not valid"
+        "use only the documented parameters, for example ?stream=true";
+    UnknownRuntime "unknown_runtime" 400 Useless
+        "there is no such runtime"
+        "choose one of those that GET /api/v1/runtimes (sandkeep runtimes) lists";
+    RuntimeUnusable "runtime_unusable" 400 Useless
+        "the runtime cannot be used on this machine"
+        "choose a usable one from GET /api/v1/runtimes (sandkeep runtimes), or mend what the detail names";
+    UnknownTemplate "unknown_template" 400 Useless
+        "there is no such template"
+        "leave the template out for the default, `host`";
+    UnsupportedByStorage "unsupported_by_storage" 400 Useless
+        "the storage in use cannot do this"
+        "leave it out, or run the daemon as root with --storage btrfs";
+    UnsupportedByRuntime "unsupported_by_runtime" 400 Useless
+        "the runtime in use cannot do this"
+        "choose a runtime whose capabilities in GET /api/v1/runtimes (sandkeep runtimes) include it";
+    GuestRefused "guest_refused" 400 Useless
+        "the sandbox refused the request"
+        "change what the detail names";
+    ForeignHost "foreign_host" 403 Useless
+        "the request was not addressed to this machine"
+        "use http://127.0.0.1 or http://localhost with the daemon's port";
+    ForeignOrigin "foreign_origin" 403 Useless
+        "web pages of other origins may not call this API"
+        "call it from a program, not from a page in a browser";
+    ForeignPeer "foreign_peer" 403 Useless
+        "only the user who runs the daemon may call this API"
+        "run the client as the same user as the daemon, for example with sudo";
+    NoRoute "no_route" 404 Useless
+        "there is no such endpoint"
+        "check the path; all endpoints but /healthz begin with /api/v1/";
+    NotFound "not_found" 404 Useless
+        "there is no such sandbox"
+        "list those that exist with GET /api/v1/sandboxes (sandkeep ls)";
+    ExecNotFound "exec_not_found" 404 Useless
+        "there is no such exec"
+        "use the exec_id that the exec was answered with";
+    MethodNotAllowed "method_not_allowed" 405 Useless
+        "the endpoint does not have this method"
+        "use one of the methods in the Allow header";
+    BodyTooSlow "body_too_slow" 408 Useful
+        "the body did not arrive in time"
+        "send the request again";
+    WrongState "wrong_state" 409 Useless
+        "the sandbox's state does not allow this"
+        "look at the sandbox's state first (sandkeep show)";
+    Busy "busy" 409 Useful
+        "another operation on the sandbox is under way"
+        "try again when it is over";
+    NotRunning "not_running" 409 Useless
+        "the sandbox does not run"
+        "start it with POST /api/v1/sandboxes/{id}/start (sandkeep start)";
+    Conflict "conflict" 409 Useful
+        "somebody else changed the same thing at the same time"
+        "look at its present state and try again";
+    BodyTooLarge "body_too_large" 413 Useless
+        "the body is over the limit"
+        "send less; large input belongs into a file of the sandbox";
+    ValueTooLarge "value_too_large" 413 Useless
+        "the sandbox's description is over the limit"
+        "send fewer or shorter labels and environment variables";
+    NotJson "not_json" 415 Useless
+        "the body is not JSON"
+        "send JSON with Content-Type: application/json";
+    LimitReached "limit_reached" 429 Useful
+        "a limit of the daemon is reached"
+        "destroy what is no longer needed, or try again later";
+    SandboxFailed "sandbox_failed" 500 Useless
+        "the sandbox could not be made or started"
+        "see the reason in the detail and in the daemon's log; sandkeep doctor checks this machine";
+    DataDirInUse "data_dir_in_use" 500 Useless
+        "another daemon uses the data directory"
+        "stop the other daemon, or choose another --data-dir";
+    DataDirUnusable "data_dir_unusable" 500 Useless
+        "the data directory cannot be used"
+        "make it writable for the daemon's user, or choose another --data-dir";
+    StoreFailed "store_failed" 500 Useless
+        "the state store answered what it never should"
+        "see the daemon's log";
+    StorageInconsistent "storage_inconsistent" 500 Useless
+        "the storage and the registry disagree about a volume"
+        "destroy the sandbox and make a new one";
+    StorageUnusable "storage_unusable" 500 Useless
+        "the storage cannot be used on this machine"
+        "mend what the detail names, or use --storage local";
+    StorageFailed "storage_failed" 500 Useless
+        "the storage failed"
+        "see the detail and the daemon's log; is the disk full?";
+    RuntimeInconsistent "runtime_inconsistent" 500 Useless
+        "the runtime and the registry disagree about a sandbox"
+        "destroy the sandbox and make a new one";
+    RuntimeFailed "runtime_failed" 500 Useless
+        "the runtime failed"
+        "see the detail and the daemon's log; sandkeep doctor checks this machine";
+    GuestVersion "guest_version" 500 Useless
+        "the sandbox was made by a version of Sandkeep that is too old or too new"
+        "stop and start the sandbox";
+    GuestBroke "guest_broke" 502 Useless
+        "the sandbox broke the guest protocol"
+        "stop and start the sandbox, or destroy it: something inside may have taken over";
+    ShuttingDown "shutting_down" 503 Useful
+        "the daemon is shutting down"
+        "try again when it is back";
+    StoreUnavailable "store_unavailable" 503 Useful
+        "the state store cannot be used"
+        "try again; if it stays, see the daemon's log: is the disk full?";
+    GuestUnreachable "guest_unreachable" 503 Useful
+        "the sandbox does not answer"
+        "look at its state (sandkeep show); it may just have ended";
+    GuestTimedOut "guest_timed_out" 504 Useful
+        "the sandbox did not answer in time"
+        "try again; it may be out of memory or processes";
+}

@@ -1,0 +1,7 @@
+//! The REST door over real sockets, in front of a broker with the mock runtime.
+
+mod execs;
+mod guards;
+mod harness;
+mod problems;
+mod sandboxes;

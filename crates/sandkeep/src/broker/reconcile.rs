@@ -1,0 +1,203 @@
+//! Bringing together what the registry, the homes and the runtimes say, on start and at an interval.
+//!
+//! A sandbox that has a supervisor is the supervisor's affair. For every other one: claim it, so that
+//! nobody else touches it; gather the evidence, only now, so that it cannot change meanwhile; judge
+//! ([`judge`], a pure function); act.
+
+mod judge;
+mod recover;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use tokio::sync::oneshot;
+use tracing::{error, info, warn};
+
+use super::registry::Row;
+use super::shared::Shared;
+use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
+use crate::error::Error;
+use crate::limits;
+use crate::runtime::Usable;
+use crate::sandbox::{Liveness, SandboxId, State};
+use judge::{Case, Evidence, Verdict, judge};
+
+/// Looks again and again until the broker closes.
+pub(super) async fn at_intervals(shared: Arc<Shared>) {
+    loop {
+        tokio::select! {
+            () = shared.closing.cancelled() => return,
+            () = tokio::time::sleep(limits::RECONCILE_INTERVAL) => {}
+        }
+        repeat_destroys(&shared);
+        if let Err(error) = once(&shared).await {
+            error!(%error, "cannot reconcile; it will be tried again");
+        }
+    }
+}
+
+/// A destroy that failed is recorded and stays so until it succeeds.
+fn repeat_destroys(shared: &Shared) {
+    for handle in shared.handles() {
+        if handle.snapshot.borrow().status.state() == State::Destroying {
+            let (answer, _) = oneshot::channel();
+            // A full queue has enough to do.
+            let _ = handle.inbox.try_send(Request { verb: LifecycleVerb::Destroy, answer });
+        }
+    }
+}
+
+/// Deals with everything that nobody supervises.
+pub(super) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
+    let claims = claim(shared).await?;
+    if claims.is_empty() {
+        return Ok(());
+    }
+    let mut rows: HashMap<SandboxId, Row> = shared.registry.rows().await?.into_iter().collect();
+    for claim in &claims {
+        mend(claim, rows.get(&claim.id)).await;
+    }
+    let alive = liveness(shared).await?;
+    let actions = claims.into_iter().map(|claim| {
+        let row = rows.remove(&claim.id);
+        let liveness = alive.get(&claim.id).copied();
+        settle(claim, row, liveness)
+    });
+    futures_util::stream::iter(actions)
+        .buffer_unordered(limits::RECOVERIES_AT_ONCE)
+        .for_each(|()| std::future::ready(()))
+        .await;
+    Ok(())
+}
+
+/// Says what is there that belongs to nobody. It is left alone: a person must decide.
+pub(super) async fn report_orphans(shared: &Shared) {
+    let supervised: BTreeSet<SandboxId> =
+        shared.handles().iter().map(|handle| handle.id.clone()).collect();
+    match shared.storage.list().await {
+        Ok(volumes) => {
+            for id in volumes.iter().filter(|id| !supervised.contains(*id)) {
+                warn!(%id, "a volume has neither a row nor metadata; it is left alone");
+            }
+        }
+        Err(error) => warn!(%error, "cannot list volumes"),
+    }
+    for runtime in shared.runtimes.iter().filter(|runtime| runtime.usable() == Usable::Yes) {
+        let found = runtime.list().await.unwrap_or_default();
+        for found in found.iter().filter(|found| !supervised.contains(&found.id)) {
+            let (id, runtime) = (&found.id, runtime.name());
+            warn!(%id, runtime, "a sandbox has neither a row nor metadata; it is left alone");
+        }
+    }
+}
+
+/// A slot held while reconcile looks; given back unless a supervisor takes it over.
+struct Claim {
+    shared: Arc<Shared>,
+    id: SandboxId,
+    held: bool,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.held {
+            self.shared.release(&self.id);
+        }
+    }
+}
+
+/// Everything that the registry or the homes know and nobody supervises.
+async fn claim(shared: &Arc<Shared>) -> Result<Vec<Claim>, Error> {
+    let (rows, homes) = tokio::join!(shared.registry.rows(), shared.blocking(|data| data.homes()));
+    let mut ids: BTreeSet<SandboxId> = homes?.into_iter().collect();
+    ids.extend(rows?.into_iter().map(|(id, _)| id));
+    let claims = ids.into_iter().filter(|id| shared.claim(id));
+    Ok(claims.map(|id| Claim { shared: Arc::clone(shared), id, held: true }).collect())
+}
+
+/// Writes damaged metadata anew from the row. It comes before the runtimes are asked: without its
+/// metadata, a runtime does not know whose a sandbox is.
+async fn mend(claim: &Claim, row: Option<&Row>) {
+    let Some(Row { record: Ok(record), .. }) = row else { return };
+    let (record, home) = (record.clone(), claim.shared.data.home(&claim.id));
+    let id = claim.id.clone();
+    let mended = claim.shared.blocking(move |data| {
+        match judge::mended(&id, &record, &home.read(), data.instance().as_str()) {
+            Some(meta) => home.write(&meta).and_then(|()| home.sync()).map(|()| true),
+            None => Ok(false),
+        }
+    });
+    match mended.await {
+        Ok(true) => warn!(id = %claim.id, "wrote damaged metadata anew from the registry"),
+        Ok(false) => {}
+        Err(error) => warn!(id = %claim.id, %error, "cannot write damaged metadata anew"),
+    }
+}
+
+/// What the runtimes say. One that cannot be used here runs nothing here.
+async fn liveness(shared: &Shared) -> Result<HashMap<SandboxId, Liveness>, Error> {
+    let mut alive = HashMap::new();
+    for runtime in shared.runtimes.iter().filter(|runtime| runtime.usable() == Usable::Yes) {
+        alive.extend(runtime.list().await?.into_iter().map(|found| {
+            let liveness = match found.running {
+                true => Liveness::Running,
+                false => Liveness::NotRunning,
+            };
+            (found.id, liveness)
+        }));
+    }
+    Ok(alive)
+}
+
+/// Judges one sandbox and acts. What goes wrong with one is said and keeps no other from its turn.
+async fn settle(claim: Claim, row: Option<Row>, liveness: Option<Liveness>) {
+    let (shared, id) = (Arc::clone(&claim.shared), claim.id.clone());
+    let home = shared.data.home(&id);
+    let look = home.clone();
+    let state = match shared.blocking(move |_| Ok(look.read())).await {
+        Ok(state) => state,
+        Err(error) => return warn!(%id, %error, "cannot look at a home"),
+    };
+    let evidence = Evidence { row, home: state, liveness };
+    let instance = shared.data.instance().as_str();
+    match judge(&id, evidence, instance, shared.data.boot_id()) {
+        Verdict::Nothing => {}
+        Verdict::Leave { why } => warn!(%id, why, "a sandbox is left alone"),
+        Verdict::RemoveHome => match shared.blocking(move |_| home.remove()).await {
+            Ok(()) => info!(%id, "removed the home of a create that never began"),
+            Err(error) => warn!(%id, %error, "cannot remove a home"),
+        },
+        Verdict::Quarantine { why } => {
+            match shared.blocking(move |data| data.quarantine(&home)).await {
+                Ok(aside) => {
+                    let aside = aside.display().to_string();
+                    warn!(%id, why, aside, "put aside a home that cannot be read");
+                }
+                Err(error) => warn!(%id, why, %error, "cannot put a home aside"),
+            }
+        }
+        Verdict::Supervise(case) => supervise(claim, *case).await,
+    }
+}
+
+async fn supervise(mut claim: Claim, case: Case) {
+    let shared = Arc::clone(&claim.shared);
+    let runtime = match shared.runtime(case.meta.spec.runtime()) {
+        Ok(runtime) => Arc::clone(runtime),
+        Err(error) => {
+            return warn!(id = %claim.id, %error, "a sandbox is left alone");
+        }
+    };
+    let Case { meta, status, revision, event } = case;
+    let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
+    match supervisor.recover(event, &handle).await {
+        Ok(Fate::Gone) => return,
+        Ok(Fate::Lives) => {}
+        // It is in the state that says so, and destroy leads out.
+        Err(error) => warn!(id = %claim.id, %error, "cannot recover a sandbox"),
+    }
+    shared.supervise(handle);
+    claim.held = false;
+    shared.tasks.spawn(supervisor.run());
+}

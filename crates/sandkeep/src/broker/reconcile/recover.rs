@@ -1,0 +1,99 @@
+//! How a supervisor begins with a sandbox that an earlier one left.
+
+use std::sync::Arc;
+
+use tracing::info;
+
+use crate::broker::exec;
+use crate::broker::shared::Handle;
+use crate::broker::supervisor::{Fate, Supervisor};
+use crate::error::{Error, with_causes};
+use crate::home::Phase;
+use crate::runtime::RuntimeError;
+use crate::sandbox::{Event, Next, Operation, State, Status};
+
+impl Supervisor {
+    /// Applies what was found, finishes what was under way, and goes back inside if it runs.
+    pub(super) async fn recover(
+        &mut self,
+        event: Event,
+        handle: &Arc<Handle>,
+    ) -> Result<Fate, Error> {
+        let missing = matches!(event, Event::Missing(_));
+        let (status, next) = self.next(event)?;
+        match next {
+            Next::Carry(Operation::Destroy) => {
+                self.publish(status);
+                self.finish_destroy().await?;
+                info!(id = %self.id(), "removed what a create or destroy left");
+                return Ok(Fate::Gone);
+            }
+            Next::Carry(Operation::Stop) => self.finish_stop().await?,
+            // Freezing what is frozen, or thawing what runs, changes nothing.
+            Next::Carry(Operation::Pause) => {
+                let frozen = self.runtime.freeze(self.id()).await;
+                self.end_pause(Operation::Pause, frozen).await?;
+            }
+            Next::Carry(Operation::Resume) => {
+                let thawed = self.runtime.thaw(self.id()).await;
+                self.end_pause(Operation::Resume, thawed).await?;
+            }
+            Next::Stay | Next::Record => {
+                if !missing && self.meta.phase != Phase::Ready {
+                    self.meta.phase = Phase::Ready;
+                    self.write_meta().await?;
+                    self.sync_meta().await;
+                }
+                self.remember(status, next).await?;
+            }
+            Next::Carry(Operation::Create | Operation::Start) | Next::Forget => {
+                unreachable!("a look at what is there neither begins anything nor ends a destroy")
+            }
+        }
+        self.reenter(handle).await;
+        Ok(Fate::Lives)
+    }
+
+    /// Writes only what the row does not say already: most rows are right after a restart.
+    async fn remember(&mut self, status: Status, next: Next) -> Result<(), Error> {
+        match (next, self.revision) {
+            (Next::Stay, Some(_)) => {
+                self.publish(status);
+                Ok(())
+            }
+            _ => self.record(status).await,
+        }
+    }
+
+    async fn end_pause(
+        &mut self,
+        operation: Operation,
+        result: Result<(), RuntimeError>,
+    ) -> Result<(), Error> {
+        let event = match &result {
+            Ok(()) => Event::Done(operation),
+            Err(cause) => Event::Failed(operation, with_causes(cause)),
+        };
+        let status = self.after(event);
+        self.record(status).await?;
+        Ok(result?)
+    }
+
+    async fn reenter(&mut self, handle: &Arc<Handle>) {
+        if !matches!(self.status().state(), State::Running | State::Paused) {
+            return;
+        }
+        match self.enter().await {
+            Ok(guest) => {
+                info!(id = %self.id(), "adopted a running sandbox");
+                let shared = Arc::clone(&self.shared);
+                let leftovers = exec::drain_leftovers(shared, Arc::clone(handle), guest);
+                self.shared.tasks.spawn(leftovers);
+            }
+            Err(error) => {
+                let status = self.after(Event::Died(with_causes(&error)));
+                self.settle(status).await;
+            }
+        }
+    }
+}

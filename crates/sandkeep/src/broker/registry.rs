@@ -1,0 +1,162 @@
+//! The registry: one row per sandbox in the state store, written by its supervisor alone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::home::{Meta, Phase};
+use crate::runtime::Labels;
+use crate::sandbox::{Owner, SandboxId, Spec, Status};
+use crate::store::{Entry, Key, Prefix, Revision, SqliteStore, StateStore, StoreError};
+
+/// The first segment of every row's key.
+const ROWS: &str = "sandboxes";
+/// The version of a row's layout.
+const VERSION: u32 = 1;
+
+/// What a row says.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct Record {
+    version: u32,
+    spec: Spec,
+    owner: Owner,
+    created_at: jiff::Timestamp,
+    boot_id: String,
+    turn: u64,
+    pub status: Status,
+}
+
+impl Record {
+    /// The metadata that belongs beside this row.
+    pub fn into_meta(self, id: SandboxId, instance: &str, phase: Phase) -> (Meta, Status) {
+        let labels = Labels { instance: instance.to_owned(), owner: self.owner };
+        let mut meta = Meta::new(id, labels, self.spec, self.boot_id);
+        meta.created_at = self.created_at;
+        meta.turn = self.turn;
+        meta.phase = phase;
+        (meta, self.status)
+    }
+}
+
+/// A row as it is written, without a copy of all it holds.
+#[derive(Serialize)]
+struct RecordRef<'a> {
+    version: u32,
+    spec: &'a Spec,
+    owner: &'a Owner,
+    created_at: jiff::Timestamp,
+    boot_id: &'a str,
+    turn: u64,
+    status: &'a Status,
+}
+
+fn encode(meta: &Meta, status: &Status) -> Vec<u8> {
+    let record = RecordRef {
+        version: VERSION,
+        spec: &meta.spec,
+        owner: &meta.owner,
+        created_at: meta.created_at,
+        boot_id: &meta.boot_id,
+        turn: meta.turn,
+        status,
+    };
+    serde_json::to_vec(&record).expect("a row holds only strings, numbers and maps of strings")
+}
+
+/// Why a row says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum UnreadableRow {
+    #[error("its row is no record of a sandbox: {0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error("its row has version {found}; this build knows {VERSION}")]
+    Version { found: u32 },
+}
+
+/// One row, or why it cannot be read.
+pub(super) struct Row {
+    pub revision: Revision,
+    pub record: Result<Record, UnreadableRow>,
+}
+
+#[derive(Clone)]
+pub(super) struct Registry {
+    store: Arc<dyn StateStore>,
+}
+
+impl Registry {
+    pub fn new(store: Arc<dyn StateStore>) -> Self {
+        Self { store }
+    }
+
+    /// Writes the row. The supervisor is the only writer, so a conflict means that an earlier write
+    /// of its own, whose answer was lost, did happen: it is simply written again on top.
+    pub async fn put(
+        &self,
+        meta: &Meta,
+        status: &Status,
+        known: Option<Revision>,
+    ) -> Result<Revision, StoreError> {
+        let key = key(&meta.id);
+        let value = encode(meta, status);
+        let first = match known {
+            Some(revision) => self.store.update(&key, value.clone(), revision).await,
+            None => self.store.create(&key, value.clone()).await,
+        };
+        match first {
+            Err(
+                StoreError::Exists { current } | StoreError::Conflict { current: Some(current) },
+            ) => self.store.update(&key, value, current).await,
+            Err(StoreError::Conflict { current: None }) => self.store.create(&key, value).await,
+            other => other,
+        }
+    }
+
+    /// Removes the row. `Ok` if there is none.
+    pub async fn delete(&self, id: &SandboxId, known: Option<Revision>) -> Result<(), StoreError> {
+        let key = key(id);
+        let known = match known {
+            Some(revision) => Some(revision),
+            None => self.store.get(&key).await?.map(|entry| entry.revision),
+        };
+        let Some(revision) = known else { return Ok(()) };
+        match self.store.delete(&key, revision).await {
+            Ok(_) | Err(StoreError::Conflict { current: None }) => Ok(()),
+            Err(StoreError::Conflict { current: Some(current) }) => {
+                self.store.delete(&key, current).await.map(|_| ())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All rows. A key that names no sandbox is none of ours.
+    pub async fn rows(&self) -> Result<Vec<(SandboxId, Row)>, StoreError> {
+        let listing = self.store.list(&Prefix::new([ROWS])).await?;
+        Ok(listing.entries.into_iter().filter_map(row).collect())
+    }
+}
+
+fn key(id: &SandboxId) -> Key {
+    Key::new([ROWS, id.as_str()])
+}
+
+fn row(entry: Entry) -> Option<(SandboxId, Row)> {
+    let id = entry.key.segments().into_iter().nth(1)?.parse().ok()?;
+    let record = serde_json::from_slice::<Record>(&entry.value)
+        .map_err(UnreadableRow::from)
+        .and_then(|record| match record.version {
+            VERSION => Ok(record),
+            found => Err(UnreadableRow::Version { found }),
+        });
+    Some((id, Row { revision: entry.revision, record }))
+}
+
+/// The sandboxes with a row in the registry at `path`, for somebody who only looks; none if there is
+/// no registry.
+pub fn registered(path: &Path) -> Result<Vec<SandboxId>, StoreError> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let listing = SqliteStore::read_entries(path, &Prefix::new([ROWS]))?;
+    Ok(listing.entries.into_iter().filter_map(row).map(|(id, _)| id).collect())
+}

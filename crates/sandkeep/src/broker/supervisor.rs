@@ -1,0 +1,281 @@
+//! One task per sandbox. It carries out lifecycle verbs one after the other, watches for the
+//! sandbox's death, and is the only writer of its state, in the registry and in `meta.json`.
+//!
+//! A caller only waits for the answer: a verb that was taken is finished whether or not anybody still
+//! listens. Reading and execs do not come here; they use the snapshot that every change publishes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{info, warn};
+
+use super::shared::{Handle, Shared};
+use crate::error::Error;
+use crate::guest::Guest;
+use crate::home::{Home, Meta};
+use crate::limits;
+use crate::runtime::{Death, Plan, Runtime};
+use crate::sandbox::{Denied, Event, Next, SandboxId, State, Status, apply};
+use crate::storage::Root;
+use crate::store::Revision;
+
+/// A verb that waits for its turn.
+pub(super) struct Request {
+    pub verb: LifecycleVerb,
+    pub answer: oneshot::Sender<Result<(), Error>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LifecycleVerb {
+    Start,
+    Stop,
+    Destroy,
+}
+
+/// Resolves when the sandbox is dead.
+type End = Pin<Box<dyn Future<Output = Death> + Send>>;
+
+/// What anybody may know at once.
+#[derive(Clone)]
+pub(super) struct Snapshot {
+    pub status: Status,
+    /// The way inside, while it runs.
+    pub guest: Option<Arc<dyn Guest>>,
+}
+
+pub(super) struct Supervisor {
+    pub(super) shared: Arc<Shared>,
+    pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) home: Home,
+    pub(super) meta: Meta,
+    /// Where the row stands; `None` before the first write.
+    pub(super) revision: Option<Revision>,
+    pub(super) snapshot: watch::Sender<Snapshot>,
+    inbox: mpsc::Receiver<Request>,
+    vigil: Vigil,
+}
+
+/// Whether the sandbox's end is news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Vigil {
+    /// It runs, and is meant to.
+    Kept,
+    /// It does not run, or its end is being brought about.
+    Off,
+}
+
+/// Whether there still is something to supervise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Lives,
+    Gone,
+}
+
+impl Supervisor {
+    /// A supervisor and the way to it.
+    pub fn new(
+        shared: &Arc<Shared>,
+        runtime: Arc<dyn Runtime>,
+        meta: Meta,
+        status: Status,
+        revision: Option<Revision>,
+    ) -> (Self, Arc<Handle>) {
+        let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
+        let (snapshot, receiver) = watch::channel(Snapshot { status, guest: None });
+        let handle = Arc::new(Handle::new(&meta, sender, receiver));
+        let supervisor = Self {
+            shared: Arc::clone(shared),
+            runtime,
+            home: shared.data.home(&meta.id),
+            meta,
+            revision,
+            snapshot,
+            inbox,
+            vigil: Vigil::Off,
+        };
+        (supervisor, handle)
+    }
+
+    pub fn id(&self) -> &SandboxId {
+        &self.meta.id
+    }
+
+    pub fn status(&self) -> Status {
+        self.snapshot.borrow().status.clone()
+    }
+
+    /// Serves verbs until the sandbox is gone or the broker closes.
+    pub async fn run(mut self) {
+        let closing = self.shared.closing.clone();
+        let mut end: Option<End> = None;
+        loop {
+            // Verbs come one at a time, so a vigil that is kept before and after one is the same.
+            end = match self.vigil {
+                Vigil::Kept => end.or_else(|| Some(self.end())),
+                Vigil::Off => None,
+            };
+            let request = tokio::select! {
+                biased;
+                () = closing.cancelled() => return,
+                death = resolved(&mut end) => {
+                    end = None;
+                    self.died(death).await;
+                    continue;
+                }
+                request = self.inbox.recv() => request,
+            };
+            let Some(Request { verb, answer }) = request else { return };
+            let result = self.carry_out(verb).await;
+            let gone = verb == LifecycleVerb::Destroy && result.is_ok();
+            if gone {
+                self.leave();
+            }
+            // Nobody may be waiting any more.
+            let _ = answer.send(result);
+            if gone {
+                return;
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, verb: LifecycleVerb) -> Result<(), Error> {
+        match verb {
+            LifecycleVerb::Start => self.start().await,
+            LifecycleVerb::Stop => self.stop().await,
+            LifecycleVerb::Destroy => self.destroy().await,
+        }
+    }
+
+    /// Gives the slot back and answers whoever still waits in the queue.
+    pub fn leave(&mut self) {
+        self.shared.release(&self.meta.id);
+        self.inbox.close();
+        while let Ok(Request { verb, answer }) = self.inbox.try_recv() {
+            let result = match verb {
+                LifecycleVerb::Destroy => Ok(()),
+                LifecycleVerb::Start | LifecycleVerb::Stop => {
+                    Err(Error::NotFound { id: self.meta.id.clone() })
+                }
+            };
+            let _ = answer.send(result);
+        }
+    }
+
+    async fn died(&mut self, death: Death) {
+        self.vigil = Vigil::Off;
+        info!(id = %self.id(), reason = death.reason, "a sandbox died");
+        let (status, next) = self.next(Event::Died(death.reason)).expect("a death is never denied");
+        if next == Next::Record {
+            self.settle(status).await;
+        }
+    }
+
+    /// What the state machine says to an event now.
+    pub(super) fn next(&self, event: Event) -> Result<(Status, Next), Error> {
+        apply(&self.snapshot.borrow().status, event).map_err(|denied| self.denied(denied))
+    }
+
+    fn denied(&self, denied: Denied) -> Error {
+        let id = self.meta.id.clone();
+        denied_error(id, denied)
+    }
+
+    /// The status after an operation that this supervisor itself began.
+    pub(super) fn after(&self, event: Event) -> Status {
+        self.next(event).expect("only the supervisor ends what it began").0
+    }
+
+    /// Writes a status to the registry and then shows it. An error leaves both as they were.
+    pub(super) async fn record(&mut self, status: Status) -> Result<(), Error> {
+        let revision = self.shared.registry.put(&self.meta, &status, self.revision).await?;
+        self.revision = Some(revision);
+        self.publish(status);
+        Ok(())
+    }
+
+    /// Shows an outcome even if it cannot be written: it is what is true. The next write brings the
+    /// row up to date, and so does reconcile after a crash, by what the runtime says.
+    pub(super) async fn settle(&mut self, status: Status) {
+        if let Err(error) = self.record(status.clone()).await {
+            warn!(id = %self.id(), %error, state = %status.state(), "cannot record an outcome");
+            self.publish(status);
+        }
+    }
+
+    /// Shows a status; what does not run has no way inside.
+    pub(super) fn publish(&self, status: Status) {
+        self.snapshot.send_modify(|snapshot| {
+            if !matches!(status.state(), State::Running | State::Paused) {
+                snapshot.guest = None;
+            }
+            snapshot.status = status;
+        });
+    }
+
+    /// Opens the way inside a sandbox that runs, and watches for its death.
+    pub(super) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
+        let guest = self.runtime.connect(self.id()).await?;
+        self.snapshot.send_modify(|snapshot| snapshot.guest = Some(Arc::clone(&guest)));
+        self.vigil = Vigil::Kept;
+        Ok(guest)
+    }
+
+    fn end(&self) -> End {
+        let (runtime, id) = (Arc::clone(&self.runtime), self.meta.id.clone());
+        Box::pin(async move { runtime.wait(&id).await })
+    }
+
+    /// From now on its end is what was asked for.
+    pub(super) fn expect_death(&mut self) {
+        self.vigil = Vigil::Off;
+    }
+
+    pub(super) fn plan(&self, root: Root) -> Result<Plan, Error> {
+        let template = self.shared.template(self.meta.spec.template())?;
+        Ok(Plan {
+            id: self.meta.id.clone(),
+            labels: self.meta.labels(),
+            root,
+            binds: template.binds(),
+            resources: self.meta.spec.resources().clone(),
+            privilege: self.meta.spec.privilege(),
+            home: self.home.path().to_owned(),
+            lifetime: self.shared.lifetime,
+        })
+    }
+
+    /// Writes `meta.json` as it is now.
+    pub(super) async fn write_meta(&self) -> Result<(), Error> {
+        let (home, meta) = (self.home.clone(), self.meta.clone());
+        self.shared.blocking(move |_| home.create(&meta)).await
+    }
+
+    /// Puts `meta.json` on disk for good; see [`Home`]'s module for why nobody waits for it.
+    pub(super) async fn sync_meta(&self) {
+        let home = self.home.clone();
+        if let Err(error) = self.shared.blocking(move |_| home.sync()).await {
+            warn!(id = %self.id(), %error, "cannot sync metadata");
+        }
+    }
+}
+
+/// A denial of the state machine in the words of the broker.
+pub(super) fn denied_error(id: SandboxId, denied: Denied) -> Error {
+    match denied {
+        Denied::WrongState { state, verb, helps } => Error::WrongState { id, state, verb, helps },
+        Denied::Busy { verb, under_way } => Error::Busy { id, verb, under_way },
+        Denied::NotUnderWay(operation) => {
+            let reason = format!("{operation} ended without having begun");
+            Error::SandboxFailed { id, reason }
+        }
+    }
+}
+
+async fn resolved(end: &mut Option<End>) -> Death {
+    match end {
+        Some(end) => end.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,8 @@
+//! The broker on the mock runtime and the memory store. The mock's world, the store and the volumes
+//! stand outside of the broker, so they are what a crash of the daemon leaves behind.
+
+mod crashes;
+mod execs;
+mod found;
+mod lifecycle;
+mod world;

@@ -1,0 +1,149 @@
+//! A crash at every failpoint of every verb, then a new broker: nothing acknowledged is lost, and
+//! nothing is left of what was not.
+
+use super::world::{LONG, World, create, is_not_found, me};
+use crate::broker::{Broker, ExecDraft};
+use crate::failpoint::{self, simulated};
+use crate::runtime::Runtime;
+use crate::sandbox::{SandboxId, SpecDraft, State};
+
+fn points(verb: &str) -> impl Iterator<Item = &'static str> {
+    let prefix = format!("{verb}.");
+    failpoint::ALL.iter().copied().filter(move |name| name.starts_with(&prefix))
+}
+
+/// Whatever a crash left, destroy leads out, and then nothing is left.
+async fn ends_well(world: &World, broker: Broker, point: &str) {
+    for view in broker.list(&me()).await.expect("a list") {
+        broker.destroy(&me(), &view.id).await.unwrap_or_else(|error| panic!("{point}: {error}"));
+    }
+    assert_eq!(world.remains().await, [""; 0], "{point}");
+    world.crash(broker).await;
+    drop(world.open().await);
+    assert_eq!(world.remains().await, [""; 0], "{point}");
+}
+
+#[tokio::test]
+async fn create_is_undone_until_it_is_made() {
+    for point in points("create") {
+        let world = World::new();
+        let broker = world.open().await;
+        simulated::arm(point);
+        broker.create(&me(), SpecDraft::default()).await.expect_err(point);
+        assert!(simulated::has_fired(), "{point} is not on the way");
+        let broker = world.reopen(broker).await;
+        let left = broker.list(&me()).await.expect("a list");
+        let made = ["create.after_meta_ready", "create.after_outcome", "create.before_answer"];
+        match (made.contains(&point), &left[..]) {
+            (false, []) => assert_eq!(world.remains().await, [""; 0], "{point}"),
+            (true, [view]) => assert_eq!(view.state, State::Running, "{point}"),
+            (_, left) => panic!("{point}: {left:?}"),
+        }
+        ends_well(&world, broker, point).await;
+    }
+}
+
+#[tokio::test]
+async fn stop_is_finished() {
+    for point in points("stop") {
+        let world = World::new();
+        let broker = world.open().await;
+        let id = create(&broker).await.id;
+        simulated::arm(point);
+        broker.stop(&me(), &id).await.expect_err(point);
+        let broker = world.reopen(broker).await;
+        let view = broker.get(&me(), &id).await.expect(point);
+        assert_eq!((view.state, view.operation), (State::Stopped, None), "{point}");
+        assert_eq!(broker.start(&me(), &id).await.expect(point).state, State::Running);
+        ends_well(&world, broker, point).await;
+    }
+}
+
+#[tokio::test]
+async fn start_is_finished_or_undone_by_what_runs() {
+    for point in points("start") {
+        let world = World::new();
+        let broker = world.open().await;
+        let id = create(&broker).await.id;
+        broker.stop(&me(), &id).await.expect("stops");
+        simulated::arm(point);
+        broker.start(&me(), &id).await.expect_err(point);
+        let broker = world.reopen(broker).await;
+        let view = broker.get(&me(), &id).await.expect(point);
+        let runs = ["start.after_launch", "start.after_outcome"].contains(&point);
+        let expected = if runs { State::Running } else { State::Stopped };
+        assert_eq!((view.state, view.operation), (expected, None), "{point}");
+        assert_eq!(view.reason.is_some(), !runs, "{point}: it says that it was undone");
+        assert_eq!(broker.start(&me(), &id).await.expect(point).state, State::Running);
+        ends_well(&world, broker, point).await;
+    }
+}
+
+#[tokio::test]
+async fn destroy_is_finished() {
+    for point in points("destroy") {
+        let world = World::new();
+        let broker = world.open().await;
+        let (id, other) = (create(&broker).await.id, create(&broker).await.id);
+        simulated::arm(point);
+        broker.destroy(&me(), &id).await.expect_err(point);
+        let broker = world.reopen(broker).await;
+        assert!(is_not_found(&broker.get(&me(), &id).await), "{point}");
+        let kept = broker.get(&me(), &other).await.expect("the other one is not touched");
+        assert_eq!(kept.state, State::Running, "{point}");
+        ends_well(&world, broker, point).await;
+    }
+}
+
+/// A crash within the recovery from a crash is a crash like any other.
+#[tokio::test]
+async fn recovery_itself_may_crash() {
+    for point in points("destroy") {
+        let world = World::new();
+        let broker = world.open().await;
+        simulated::arm("create.after_launch");
+        broker.create(&me(), SpecDraft::default()).await.expect_err(point);
+        world.crash(broker).await;
+        simulated::arm(point);
+        let parts = world.parts();
+        let crashed = tokio::spawn(async move { Broker::open(parts).await.map(drop) }).await;
+        // Not every point of a destroy is on the way of a recovery.
+        assert_eq!(crashed.is_err(), simulated::has_fired(), "{point}");
+        simulated::disarm();
+        let broker = world.open().await;
+        assert_eq!(broker.list(&me()).await.expect("a list"), [], "{point}");
+        ends_well(&world, broker, point).await;
+    }
+}
+
+#[tokio::test]
+async fn execs_of_a_crashed_daemon_go_on_and_end() {
+    for point in points("exec") {
+        let world = World::new();
+        let broker = world.open().await;
+        let id = create(&broker).await.id;
+        simulated::arm(point);
+        let (caller, sandbox) = (broker.clone(), id.clone());
+        let crashed = tokio::spawn(async move {
+            let argv = vec!["echo".to_owned(), "hello".to_owned()];
+            let draft = ExecDraft { argv, ..ExecDraft::default() };
+            let mut running = caller.exec(&me(), &sandbox, draft).await.expect("it starts");
+            while running.next().await.is_some() {}
+        });
+        crashed.await.expect_err(point);
+        let broker = world.reopen(broker).await;
+        assert_eq!(broker.get(&me(), &id).await.expect(point).state, State::Running);
+        no_exec_is_left(&world, &id, point).await;
+        ends_well(&world, broker, point).await;
+    }
+}
+
+async fn no_exec_is_left(world: &World, id: &SandboxId, point: &str) {
+    let guest = world.runtime.connect(id).await.expect("it runs");
+    let drained = async {
+        while !guest.execs().await.expect("a list").is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, drained).await.unwrap_or_else(|_| panic!("{point}: never drained"));
+}

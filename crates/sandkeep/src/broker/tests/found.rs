@@ -1,0 +1,175 @@
+//! What a new broker makes of what it finds.
+
+use std::fs;
+use std::sync::Arc;
+
+use super::world::{World, create, me, reaches};
+use crate::broker::Broker;
+use crate::runtime::Runtime;
+use crate::sandbox::{SandboxId, SpecDraft, State};
+use crate::storage::Storage;
+use crate::store::MemoryStore;
+
+#[tokio::test]
+async fn a_running_sandbox_is_adopted_and_watched() {
+    let world = World::new();
+    let broker = world.open().await;
+    let before = create(&broker).await;
+    let broker = world.reopen(broker).await;
+    assert_eq!(broker.get(&me(), &before.id).await.expect("adopted"), before);
+    world.runtime.kill(&before.id);
+    reaches(&broker, &before.id, State::Failed).await;
+}
+
+#[tokio::test]
+async fn a_stopped_sandbox_stays_stopped() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    let before = broker.stop(&me(), &id).await.expect("stops");
+    let broker = world.reopen(broker).await;
+    assert_eq!(broker.get(&me(), &id).await.expect("it is there"), before);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_died_unwatched_is_failed_and_says_so() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    world.crash(broker).await;
+    world.runtime.kill(&id);
+    let broker = world.open().await;
+    let view = broker.get(&me(), &id).await.expect("it is there");
+    assert_eq!(view.state, State::Failed);
+    assert!(view.reason.expect("why").contains("no daemon"));
+}
+
+#[tokio::test]
+async fn without_its_row_a_ready_sandbox_is_adopted_as_it_was() {
+    let mut world = World::new();
+    let broker = world.open().await;
+    let labels = [("team".to_owned(), "blue".to_owned())].into();
+    let draft = SpecDraft { labels: Some(labels), ..SpecDraft::default() };
+    let running = broker.create(&me(), draft).await.expect("a sandbox");
+    let stopped = create(&broker).await.id;
+    broker.stop(&me(), &stopped).await.expect("stops");
+    world.crash(broker).await;
+    world.store = Arc::new(MemoryStore::new());
+    let broker = world.open().await;
+    assert_eq!(broker.get(&me(), &running.id).await.expect("adopted"), running);
+    assert_eq!(broker.get(&me(), &stopped).await.expect("adopted").state, State::Stopped);
+    // The rows are back: the next daemon does not need the files.
+    let rows = world.rows().await;
+    assert_eq!(rows.len(), 2);
+}
+
+#[tokio::test]
+async fn a_row_without_its_sandbox_is_failed_until_somebody_decides() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    world.crash(broker).await;
+    world.runtime.destroy(&id).await.expect("gone");
+    fs::remove_dir_all(world.home(&id)).expect("gone");
+    let broker = world.open().await;
+    let view = broker.get(&me(), &id).await.expect("it is not forgotten");
+    assert_eq!(view.state, State::Failed);
+    assert_eq!(view.reason.as_deref(), Some("missing: its home directory"));
+    // Its volume is there still, so it can be started again.
+    assert_eq!(broker.start(&me(), &id).await.expect("starts").state, State::Running);
+    let broker = world.reopen(broker).await;
+    assert_eq!(broker.get(&me(), &id).await.expect("whole again").state, State::Running);
+}
+
+#[tokio::test]
+async fn after_a_reboot_what_ran_is_stopped_and_can_be_started() {
+    let world = World::new();
+    let broker = world.open().await;
+    let (ran, stopped) = (create(&broker).await.id, create(&broker).await.id);
+    broker.stop(&me(), &stopped).await.expect("stops");
+    world.crash(broker).await;
+    // Nothing outlives a reboot, not even a runtime that says so.
+    let broker = reboot(&world).await;
+    let view = broker.get(&me(), &ran).await.expect("it is there");
+    assert_eq!((view.state, view.reason.as_deref()), (State::Stopped, Some("host_rebooted")));
+    assert_eq!(broker.get(&me(), &stopped).await.expect("it is there").reason, None);
+    assert_eq!(broker.start(&me(), &ran).await.expect("starts").state, State::Running);
+    world.crash(broker).await;
+    let broker = reboot_again(&world, "second boot").await;
+    assert_eq!(broker.get(&me(), &ran).await.expect("same boot").state, State::Running);
+}
+
+#[tokio::test]
+async fn a_reboot_without_the_registry_is_noticed_too() {
+    let mut world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    world.crash(broker).await;
+    world.store = Arc::new(MemoryStore::new());
+    let broker = reboot(&world).await;
+    let view = broker.get(&me(), &id).await.expect("adopted");
+    assert_eq!((view.state, view.reason.as_deref()), (State::Stopped, Some("host_rebooted")));
+}
+
+async fn reboot(world: &World) -> Broker {
+    for found in world.runtime.list().await.expect("a list") {
+        world.runtime.kill(&found.id);
+    }
+    reboot_again(world, "second boot").await
+}
+
+async fn reboot_again(world: &World, boot_id: &str) -> Broker {
+    let mut parts = world.parts();
+    parts.data.pretend_boot(boot_id);
+    Broker::open(parts).await.expect("a broker")
+}
+
+#[tokio::test]
+async fn unreadable_metadata_without_a_row_is_put_aside() {
+    let mut world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    world.crash(broker).await;
+    world.store = Arc::new(MemoryStore::new());
+    fs::write(world.home(&id).join("meta.json"), "{").expect("damaged");
+    let broker = world.open().await;
+    assert_eq!(broker.list(&me()).await.expect("a list"), []);
+    let survey = crate::home::survey(&world.data()).expect("a look");
+    assert_eq!(survey.quarantined, [id.to_string()]);
+    assert_eq!(world.storage.list().await.expect("volumes"), [id], "its volume is kept");
+}
+
+#[tokio::test]
+async fn damaged_metadata_with_a_row_is_mended() {
+    let world = World::new();
+    let broker = world.open().await;
+    let before = create(&broker).await;
+    world.crash(broker).await;
+    let meta = world.home(&before.id).join("meta.json");
+    let good = fs::read(&meta).expect("a file");
+    fs::write(&meta, "{").expect("damaged");
+    let broker = world.open().await;
+    assert_eq!(broker.get(&me(), &before.id).await.expect("kept"), before);
+    assert_eq!(fs::read(&meta).expect("a file"), good);
+}
+
+#[tokio::test]
+async fn what_belongs_to_nobody_is_left_alone() {
+    let world = World::new();
+    let orphan = SandboxId::random();
+    world.storage.create(&orphan, None).await.expect("a volume");
+    let broker = world.open().await;
+    let broker = world.reopen(broker).await;
+    assert_eq!(broker.list(&me()).await.expect("a list"), []);
+    assert_eq!(world.storage.list().await.expect("volumes"), [orphan]);
+}
+
+#[tokio::test]
+async fn an_empty_home_is_removed() {
+    let world = World::new();
+    world.crash(world.open().await).await;
+    let id = SandboxId::random();
+    fs::create_dir(world.home(&id)).expect("a home");
+    let _broker = world.open().await;
+    assert_eq!(world.remains().await, [""; 0]);
+}

@@ -1,0 +1,227 @@
+//! All that is around a broker and outlives it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::broker::registry::Registry;
+use crate::broker::{Broker, Parts, View};
+use crate::error::Error;
+use crate::home::DataDir;
+use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
+use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State};
+use crate::storage::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage};
+use crate::store::{MemoryStore, StateStore};
+use crate::template::Template;
+
+/// Far longer than anything here takes: a test that waits so long has failed.
+pub(super) const LONG: Duration = Duration::from_secs(20);
+
+pub(super) struct World {
+    dir: tempfile::TempDir,
+    pub store: Arc<MemoryStore>,
+    pub storage: Arc<Volumes>,
+    pub runtime: MockRuntime,
+    pub lifetime: Lifetime,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let data = DataDir::open(&dir.path().join("data")).expect("a data directory");
+        Self {
+            store: Arc::new(MemoryStore::new()),
+            storage: Arc::new(Volumes::new(dir.path().join("volumes"))),
+            runtime: MockRuntime::new(data.instance().as_str()),
+            lifetime: Lifetime::Detached,
+            dir,
+        }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    pub fn home(&self, id: &SandboxId) -> PathBuf {
+        self.data().join("sandboxes").join(id.as_str())
+    }
+
+    pub fn parts(&self) -> Parts {
+        Parts {
+            data: DataDir::open(&self.data()).expect("nobody else uses it"),
+            store: Arc::clone(&self.store) as Arc<dyn StateStore>,
+            storage: Arc::clone(&self.storage) as Arc<dyn Storage>,
+            runtimes: vec![Arc::new(self.runtime.clone())],
+            templates: vec![Arc::new(EmptyTemplate)],
+            lifetime: self.lifetime,
+        }
+    }
+
+    pub async fn open(&self) -> Broker {
+        Broker::open(self.parts()).await.expect("a broker")
+    }
+
+    /// Ends a broker as a crash does for all that is outside of it, and opens the next one.
+    pub async fn reopen(&self, broker: Broker) -> Broker {
+        self.crash(broker).await;
+        self.open().await
+    }
+
+    pub async fn crash(&self, broker: Broker) {
+        let tasks = broker.shared.tasks.clone();
+        drop(broker);
+        tasks.close();
+        tokio::time::timeout(LONG, tasks.wait()).await.expect("all tasks end with the broker");
+    }
+
+    /// The sandboxes that the registry knows.
+    pub async fn rows(&self) -> Vec<SandboxId> {
+        let registry = Registry::new(Arc::clone(&self.store) as _);
+        registry.rows().await.expect("rows").into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Everything that is left of any sandbox, by name of the place.
+    pub async fn remains(&self) -> Vec<String> {
+        let mut remains = Vec::new();
+        remains.extend(self.rows().await.iter().map(|id| format!("row {id}")));
+        let survey = crate::home::survey(&self.data()).expect("a look");
+        remains.extend(survey.homes.iter().map(|home| format!("home {}", home.id)));
+        let volumes = self.storage.list().await.expect("volumes");
+        remains.extend(volumes.iter().map(|id| format!("volume {id}")));
+        let found = self.runtime.list().await.expect("a list");
+        remains.extend(found.iter().map(|found| format!("sandbox {}", found.id)));
+        remains
+    }
+}
+
+pub(super) fn me() -> Principal {
+    Principal::local()
+}
+
+pub(super) async fn create(broker: &Broker) -> View {
+    broker.create(&me(), SpecDraft::default()).await.expect("a sandbox")
+}
+
+/// Waits until the sandbox is in this state.
+pub(super) async fn reaches(broker: &Broker, id: &SandboxId, state: State) -> View {
+    let handle = broker.shared.find(&me(), id).expect("it is there");
+    let mut snapshot = handle.snapshot.clone();
+    let wait = snapshot.wait_for(|snapshot| snapshot.status.state() == state);
+    let reached = tokio::time::timeout(LONG, wait).await;
+    assert!(matches!(reached, Ok(Ok(_))), "{id} never became {state}: {:?}", handle.view());
+    drop(reached);
+    handle.view()
+}
+
+pub(super) fn is_not_found<T: std::fmt::Debug>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::NotFound { .. }))
+}
+
+/// A template with nothing in it.
+struct EmptyTemplate;
+
+#[async_trait]
+impl Template for EmptyTemplate {
+    fn name(&self) -> &str {
+        "empty"
+    }
+
+    fn binds(&self) -> Arc<[Bind]> {
+        Arc::from([])
+    }
+
+    fn default_privilege(&self) -> Privilege {
+        Privilege::Root
+    }
+
+    async fn lay_out(&self, _root: &Root) -> Result<(), StorageError> {
+        Ok(())
+    }
+}
+
+/// Volumes that are names in a set, and a storage that fails when told to.
+pub(super) struct Volumes {
+    dir: PathBuf,
+    ids: Mutex<BTreeSet<SandboxId>>,
+    pub failing_creates: AtomicUsize,
+    pub failing_destroys: AtomicUsize,
+}
+
+impl Volumes {
+    fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            ids: Mutex::default(),
+            failing_creates: AtomicUsize::new(0),
+            failing_destroys: AtomicUsize::new(0),
+        }
+    }
+
+    fn fails(counter: &AtomicUsize) -> Result<(), StorageError> {
+        let take = |left: usize| left.checked_sub(1);
+        match counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
+            Ok(_) => Err(StorageError::Unusable { storage: "set", reason: "no luck".to_owned() }),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn ids(&self) -> std::sync::MutexGuard<'_, BTreeSet<SandboxId>> {
+        self.ids.lock().expect("no test panics with it")
+    }
+}
+
+#[async_trait]
+impl Storage for Volumes {
+    fn name(&self) -> &'static str {
+        "set"
+    }
+
+    fn capabilities(&self) -> StorageCapabilities {
+        StorageCapabilities { disk_quota: false, snapshots: false, id_mapped: false }
+    }
+
+    async fn create(&self, id: &SandboxId, _quota: Option<u64>) -> Result<Root, StorageError> {
+        Self::fails(&self.failing_creates)?;
+        match self.ids().insert(id.clone()) {
+            true => Ok(Root::Dir(self.dir.join(id.as_str()))),
+            false => Err(StorageError::Exists { id: id.clone() }),
+        }
+    }
+
+    async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
+        match self.ids().contains(id) {
+            true => Ok(Root::Dir(self.dir.join(id.as_str()))),
+            false => Err(StorageError::NotFound { id: id.clone() }),
+        }
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
+        Self::fails(&self.failing_destroys)?;
+        self.ids().remove(id);
+        Ok(())
+    }
+
+    async fn usage(&self, _id: &SandboxId) -> Result<Usage, StorageError> {
+        Ok(Usage { used_bytes: 0, limit_bytes: None })
+    }
+
+    async fn snapshot(&self, _id: &SandboxId, _name: &str) -> Result<(), StorageError> {
+        Err(StorageError::Unsupported { storage: "set", what: "snapshot" })
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
+        Ok(self.ids().iter().cloned().collect())
+    }
+
+    async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
+        Ok(PoolHealth { total_bytes: 0, free_bytes: 0 })
+    }
+
+    async fn close(&self) -> Result<(), StorageError> {
+        Ok(())
+    }
+}

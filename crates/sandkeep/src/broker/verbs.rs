@@ -1,0 +1,9 @@
+//! The lifecycle verbs, one file each, as a supervisor carries them out.
+//!
+//! Each goes: intent in the registry → effects, every one of which may be repeated → outcome in the
+//! registry. Between any two steps there is a failpoint, and a test that crashes there.
+
+mod create;
+mod destroy;
+mod start;
+mod stop;

@@ -1,0 +1,110 @@
+//! create: the first thing anybody does, so nothing on this path waits that need not.
+//!
+//! ```text
+//!   ┌ home, meta `creating` ──────────────────────────┐
+//!   └ row `creating` → volume → template's files ─────┴▶ runtime ▶ launch ▶ ┌ meta `ready`
+//!                                                                           └ row `running`
+//! ```
+//!
+//! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
+//! goes by the id of either. So the home may be made beside the row, and the two outcomes be written
+//! beside each other: a row says `running` only of a sandbox that does, and a meta that says `ready` is
+//! reason enough to keep it.
+
+use std::sync::Arc;
+
+use tracing::warn;
+
+use crate::broker::supervisor::{Fate, Supervisor};
+use crate::error::{Error, with_causes};
+use crate::failpoint;
+use crate::home::{DataDir, Phase};
+use crate::sandbox::{Event, Operation};
+use crate::storage::Root;
+use crate::store::Revision;
+
+const MIB: u64 = 1024 * 1024;
+
+impl Supervisor {
+    /// Makes and launches the sandbox. If that fails, all of it is removed again and the error is
+    /// the first cause.
+    pub(in crate::broker) async fn create(&mut self) -> (Fate, Result<(), Error>) {
+        let Err(cause) = self.make().await else {
+            failpoint!("create.before_answer");
+            return (Fate::Lives, Ok(()));
+        };
+        self.expect_death();
+        let status = self.after(Event::Failed(Operation::Create, with_causes(&cause)));
+        self.publish(status);
+        let fate = match self.tear_down().await {
+            Ok(()) => Fate::Gone,
+            Err(error) => {
+                // The row and the meta are there still and say so; reconcile comes back to it.
+                warn!(id = %self.id(), %error, "cannot remove what a failed create left");
+                Fate::Lives
+            }
+        };
+        (fate, Err(cause))
+    }
+
+    async fn make(&mut self) -> Result<(), Error> {
+        let (home, volume) = tokio::join!(self.make_home(), self.make_volume());
+        let (revision, root) = volume;
+        self.revision = revision;
+        home?;
+        let plan = self.plan(root?)?;
+        self.runtime.create(&plan).await?;
+        failpoint!("create.after_runtime_create");
+        self.runtime.start(&plan).await?;
+        failpoint!("create.after_launch");
+        self.enter().await?;
+        self.meta.phase = Phase::Ready;
+        let status = self.after(Event::Done(Operation::Create));
+        let ready = async {
+            self.write_meta().await?;
+            failpoint!("create.after_meta_ready");
+            Ok::<(), Error>(())
+        };
+        let running = async {
+            let put = self.shared.registry.put(&self.meta, &status, self.revision).await;
+            failpoint!("create.after_outcome");
+            put
+        };
+        let (ready, running) = tokio::join!(ready, running);
+        self.revision = Some(running?);
+        ready?;
+        self.publish(status);
+        Ok(())
+    }
+
+    async fn make_home(&self) -> Result<(), Error> {
+        let (home, meta) = (self.home.clone(), self.meta.clone());
+        let make = move |_: &DataDir| {
+            home.create(&meta)?;
+            home.sync_meta()
+        };
+        self.shared.blocking(make).await?;
+        failpoint!("create.after_home");
+        Ok(())
+    }
+
+    /// Records the intent and fills the volume; the row's revision counts even if the rest fails.
+    async fn make_volume(&self) -> (Option<Revision>, Result<Root, Error>) {
+        let revision = match self.shared.registry.put(&self.meta, &self.status(), None).await {
+            Ok(revision) => revision,
+            Err(error) => return (None, Err(error.into())),
+        };
+        failpoint!("create.after_intent");
+        (Some(revision), self.fill_volume().await)
+    }
+
+    async fn fill_volume(&self) -> Result<Root, Error> {
+        let template = Arc::clone(self.shared.template(self.meta.spec.template())?);
+        let quota = self.meta.spec.resources().disk_mb.map(|disk_mb| disk_mb * MIB);
+        let root = self.shared.storage.create(self.id(), quota).await?;
+        failpoint!("create.after_volume");
+        template.lay_out(&root).await?;
+        failpoint!("create.after_template");
+        Ok(root)
+    }
+}

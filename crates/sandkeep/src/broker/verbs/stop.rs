@@ -1,0 +1,34 @@
+//! stop: end all processes; the volume stays.
+
+use crate::broker::supervisor::Supervisor;
+use crate::error::{Error, with_causes};
+use crate::failpoint;
+use crate::limits;
+use crate::sandbox::{Event, Next, Operation, Verb};
+
+impl Supervisor {
+    pub(in crate::broker) async fn stop(&mut self) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Begin(Verb::Stop))?;
+        if next == Next::Stay {
+            return Ok(());
+        }
+        self.record(status).await?;
+        failpoint!("stop.after_intent");
+        self.finish_stop().await
+    }
+
+    /// Everything after the intent: also what reconcile does for a stop that was cut short.
+    pub(in crate::broker) async fn finish_stop(&mut self) -> Result<(), Error> {
+        self.expect_death();
+        let result = self.runtime.stop(self.id(), limits::STOP_GRACE).await;
+        failpoint!("stop.after_processes");
+        let event = match &result {
+            Ok(()) => Event::Done(Operation::Stop),
+            Err(cause) => Event::Failed(Operation::Stop, with_causes(cause)),
+        };
+        let status = self.after(event);
+        self.settle(status).await;
+        failpoint!("stop.after_outcome");
+        Ok(result?)
+    }
+}

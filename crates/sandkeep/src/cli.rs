@@ -1,0 +1,202 @@
+//! The `sandkeep` command: parse, dispatch, one exit code. Commands that talk to a daemon go through
+//! [`client`]; `serve` and `run` hold a broker themselves and put it together in [`assemble`].
+
+mod argument;
+mod assemble;
+pub mod bench;
+mod client;
+mod create;
+mod doctor;
+mod exec;
+mod exec_args;
+mod exit;
+mod failure;
+mod ls;
+mod print;
+mod rm;
+mod run;
+mod runtimes;
+mod serve;
+mod show;
+mod spec_args;
+mod start;
+mod stop;
+mod version;
+
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use reqwest::Url;
+
+use client::Client;
+use exit::Exit;
+use failure::Failure;
+
+/// Isolated computers for AI agents
+///
+/// Start the broker with `sandkeep serve`, then create sandboxes and run commands in them. To run a
+/// single command in a throwaway sandbox, without any daemon: `sandkeep run -- CMD`.
+#[derive(Debug, Parser)]
+#[command(name = "sandkeep", version, after_long_help = Exit::help())]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Args)]
+struct Global {
+    /// Where the daemon is
+    #[arg(
+        long,
+        global = true,
+        env = "SANDKEEP_URL",
+        hide_env_values = true,
+        help_heading = "Global options",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:4500",
+        value_parser = argument::daemon_url
+    )]
+    url: Url,
+
+    /// What to log to stderr: off, error, warn, info, debug, trace, or a filter like
+    /// sandkeep::broker=debug [default: info for serve, else warn]
+    #[arg(
+        long,
+        global = true,
+        env = "SANDKEEP_LOG",
+        hide_env_values = true,
+        help_heading = "Global options",
+        value_name = "LEVEL"
+    )]
+    log: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Run(run::Args),
+    /// Create a sandbox and print its id
+    Create(create::Args),
+    /// List sandboxes
+    Ls(ls::Args),
+    /// Show one sandbox
+    Show(show::Args),
+    Exec(exec::Args),
+    /// Start a stopped or failed sandbox
+    Start(start::Args),
+    /// Stop a sandbox; its files stay
+    Stop(stop::Args),
+    /// Destroy sandboxes and all they hold
+    Rm(rm::Args),
+    /// List the runtimes and what they can do here
+    Runtimes(runtimes::Args),
+    Doctor(doctor::DoctorArgs),
+    /// Measure how fast it is here, beside other ways to run a command
+    Bench(bench::BenchArgs),
+    /// Print the version
+    Version(version::Args),
+    /// The helper process that makes sandboxes; started by the daemon itself
+    #[command(hide = true)]
+    Launcher {
+        /// Which data directory it works for; only to be told apart by
+        #[arg(long)]
+        instance: String,
+    },
+}
+
+/// How a command that prints does so.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Format {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let Cli { global, command } = Cli::parse();
+    if let Command::Launcher { .. } = command {
+        // It makes processes by clone, so it must stay without threads, and so without tokio.
+        return crate::sys::launcher::main();
+    }
+    let own_failure = match command {
+        Command::Run(_) | Command::Exec(_) => Some(Exit::SandkeepFailed),
+        _ => None,
+    };
+    let exit = match dispatch(global, command) {
+        Ok(exit) => exit,
+        Err(failure) if failure.is_broken_pipe() => Exit::OutputClosed,
+        Err(failure) => {
+            print::note(&failure.line());
+            own_failure.unwrap_or_else(|| Exit::of_failure(&failure))
+        }
+    };
+    ExitCode::from(exit.code())
+}
+
+fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
+    let level = if let Command::Serve(_) = command { "info" } else { "warn" };
+    start_log(global.log.as_deref().unwrap_or(level))?;
+    let client = || Client::new(&global.url);
+    match command {
+        Command::Serve(args) => with_threads(serve::run(args)),
+        Command::Run(args) => with_threads(run::run(args)),
+        Command::Create(args) => with_one_thread(create::run(args, &client()?)),
+        Command::Ls(args) => with_one_thread(ls::run(args, &client()?)),
+        Command::Show(args) => with_one_thread(show::run(args, &client()?)),
+        Command::Exec(args) => with_one_thread(exec::run(args, &client()?)),
+        Command::Start(args) => with_one_thread(start::run(args, &client()?)),
+        Command::Stop(args) => with_one_thread(stop::run(args, &client()?)),
+        Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
+        Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Bench(args) => with_threads(bench(args)),
+        Command::Version(args) => version::run(args),
+        Command::Launcher { .. } => unreachable!("the launcher is started before any dispatch"),
+    }
+}
+
+async fn bench(args: bench::BenchArgs) -> Result<Exit, Failure> {
+    let report = bench::run(args).await.map_err(|e| Failure::Tool(Box::new(e)))?;
+    print::line(&report)?;
+    Ok(Exit::Ok)
+}
+
+fn start_log(filter: &str) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|e| Failure::Usage { problem: format!("--log: {e}") })?;
+    let stderr = std::io::stderr;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+    log.with_ansi(stderr().is_terminal()).init();
+    Ok(())
+}
+
+/// For commands that hold a broker: its supervisors and requests run side by side.
+fn with_threads(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+    let workers = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    block_on(builder.worker_threads(workers), work)
+}
+
+/// For commands that only talk to a daemon.
+fn with_one_thread(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+    block_on(&mut tokio::runtime::Builder::new_current_thread(), work)
+}
+
+fn block_on(
+    builder: &mut tokio::runtime::Builder,
+    work: impl Future<Output = Result<Exit, Failure>>,
+) -> Result<Exit, Failure> {
+    let runtime = builder.enable_all().build().map_err(Failure::system("start threads"))?;
+    let result = runtime.block_on(work);
+    // A thread may still wait for a line from the terminal; nothing is lost by leaving it.
+    runtime.shutdown_background();
+    result
+}

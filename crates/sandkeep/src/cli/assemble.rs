@@ -1,0 +1,100 @@
+//! Which parts a broker is made of: the one place that knows all implementations.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::broker::{Broker, Parts};
+use crate::config::Config;
+use crate::error::Error;
+use crate::home::{DataDir, REGISTRY};
+use crate::runtime::{
+    Lifetime, MissingRuntime, MockRuntime, NativeOptions, NativeRuntime, Runtime, Usable,
+};
+use crate::storage::{self, BtrfsOptions, Storage, StorageChoice};
+use crate::store::{MemoryStore, SqliteStore, StateStore};
+use crate::template::HostTemplate;
+
+/// A broker, and what a person wants to know of it.
+pub struct Assembled {
+    pub broker: Broker,
+    pub data_dir: PathBuf,
+    pub storage: &'static str,
+    pub runtime: &'static str,
+}
+
+impl Assembled {
+    /// Ends the broker; its sandboxes go on, unless their lifetime is the broker's.
+    pub async fn close(self) {
+        self.broker.shutdown().await;
+    }
+}
+
+/// The broker of a daemon: durable, on the storage that was asked for.
+pub async fn daemon(config: &Config, data: DataDir) -> Result<Assembled, Error> {
+    let store = SqliteStore::open(&data.path().join(REGISTRY))?;
+    let mebibytes = |size: u64| size.saturating_mul(1024 * 1024);
+    let options = BtrfsOptions { image_bytes: config.storage_size_mb.map(mebibytes) };
+    let opened = storage::open(config.storage, data.path(), &options)?;
+    if let Some(warning) = opened.warning {
+        tracing::warn!("{warning}");
+    }
+    let mut runtimes = vec![native(&data, Lifetime::Detached).await];
+    if config.enable_mock {
+        runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
+    }
+    open(data, Arc::new(store), opened.storage, runtimes, Lifetime::Detached).await
+}
+
+/// The broker of one `run`: nothing in it outlives the process.
+pub async fn throwaway(data: DataDir) -> Result<Assembled, Error> {
+    let opened = storage::open(StorageChoice::Local, data.path(), &BtrfsOptions::default())?;
+    let runtimes = vec![native(&data, Lifetime::WithDaemon).await];
+    let store = Arc::new(MemoryStore::new());
+    open(data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
+}
+
+/// A runtime that cannot work here is still listed, with the reason.
+async fn native(data: &DataDir, lifetime: Lifetime) -> Arc<dyn Runtime> {
+    let instance = data.instance().as_str();
+    let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsString::from);
+    let options = NativeOptions {
+        data_dir: data.path().to_owned(),
+        instance: instance.to_owned(),
+        launcher: launcher.into(),
+        lifetime,
+    };
+    match NativeRuntime::start(options).await {
+        Ok(runtime) => runtime,
+        Err(error) => Arc::new(MissingRuntime::new(NativeRuntime::NAME, error)),
+    }
+}
+
+async fn open(
+    data: DataDir,
+    store: Arc<dyn StateStore>,
+    storage: Arc<dyn Storage>,
+    runtimes: Vec<Arc<dyn Runtime>>,
+    lifetime: Lifetime,
+) -> Result<Assembled, Error> {
+    let runtime = default_runtime(&runtimes)?;
+    let data_dir = data.path().to_owned();
+    let unusable = |source| Error::DataDir { path: data_dir.display().to_string(), source };
+    let template = HostTemplate::prepare(&data_dir).map_err(unusable)?;
+    let templates = vec![Arc::new(template) as _];
+    let name = storage.name();
+    let parts = Parts { data, store, storage, runtimes, templates, lifetime };
+    let broker = Broker::open(parts).await?;
+    Ok(Assembled { broker, data_dir, storage: name, runtime })
+}
+
+/// The name of the first runtime, unless none can be used.
+fn default_runtime(runtimes: &[Arc<dyn Runtime>]) -> Result<&'static str, Error> {
+    let first = runtimes.first().expect("the native runtime is always there");
+    match (first.usable(), runtimes.iter().any(|runtime| runtime.usable() == Usable::Yes)) {
+        (Usable::No { reason }, false) => {
+            Err(Error::RuntimeUnusable { name: first.name().to_owned(), reason })
+        }
+        (Usable::Yes | Usable::No { .. }, _) => Ok(first.name()),
+    }
+}

@@ -1,0 +1,230 @@
+//! `sandkeep bench`: how fast this product is on this machine, beside what else one could use.
+//!
+//! All measures are taken in one run, one sample of each per round in turn, because a figure from
+//! another minute says nothing about this one. Durability and isolation stay as they are in use.
+
+mod daemon;
+pub mod http;
+mod report;
+mod yardsticks;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::limits::{BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS};
+use daemon::OwnDaemon;
+use http::Connection;
+use report::{LeftOut, Measure, Regime, Report, Samples};
+use yardsticks::Yardsticks;
+
+pub use daemon::announced;
+
+#[derive(Debug, clap::Args)]
+pub struct BenchArgs {
+    /// How many rounds count; a few more run first to warm up
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=BENCH_ROUNDS_MAX))]
+    rounds: u32,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+    /// Rest 20 ms before every operation
+    #[arg(long)]
+    paced: bool,
+    /// Measure a daemon that runs already, such as 127.0.0.1:4500, instead of starting one
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<SocketAddr>,
+}
+
+/// What stops a benchmark.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    #[error("cannot {what}")]
+    Io {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the daemon refused to {what}: {status} {body}")]
+    Refused { what: &'static str, status: u16, body: String },
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> BenchError {
+    move |source| BenchError::Io { what, source }
+}
+
+/// Runs the benchmark and returns what to print. An interrupt ends it after the current round, so
+/// that nothing is left behind.
+pub async fn run(args: BenchArgs) -> Result<String, BenchError> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    let watcher = tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            flag.store(true, Ordering::Relaxed);
+        }
+    });
+    let outcome = tokio::task::spawn_blocking(move || measure(&args, &interrupted)).await;
+    watcher.abort();
+    match outcome {
+        Ok(outcome) => outcome,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchError> {
+    let own = match args.address {
+        Some(_) => None,
+        None => Some(OwnDaemon::start().map_err(cannot("start a daemon"))?),
+    };
+    let address = args.address.or(own.as_ref().map(|own| own.address)).expect("one of the two is");
+    let regime = if args.paced { Regime::Paced } else { Regime::BackToBack };
+    let mut bench = Bench::new(address, regime)?;
+    let outcome = bench.rounds(args.rounds as usize, interrupted);
+    bench.finish()?;
+    outcome?;
+    let report = Report::new(regime, args.rounds as usize, &bench.samples, bench.left_out());
+    match args.json {
+        true => Ok(serde_json::to_string_pretty(&report).expect("a report is always JSON")),
+        false => Ok(report.to_string()),
+    }
+}
+
+/// The part of a sandbox's description that the benchmark needs.
+#[derive(Deserialize)]
+struct Created {
+    id: String,
+}
+
+struct Bench {
+    connection: Connection,
+    yardsticks: Yardsticks,
+    regime: Regime,
+    /// The sandbox that runs all the time.
+    running: String,
+    samples: Vec<Samples>,
+    created: u64,
+}
+
+impl Bench {
+    fn new(address: SocketAddr, regime: Regime) -> Result<Self, BenchError> {
+        let mut bench = Self {
+            connection: Connection::open(address).map_err(cannot("connect to the daemon"))?,
+            yardsticks: Yardsticks::find(),
+            regime,
+            running: String::new(),
+            samples: Vec::new(),
+            created: 0,
+        };
+        bench.running = bench.create()?;
+        Ok(bench)
+    }
+
+    fn rounds(&mut self, rounds: usize, interrupted: &AtomicBool) -> Result<(), BenchError> {
+        for round in 0..BENCH_WARMUP_ROUNDS + rounds {
+            if round == BENCH_WARMUP_ROUNDS {
+                self.samples.clear();
+            }
+            if interrupted.load(Ordering::Relaxed) {
+                return Err(BenchError::Interrupted);
+            }
+            self.round(round)?;
+        }
+        Ok(())
+    }
+
+    fn round(&mut self, round: usize) -> Result<(), BenchError> {
+        for index in 0..self.yardsticks.usable.len() {
+            let yardstick = &self.yardsticks.usable[index];
+            if yardstick.slow && !round.is_multiple_of(BENCH_SLOW_EVERY) {
+                continue;
+            }
+            rest(self.regime);
+            let measure = yardstick.measure;
+            let taken = yardstick.sample().map_err(cannot("run a yardstick"))?;
+            self.record(measure, taken);
+        }
+
+        rest(self.regime);
+        let began = Instant::now();
+        let id = self.create()?;
+        self.exec(&id)?;
+        self.record(Measure::Cold, began.elapsed());
+
+        rest(self.regime);
+        let began = Instant::now();
+        self.exec(&self.running.clone())?;
+        self.record(Measure::Exec, began.elapsed());
+
+        rest(self.regime);
+        let began = Instant::now();
+        self.destroy(&id)?;
+        self.record(Measure::Destroy, began.elapsed());
+        Ok(())
+    }
+
+    fn record(&mut self, measure: Measure, taken: Duration) {
+        match self.samples.iter_mut().find(|samples| samples.measure == measure) {
+            Some(samples) => samples.taken.push(taken),
+            None => self.samples.push(Samples { measure, taken: vec![taken] }),
+        }
+    }
+
+    /// Every sandbox is labelled anew: a store may skip the write of a row it has already.
+    fn create(&mut self) -> Result<String, BenchError> {
+        self.created += 1;
+        let body = format!(r#"{{"labels":{{"bench":"{}"}}}}"#, self.created);
+        let answer = self.call("create a sandbox", "POST", "/api/v1/sandboxes", &body)?;
+        let created: Created = serde_json::from_slice(&answer)
+            .map_err(io::Error::from)
+            .map_err(cannot("understand the answer to create"))?;
+        Ok(created.id)
+    }
+
+    fn exec(&mut self, id: &str) -> Result<(), BenchError> {
+        let target = format!("/api/v1/sandboxes/{id}/execs");
+        self.call("run a command", "POST", &target, r#"{"argv":["/bin/true"]}"#).map(drop)
+    }
+
+    fn destroy(&mut self, id: &str) -> Result<(), BenchError> {
+        let target = format!("/api/v1/sandboxes/{id}");
+        self.call("destroy a sandbox", "DELETE", &target, "").map(drop)
+    }
+
+    fn call(
+        &mut self,
+        what: &'static str,
+        method: &str,
+        target: &str,
+        body: &str,
+    ) -> Result<Vec<u8>, BenchError> {
+        let answer = self.connection.request(method, target, body).map_err(cannot(what))?;
+        match answer.status {
+            200..300 => Ok(answer.body),
+            status => {
+                let body = String::from_utf8_lossy(&answer.body).into_owned();
+                Err(BenchError::Refused { what, status, body })
+            }
+        }
+    }
+
+    fn left_out(&self) -> Vec<LeftOut> {
+        self.yardsticks.left_out.clone()
+    }
+
+    fn finish(&mut self) -> Result<(), BenchError> {
+        self.destroy(&self.running.clone())
+    }
+}
+
+fn rest(regime: Regime) {
+    match regime {
+        Regime::BackToBack => {}
+        Regime::Paced => std::thread::sleep(BENCH_PAUSE),
+    }
+}

@@ -1,0 +1,80 @@
+//! A daemon of our own to measure: this same binary, on a free port, in a data directory that goes
+//! away with it.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::sandbox::SandboxId;
+
+/// Room enough: sandboxes of the benchmark write nothing.
+const STORAGE_SIZE_MB: &str = "1024";
+
+#[derive(Debug)]
+pub struct OwnDaemon {
+    process: Child,
+    data_dir: PathBuf,
+    pub address: SocketAddr,
+}
+
+impl OwnDaemon {
+    pub fn start() -> io::Result<Self> {
+        let data_dir = parent().join(format!("sandkeep-bench-{}", SandboxId::random()));
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["serve", "--listen", "127.0.0.1:0", "--storage-size-mb", STORAGE_SIZE_MB])
+            .arg("--data-dir")
+            .arg(&data_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            // An interrupt from the terminal is for the benchmark, which then ends the daemon.
+            .process_group(0)
+            .spawn()?;
+        let stdout = process.stdout.take().expect("stdout was asked to be piped");
+        let mut lines = BufReader::new(stdout).lines();
+        let address = lines.by_ref().map_while(Result::ok).find_map(|line| announced(&line));
+        let Some(address) = address else {
+            let status = process.wait()?;
+            return Err(io::Error::other(format!("the daemon did not start: {status}")));
+        };
+        // Whatever else it prints must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Self { process, data_dir, address })
+    }
+}
+
+impl Drop for OwnDaemon {
+    fn drop(&mut self) {
+        let stopped = kill_process(Pid::from_child(&self.process), Signal::TERM)
+            .map_err(io::Error::from)
+            .and_then(|()| self.process.wait().map(drop))
+            .and_then(|()| fs::remove_dir_all(&self.data_dir));
+        if let Err(error) = stopped {
+            eprintln!("{} is left behind: {error}", self.data_dir.display());
+        }
+    }
+}
+
+/// Where data is on a disk as a rule: in a /tmp that is memory, being durable would cost nothing.
+fn parent() -> PathBuf {
+    std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
+}
+
+/// The address in the line by which a daemon says where it listens.
+pub fn announced(line: &str) -> Option<SocketAddr> {
+    let rest = line.split("http://").nth(1)?;
+    let end = rest.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
+    rest[..end.unwrap_or(rest.len())].parse().ok()
+}
+
+#[test]
+fn the_address_is_found_in_a_sentence() {
+    let expected = Some(SocketAddr::from(([127, 0, 0, 1], 4500)));
+    assert_eq!(announced("sandkeep listens on http://127.0.0.1:4500"), expected);
+    assert_eq!(announced("  curl http://127.0.0.1:4500/api/v1/sandboxes"), expected);
+    assert_eq!(announced("storage: btrfs"), None);
+}

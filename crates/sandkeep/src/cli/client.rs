@@ -1,0 +1,145 @@
+//! The CLI's side of the REST API.
+
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::api::rest::Problem;
+use crate::cli::failure::Failure;
+use crate::limits::CONNECT;
+use crate::sandbox::SandboxId;
+
+pub struct Client {
+    base: Url,
+    http: reqwest::Client,
+}
+
+/// What the CLI shows of a sandbox; the rest of the answer is for `--json`.
+#[derive(Debug, Deserialize)]
+pub struct Sandbox {
+    pub id: SandboxId,
+    pub state: String,
+    pub operation: Option<String>,
+    pub reason: Option<String>,
+    pub runtime: String,
+    pub template: String,
+    pub created_at: String,
+}
+
+impl Sandbox {
+    /// The state, what is under way, and why, in a few words.
+    pub fn condition(&self) -> String {
+        let mut text = self.state.clone();
+        if let Some(operation) = &self.operation {
+            text = format!("{text} ({operation} under way)");
+        }
+        match &self.reason {
+            Some(reason) => format!("{text}: {reason}"),
+            None => text,
+        }
+    }
+}
+
+impl Client {
+    pub fn new(base: &Url) -> Result<Self, Failure> {
+        // A proxy from the environment is for the outside world, not for a daemon on loopback.
+        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT).build();
+        let http = http.map_err(|source| Failure::Unreachable { url: base.to_string(), source })?;
+        Ok(Self { base: base.clone(), http })
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.json(self.request(Method::GET, path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.json(self.request(Method::POST, path).json(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<(), Failure> {
+        self.send(self.request(Method::DELETE, path)).await.map(drop)
+    }
+
+    /// Starts a request whose answer is read piece by piece.
+    pub async fn post_live(&self, path: &str, body: &Value) -> Result<Response, Failure> {
+        let request = self.request(Method::POST, path).json(body);
+        self.send(request.header("accept", "application/x-ndjson")).await
+    }
+
+    /// The full id for an id or the beginning of one.
+    pub async fn resolve(&self, text: &str) -> Result<SandboxId, Failure> {
+        if let Ok(id) = text.parse() {
+            return Ok(id);
+        }
+        let ids = self.sandboxes().await?.into_iter().map(|(sandbox, _)| sandbox.id);
+        pick(text, ids.filter(|id| id.as_str().starts_with(text)).collect())
+    }
+
+    /// All sandboxes, each also as the daemon wrote it.
+    pub async fn sandboxes(&self) -> Result<Vec<(Sandbox, Value)>, Failure> {
+        let answer = self.get("/api/v1/sandboxes").await?;
+        let items = answer["items"].as_array().cloned();
+        let items = items.ok_or_else(|| self.not_sandkeep("a list without items".to_owned()))?;
+        items.into_iter().map(|item| Ok((self.sandbox(&item)?, item))).collect()
+    }
+
+    pub fn sandbox(&self, value: &Value) -> Result<Sandbox, Failure> {
+        Sandbox::deserialize(value).map_err(|e| self.not_sandkeep(e.to_string()))
+    }
+
+    pub fn not_sandkeep(&self, what: String) -> Failure {
+        Failure::NotSandkeep { url: self.base.to_string(), what }
+    }
+
+    pub fn broken(&self, source: reqwest::Error) -> Failure {
+        Failure::Unreachable { url: self.base.to_string(), source }
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let mut url = self.base.clone();
+        url.set_path(path);
+        self.http.request(method, url)
+    }
+
+    async fn json(&self, request: RequestBuilder) -> Result<Value, Failure> {
+        let response = self.send(request).await?;
+        response.json().await.map_err(|e| self.not_sandkeep(e.to_string()))
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        let response = request.send().await.map_err(|e| self.broken(e))?;
+        let status = response.status();
+        if status.is_success() { Ok(response) } else { Err(self.problem(status, response).await) }
+    }
+
+    async fn problem(&self, status: StatusCode, response: Response) -> Failure {
+        match response.json::<Problem>().await {
+            Ok(problem) => Failure::Refused(Box::new(problem)),
+            Err(_) => self.not_sandkeep(format!("it answers {status}")),
+        }
+    }
+}
+
+fn pick(prefix: &str, mut matches: Vec<SandboxId>) -> Result<SandboxId, Failure> {
+    match matches.len() {
+        0 => Err(Failure::NoMatch { prefix: prefix.to_owned() }),
+        1 => Ok(matches.remove(0)),
+        _ => Err(Failure::Ambiguous {
+            prefix: prefix.to_owned(),
+            matches: matches.into_iter().map(String::from).collect(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_accepted_only_when_it_names_one_sandbox() {
+        let (one, two) = (SandboxId::random(), SandboxId::random());
+        assert!(matches!(pick("sb", vec![]), Err(Failure::NoMatch { .. })));
+        assert_eq!(pick("sb", vec![one.clone()]).ok(), Some(one.clone()));
+        assert!(matches!(pick("sb", vec![one, two]), Err(Failure::Ambiguous { .. })));
+    }
+}

@@ -1,0 +1,140 @@
+//! `sandkeep exec`: the command's output as it comes, and its exit code as ours.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Read};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::Response;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::cli::argument::pair;
+use crate::cli::client::Client;
+use crate::cli::exec_args::ExecArgs;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{Format, print};
+use crate::guest::Outcome;
+use crate::limits::EXEC_STDIN_MAX_BYTES;
+
+/// Run a command in a sandbox
+///
+/// Its output appears as it comes, and its exit code becomes that of this command (128+n for signal n,
+/// 124 at the timeout, 137 out of memory, 125 if Sandkeep itself failed). Ctrl-C leaves it running.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Send stdin along; it is read to its end before the command starts, up to 5 MiB
+    #[arg(long, short = 'i')]
+    stdin: bool,
+    /// A variable for this command; may be given several times
+    #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
+    env: Vec<(String, String)>,
+    #[command(flatten)]
+    format: Format,
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    #[command(flatten)]
+    pub exec: ExecArgs,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    let json = args.format.json;
+    let id = client.resolve(&args.id).await?;
+    let path = format!("/api/v1/sandboxes/{id}/execs");
+    let body = body(args)?;
+    if json {
+        let answer = client.post(&path, &body).await?;
+        print::json(&answer)?;
+        let event = Event::deserialize(&answer).map_err(|e| client.not_sandkeep(e.to_string()))?;
+        return Ok(event.ended(answer["outcome"].as_str().unwrap_or_default()));
+    }
+    follow(client, client.post_live(&path, &body).await?).await
+}
+
+fn body(args: Args) -> Result<Value, Failure> {
+    let env: BTreeMap<String, String> = args.env.into_iter().collect();
+    let timeout_ms = args.exec.timeout_ms();
+    let mut body = Map::new();
+    body.insert("argv".to_owned(), json!(args.exec.command));
+    body.insert("env".to_owned(), json!(env));
+    body.extend(args.exec.cwd.map(|cwd| ("cwd".to_owned(), json!(cwd))));
+    body.extend(args.exec.user.map(|user| ("user".to_owned(), json!(user))));
+    body.extend(timeout_ms.map(|ms| ("timeout_ms".to_owned(), json!(ms))));
+    if args.stdin {
+        body.insert("stdin_b64".to_owned(), json!(STANDARD.encode(read_stdin()?)));
+    }
+    Ok(Value::Object(body))
+}
+
+fn read_stdin() -> Result<Vec<u8>, Failure> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        print::note("reading stdin; end it with Ctrl-D");
+    }
+    let mut bytes = Vec::new();
+    let over = EXEC_STDIN_MAX_BYTES as u64 + 1;
+    stdin.take(over).read_to_end(&mut bytes).map_err(Failure::system("read stdin"))?;
+    if bytes.len() > EXEC_STDIN_MAX_BYTES {
+        return Err(Failure::TooMuchStdin { max_bytes: EXEC_STDIN_MAX_BYTES });
+    }
+    Ok(bytes)
+}
+
+/// One line of a live exec.
+#[derive(Debug, Deserialize)]
+struct Event {
+    #[serde(default)]
+    r#type: String,
+    data: Option<String>,
+    data_b64: Option<String>,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    error: Option<String>,
+}
+
+/// Passes output on until the one event that ends the exec.
+async fn follow(client: &Client, mut response: Response) -> Result<Exit, Failure> {
+    let mut pending = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|e| client.broken(e))? {
+        pending.extend_from_slice(&chunk);
+        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            let event: Event =
+                serde_json::from_slice(&line).map_err(|e| client.not_sandkeep(e.to_string()))?;
+            match event.r#type.as_str() {
+                "started" => {}
+                "stdout" => print::stdout(&event.bytes(client)?)?,
+                "stderr" => print::stderr(&event.bytes(client)?)?,
+                outcome => return Ok(event.ended(outcome)),
+            }
+        }
+    }
+    Err(client.not_sandkeep("the stream ended before the exec did".to_owned()))
+}
+
+impl Event {
+    fn bytes(self, client: &Client) -> Result<Vec<u8>, Failure> {
+        match (self.data, self.data_b64) {
+            (Some(text), _) => Ok(text.into_bytes()),
+            (None, Some(text)) => {
+                STANDARD.decode(text).map_err(|e| client.not_sandkeep(e.to_string()))
+            }
+            (None, None) => Ok(Vec::new()),
+        }
+    }
+
+    /// Tells what the exit code alone would not.
+    fn ended(&self, outcome: &str) -> Exit {
+        let outcome = match (outcome, self.exit_code, self.signal) {
+            ("exited", Some(code), _) => Outcome::Exited(code),
+            ("signaled", _, Some(signal)) => Outcome::Signaled(signal),
+            ("timed_out", ..) => Outcome::TimedOut,
+            ("oom_killed", ..) => Outcome::OomKilled,
+            ("canceled", ..) => Outcome::Canceled,
+            _ => Outcome::Lost,
+        };
+        print::ending(&outcome, self.error.as_deref());
+        Exit::of_outcome(&outcome)
+    }
+}

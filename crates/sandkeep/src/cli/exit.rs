@@ -1,0 +1,191 @@
+//! What the process ends with. The numbers are part of the interface: `docs/exit-codes.md` lists them,
+//! and a test keeps the two alike.
+
+use crate::cli::failure::Failure;
+use crate::error::Error;
+use crate::guest::Outcome;
+
+/// How a command of the CLI ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Ok,
+    RequestFailed,
+    Usage,
+    CannotListen,
+    DataDirUnusable,
+    DataDirInUse,
+    StorageUnusable,
+    RuntimeUnusable,
+    TimedOut,
+    SandkeepFailed,
+    OomKilled,
+    OutputClosed,
+    /// `exec` and `run`: the command ended by itself, with this code.
+    Command(u8),
+}
+
+impl Exit {
+    /// All that have a number of their own.
+    pub const FIXED: &[Self] = &[
+        Self::Ok,
+        Self::RequestFailed,
+        Self::Usage,
+        Self::CannotListen,
+        Self::DataDirUnusable,
+        Self::DataDirInUse,
+        Self::StorageUnusable,
+        Self::RuntimeUnusable,
+        Self::TimedOut,
+        Self::SandkeepFailed,
+        Self::OomKilled,
+        Self::OutputClosed,
+    ];
+
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::RequestFailed => 1,
+            Self::Usage => 2,
+            Self::CannotListen => 3,
+            Self::DataDirUnusable => 4,
+            Self::DataDirInUse => 5,
+            Self::StorageUnusable => 6,
+            Self::RuntimeUnusable => 7,
+            Self::TimedOut => 124,
+            Self::SandkeepFailed => 125,
+            Self::OomKilled => 137,
+            // As if SIGPIPE had ended us, which is how other programs end there.
+            Self::OutputClosed => 141,
+            Self::Command(code) => code,
+        }
+    }
+
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Ok => "all went well",
+            Self::RequestFailed => "the request failed, or `doctor` found something wrong",
+            Self::Usage => "the command line is not valid",
+            Self::CannotListen => "`serve`: the port is taken or the address cannot be listened on",
+            Self::DataDirUnusable => "`serve`: the data directory cannot be used",
+            Self::DataDirInUse => "`serve`: another daemon uses the data directory",
+            Self::StorageUnusable => "`serve`: the storage cannot be used here",
+            Self::RuntimeUnusable => {
+                "`serve`: no runtime can be used here, a kernel feature is missing"
+            }
+            Self::TimedOut => "`exec`, `run`: the command was killed at its timeout",
+            Self::SandkeepFailed => {
+                "`exec`, `run`: Sandkeep itself failed, or nobody knows how the command ended"
+            }
+            Self::OomKilled => "`exec`, `run`: the command was killed for want of memory",
+            Self::OutputClosed => "whoever read the output stopped reading",
+            Self::Command(_) => "`exec`, `run`: the command's own code",
+        }
+    }
+
+    /// For the end of `--help`.
+    pub fn help() -> String {
+        let lines =
+            Self::FIXED.iter().map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning()));
+        format!("Exit codes:\n{}", lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// For all commands but `exec` and `run`, whose own failures are always
+    /// [`Exit::SandkeepFailed`].
+    pub fn of_failure(failure: &Failure) -> Self {
+        match failure {
+            Failure::Broker(error) => Self::of_error(error),
+            Failure::Listen { .. } | Failure::NotLoopback { .. } => Self::CannotListen,
+            Failure::Usage { .. } => Self::Usage,
+            Failure::Refused(_)
+            | Failure::Unreachable { .. }
+            | Failure::NotSandkeep { .. }
+            | Failure::NoMatch { .. }
+            | Failure::Ambiguous { .. }
+            | Failure::TooMuchStdin { .. }
+            | Failure::Some { .. }
+            | Failure::Tool(_)
+            | Failure::System { .. } => Self::RequestFailed,
+        }
+    }
+
+    fn of_error(error: &Error) -> Self {
+        match error {
+            Error::DataDirInUse { .. } => Self::DataDirInUse,
+            // The registry is a file of the data directory.
+            Error::DataDir { .. } | Error::Store(_) => Self::DataDirUnusable,
+            Error::Storage(_) | Error::StorageLacks { .. } => Self::StorageUnusable,
+            Error::Runtime(_) | Error::RuntimeUnusable { .. } | Error::UnknownRuntime { .. } => {
+                Self::RuntimeUnusable
+            }
+            Error::InvalidSpec(_)
+            | Error::InvalidField { .. }
+            | Error::UnknownTemplate { .. }
+            | Error::NotFound { .. }
+            | Error::ExecNotFound { .. }
+            | Error::WrongState { .. }
+            | Error::Busy { .. }
+            | Error::LimitReached { .. }
+            | Error::SandboxFailed { .. }
+            | Error::ShuttingDown
+            | Error::Guest(_) => Self::RequestFailed,
+        }
+    }
+
+    /// For `exec` and `run`: as the command would have ended in a shell.
+    pub fn of_outcome(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Exited(code) => Self::Command(low_byte(*code)),
+            Outcome::Signaled(signal) => Self::Command(low_byte(128 + signal)),
+            Outcome::TimedOut => Self::TimedOut,
+            Outcome::OomKilled => Self::OomKilled,
+            Outcome::Canceled | Outcome::Lost => Self::SandkeepFailed,
+        }
+    }
+}
+
+/// A parent sees only the low byte of an exit code.
+fn low_byte(code: i32) -> u8 {
+    (code & 0xff) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    fn table() -> String {
+        let mut text = String::from(
+            "# Exit codes\n\n\
+             `sandkeep` prints one line to stderr when it fails and ends with one of these. `exec` and `run` end with\n\
+             the command's own code, and with 128 + n if signal n killed it.\n\n\
+             <!-- Generated: SANDKEEP_REGENERATE=1 cargo nextest run exit_codes_md -->\n\n\
+             | code | meaning |\n|---|---|\n",
+        );
+        for exit in Exit::FIXED {
+            writeln!(text, "| {} | {} |", exit.code(), exit.meaning())
+                .expect("a String can be written to");
+        }
+        text
+    }
+
+    #[test]
+    fn exit_codes_md_lists_every_code() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exit-codes.md");
+        if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
+            std::fs::write(path, table()).expect("docs can be written");
+        }
+        let written = std::fs::read_to_string(path).expect("docs/exit-codes.md exists");
+        assert!(written == table(), "docs/exit-codes.md is stale: run with SANDKEEP_REGENERATE=1");
+    }
+
+    #[test]
+    fn a_command_ends_sandkeep_as_it_would_end_in_a_shell() {
+        let code = |outcome| Exit::of_outcome(&outcome).code();
+        assert_eq!(code(Outcome::Exited(3)), 3);
+        assert_eq!(code(Outcome::Signaled(9)), 137);
+        assert_eq!(code(Outcome::TimedOut), 124);
+        assert_eq!(code(Outcome::OomKilled), 137);
+        assert_eq!(code(Outcome::Lost), 125);
+    }
+}

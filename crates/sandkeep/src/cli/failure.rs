@@ -1,0 +1,103 @@
+//! Everything that can go wrong in the CLI, each with what to do about it. It is told in one line.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::api::rest::Problem;
+use crate::api::rest::problem::{detail_of, remedy_of};
+use crate::error::Error;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A broker in this process: `serve` and `run`.
+    #[error(transparent)]
+    Broker(#[from] Error),
+    /// The daemon answered with a problem.
+    #[error("{}", .0.detail)]
+    Refused(Box<Problem>),
+    #[error("no daemon answers at {url}")]
+    Unreachable {
+        url: String,
+        #[source]
+        source: reqwest::Error,
+    },
+    #[error("what answers at {url} is not sandkeep: {what}")]
+    NotSandkeep { url: String, what: String },
+    #[error("no sandbox has an id that begins with {prefix:?}")]
+    NoMatch { prefix: String },
+    #[error("{} sandboxes have an id that begins with {prefix:?}: {}", matches.len(), matches.join(", "))]
+    Ambiguous { prefix: String, matches: Vec<String> },
+    #[error("cannot listen on {address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "{address} is not a loopback address: others could use it, which needs authentication, and that is not there yet"
+    )]
+    NotLoopback { address: SocketAddr },
+    #[error("{problem}")]
+    Usage { problem: String },
+    #[error("stdin is larger than {max_bytes} bytes")]
+    TooMuchStdin { max_bytes: usize },
+    /// Some of several; each was told when it happened.
+    #[error("{failed} of {all} failed")]
+    Some { failed: usize, all: usize },
+    /// `bench` or `doctor` failed in a way of its own.
+    #[error(transparent)]
+    Tool(Box<dyn std::error::Error + Send + Sync>),
+    /// The operating system refused this process something.
+    #[error("cannot {what}")]
+    System {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Failure {
+    pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+
+    /// Nobody reads our output any more, as in `sandkeep ls | head -1`: no failure to tell of.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// The failure and what to do about it, in one line.
+    pub fn line(&self) -> String {
+        let detail = match self {
+            // The chain of an HTTP client's error says `error sending request` three times over.
+            Self::Unreachable { .. } => self.to_string(),
+            _ => detail_of(self),
+        };
+        match self.remedy() {
+            Some(remedy) => format!("{detail}; {remedy}"),
+            None => detail,
+        }
+    }
+
+    fn remedy(&self) -> Option<String> {
+        match self {
+            Self::Broker(error) => Some(remedy_of(error)),
+            Self::Refused(problem) => Some(problem.remediation.clone()),
+            Self::Unreachable { .. } => {
+                Some("start one with `sandkeep serve`, or say where it is with --url".to_owned())
+            }
+            Self::NotSandkeep { .. } => Some("check --url".to_owned()),
+            Self::NoMatch { .. } => Some("`sandkeep ls` shows them all".to_owned()),
+            Self::Ambiguous { .. } => Some("give more of the id".to_owned()),
+            Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                Some("stop what uses the port, or choose another with --listen".to_owned())
+            }
+            Self::Listen { .. } => Some("choose another address with --listen".to_owned()),
+            Self::NotLoopback { .. } => Some("use 127.0.0.1 or [::1]".to_owned()),
+            Self::TooMuchStdin { .. } => {
+                Some("put it into a file of the sandbox, piece by piece".to_owned())
+            }
+            Self::Usage { .. } | Self::Some { .. } | Self::Tool(_) | Self::System { .. } => None,
+        }
+    }
+}

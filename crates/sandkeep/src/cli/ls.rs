@@ -1,0 +1,36 @@
+//! `sandkeep ls`.
+
+use serde_json::{Value, json};
+
+use crate::cli::client::{Client, Sandbox};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{Format, print};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    format: Format,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    let sandboxes = client.sandboxes().await?;
+    if args.format.json {
+        let items: Vec<Value> = sandboxes.into_iter().map(|(_, value)| value).collect();
+        print::json(&json!({ "items": items }))?;
+        return Ok(Exit::Ok);
+    }
+    let rows = sandboxes.iter().map(|(sandbox, _)| row(sandbox));
+    print::table(["ID", "STATE", "RUNTIME", "TEMPLATE", "CREATED"], rows)?;
+    Ok(Exit::Ok)
+}
+
+fn row(sandbox: &Sandbox) -> [String; 5] {
+    [
+        sandbox.id.to_string(),
+        sandbox.condition(),
+        sandbox.runtime.clone(),
+        sandbox.template.clone(),
+        sandbox.created_at.clone(),
+    ]
+}

@@ -1,0 +1,67 @@
+//! Writing to stdout so that a reader who stops reading ends us quietly instead of with a panic.
+
+use std::io::{self, Write};
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde_json::Value;
+
+use crate::cli::failure::Failure;
+use crate::guest::Outcome;
+
+pub fn line(text: &str) -> Result<(), Failure> {
+    writeln!(io::stdout().lock(), "{text}").map_err(Failure::system("write to stdout"))
+}
+
+pub fn json(value: &Value) -> Result<(), Failure> {
+    line(&format!("{value:#}"))
+}
+
+/// A note for the person at the terminal. If even stderr is gone there is nobody to tell.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "sandkeep: {text}");
+}
+
+pub fn stdout(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(bytes)
+        .and_then(|()| stdout.flush())
+        .map_err(Failure::system("write to stdout"))
+}
+
+pub fn stderr(bytes: &[u8]) -> Result<(), Failure> {
+    io::stderr().lock().write_all(bytes).map_err(Failure::system("write to stderr"))
+}
+
+/// Tells how a command ended where its exit code alone would not.
+pub fn ending(outcome: &Outcome, error: Option<&str>) {
+    let what = match outcome {
+        Outcome::Exited(_) | Outcome::Signaled(_) => None,
+        Outcome::TimedOut => Some("the command was killed at its timeout"),
+        Outcome::Canceled => Some("the command was canceled"),
+        Outcome::OomKilled => Some("the command was killed for want of memory"),
+        Outcome::Lost => Some("nobody knows how the command ended"),
+    };
+    match (what, error) {
+        (Some(what), Some(error)) => note(&format!("{what}: {error}")),
+        (Some(text), None) | (None, Some(text)) => note(text),
+        (None, None) => {}
+    }
+}
+
+/// A table without lines, so that columns can be cut by other programs.
+pub fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> Result<(), Failure> {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.lines().try_for_each(|text| line(text.trim_end()))
+}

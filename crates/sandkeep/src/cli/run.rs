@@ -1,0 +1,150 @@
+//! `sandkeep run`: one command in a throwaway sandbox, without a daemon.
+//!
+//! The broker lives in this process, and the sandbox with it: it ends however this process ends. Stdin,
+//! stdout, stderr and the exit code pass through as if the command had been started directly.
+
+mod place;
+mod signals;
+
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+
+use crate::broker::{Broker, ExecDraft, Running};
+use crate::cli::exec_args::ExecArgs;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::spec_args::SpecArgs;
+use crate::cli::{assemble, print};
+use crate::error::Error;
+use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream, Stdin};
+use crate::limits::RUN_STDIN_CHUNK_BYTES;
+use crate::sandbox::{Principal, SandboxId, SpecDraft};
+use signals::Signals;
+
+/// Run one command in a throwaway sandbox, without a daemon
+///
+/// Stdin, stdout, stderr and the exit code pass through (128+n for signal n, 124 at the timeout, 137
+/// out of memory, 125 if Sandkeep itself failed). The sandbox is destroyed at the end. The first
+/// Ctrl-C goes to the command, the second ends the sandbox.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub spec: SpecArgs,
+    #[command(flatten)]
+    pub exec: ExecArgs,
+}
+
+pub async fn run(args: Args) -> Result<Exit, Failure> {
+    let mut signals = Signals::listen()?;
+    let draft = spec_draft(args.spec.into_json())?;
+    let parent = std::env::temp_dir();
+    place::sweep(&parent).await;
+    let data = place::make(&parent)?;
+    let path = data.path().to_owned();
+    let assembled = assemble::throwaway(data).await;
+    let result = match assembled {
+        Ok(assembled) => {
+            let result = in_sandbox(&assembled.broker, draft, args.exec, &mut signals).await;
+            assembled.close().await;
+            result
+        }
+        Err(error) => Err(error.into()),
+    };
+    // What could not be destroyed keeps its directory, and so the next run finds it.
+    if let Err(error) = place::remove(&path) {
+        tracing::warn!("{error}");
+    }
+    result
+}
+
+fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {
+    serde_json::from_value(json).map_err(|e| Failure::Usage { problem: e.to_string() })
+}
+
+/// Creates, runs, destroys; the sandbox is destroyed whatever becomes of the command.
+async fn in_sandbox(
+    broker: &Broker,
+    draft: SpecDraft,
+    exec: ExecArgs,
+    signals: &mut Signals,
+) -> Result<Exit, Failure> {
+    let who = Principal::local();
+    let sandbox = broker.create(&who, draft).await?.id;
+    let result = execute(broker, &sandbox, exec, signals).await;
+    broker.destroy(&who, &sandbox).await?;
+    result
+}
+
+async fn execute(
+    broker: &Broker,
+    sandbox: &SandboxId,
+    args: ExecArgs,
+    signals: &mut Signals,
+) -> Result<Exit, Failure> {
+    let draft = ExecDraft {
+        timeout: args.timeout(),
+        argv: args.command,
+        cwd: args.cwd,
+        user: args.user,
+        stdin: Some(Stdin::Piped),
+        ..ExecDraft::default()
+    };
+    let mut running = broker.exec(&Principal::local(), sandbox, draft).await?;
+    tokio::spawn(pass_stdin(running.input.clone()));
+    let result = pass_output(&mut running, signals).await;
+    let end = match result? {
+        Ended::ByItself(end) => end,
+        Ended::BySignal(signal) => return Ok(Exit::Command(signal.exit_code())),
+    };
+    print::ending(&end.outcome, end.error.as_deref());
+    Ok(Exit::of_outcome(&end.outcome))
+}
+
+enum Ended {
+    ByItself(ExecEnd),
+    /// A second signal came before the command ended.
+    BySignal(signals::Signal),
+}
+
+async fn pass_output(running: &mut Running, signals: &mut Signals) -> Result<Ended, Failure> {
+    let mut told = false;
+    loop {
+        tokio::select! {
+            event = running.next() => match event {
+                Some(ExecEvent::Started) => {}
+                Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => print::stdout(&data)?,
+                Some(ExecEvent::Output { stream: OutputStream::Stderr, data, .. }) => print::stderr(&data)?,
+                Some(ExecEvent::Ended(end)) => return Ok(Ended::ByItself(end)),
+                None => return Err(Failure::Broker(Error::ShuttingDown)),
+            },
+            signal = signals.next() => match told {
+                true => return Ok(Ended::BySignal(signal)),
+                false => {
+                    told = true;
+                    // It may just have ended; then its end is what comes next.
+                    if let Err(e) = running.signal(signal.number()).await {
+                        tracing::debug!("the command did not get the signal: {e}");
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// Passes stdin on as it comes. The command may end without reading it all.
+async fn pass_stdin(input: ExecutionInput) {
+    let mut stdin = tokio::io::stdin();
+    loop {
+        let mut chunk = bytes::BytesMut::with_capacity(RUN_STDIN_CHUNK_BYTES);
+        match stdin.read_buf(&mut chunk).await {
+            Ok(0) => break,
+            Ok(_) if input.write(&chunk).await.is_err() => return,
+            Ok(_) => {}
+            Err(e) => {
+                print::note(&format!("cannot read stdin: {e}"));
+                break;
+            }
+        }
+    }
+    let _ = input.close().await;
+}

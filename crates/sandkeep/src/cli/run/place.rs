@@ -1,0 +1,145 @@
+//! The temporary data directory of a `run`, and the leftovers of those that were killed.
+//!
+//! A run holds the lock of its directory for as long as it lives, so an unlocked one is nobody's. The
+//! one moment in which that is not yet so lies between making a directory and locking it; runs hold a
+//! shared lock on the parent meanwhile, and sweepers an exclusive one while they claim.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::cli::assemble;
+use crate::error::Error;
+use crate::home::DataDir;
+use crate::sandbox::{Principal, SandboxId};
+
+const PREFIX: &str = "sandkeep-run.";
+/// How much of a random id makes a directory's name; a name that is taken is an error, not a risk.
+const NAME_LEN: usize = 10;
+
+/// Makes and locks a directory of our own.
+pub fn make(parent: &Path) -> Result<DataDir, Error> {
+    let random = SandboxId::random();
+    let name = &random.as_str()[SandboxId::PREFIX.len()..][..NAME_LEN];
+    let path = parent.join(format!("{PREFIX}{name}"));
+    let unusable = |source| Error::DataDir { path: path.display().to_string(), source };
+    // Without the lock, which a stranger could hold for ever, the worst that can happen is that a
+    // sweeper takes the directory before us; then locking it fails and says so.
+    let _claimless = parent_lock(parent, FlockOperation::NonBlockingLockShared);
+    DirBuilder::new().mode(0o700).create(&path).map_err(unusable)?;
+    DataDir::open(&path)
+}
+
+fn parent_lock(parent: &Path, how: FlockOperation) -> Option<File> {
+    let dir = File::open(parent).ok()?;
+    flock(&dir, how).ok().map(|()| dir)
+}
+
+/// Ends and removes what killed runs of this user left behind.
+pub async fn sweep(parent: &Path) {
+    for data in claim(parent) {
+        let path = data.path().to_owned();
+        match clear(data).await {
+            Ok(()) => tracing::info!("removed {}, left by a killed run", path.display()),
+            Err(e) => tracing::warn!("cannot clear {}, left by a killed run: {e}", path.display()),
+        }
+    }
+}
+
+/// The leftovers, each now locked by us.
+fn claim(parent: &Path) -> Vec<DataDir> {
+    let leftovers = leftovers(parent);
+    if leftovers.is_empty() {
+        return Vec::new();
+    }
+    let Some(_exclusive) = parent_lock(parent, FlockOperation::NonBlockingLockExclusive) else {
+        return Vec::new();
+    };
+    leftovers
+        .iter()
+        .filter(|path| path.is_dir())
+        .filter_map(|path| DataDir::open(path).ok())
+        .collect()
+}
+
+/// Directories of our kind. In a /tmp that all can write to, only our own uid makes one ours, and a
+/// symbolic link is never one.
+fn leftovers(parent: &Path) -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
+        .filter(|entry| {
+            let found = entry.path().symlink_metadata();
+            found.is_ok_and(|found| found.is_dir() && found.uid() == uid)
+        })
+        .map(|entry| entry.path())
+        .collect()
+}
+
+async fn clear(data: DataDir) -> Result<(), Error> {
+    let path = data.path().to_owned();
+    let assembled = assemble::throwaway(data).await?;
+    let who = Principal::local();
+    for view in assembled.broker.list(&who).await? {
+        assembled.broker.destroy(&who, &view.id).await?;
+    }
+    assembled.close().await;
+    remove(&path)
+}
+
+/// The last step: nothing runs in it any more. Should anything still be mounted in it, which would
+/// be a fault, then it may be a part of the host, and removing "it" would remove that.
+pub fn remove(path: &Path) -> Result<(), Error> {
+    let unusable = |source| Error::DataDir { path: path.display().to_string(), source };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(unusable)?;
+    if let Some(mount) = mount_beneath(&mounts, path) {
+        return Err(unusable(io::Error::other(format!("something is still mounted on {mount}"))));
+    }
+    fs::remove_dir_all(path).map_err(unusable)
+}
+
+/// The first mount point in a mountinfo table that is `path` or in it.
+fn mount_beneath<'a>(table: &'a str, path: &Path) -> Option<&'a str> {
+    let escaped = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    points.into_iter().find(|point| Path::new(point).starts_with(&escaped))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_live_run_is_never_claimed_and_a_dead_one_always() {
+        let parent = tempfile::tempdir().expect("a temporary directory");
+        let live = make(parent.path()).expect("a place");
+        let dead = make(parent.path()).expect("a second place").path().to_owned();
+        let claimed: Vec<_> = claim(parent.path()).iter().map(|d| d.path().to_owned()).collect();
+        assert_eq!(claimed, [fs::canonicalize(&dead).expect("it is still there")]);
+        drop(live);
+    }
+
+    #[test]
+    fn a_place_with_a_mount_in_it_is_not_removed() {
+        let table =
+            "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:1 /usr /tmp/a\\040b/x ro - ext4 d rw\n";
+        assert_eq!(mount_beneath(table, Path::new("/tmp/a b")), Some("/tmp/a\\040b/x"));
+        assert_eq!(mount_beneath(table, Path::new("/tmp/a")), None);
+        assert_eq!(mount_beneath(table, Path::new("/tmp/c")), None);
+    }
+
+    #[test]
+    fn links_and_other_names_are_left_alone() {
+        let parent = tempfile::tempdir().expect("a temporary directory");
+        let other = parent.path().join("other");
+        fs::create_dir(&other).expect("a directory");
+        symlink(&other, parent.path().join("sandkeep-run.link")).expect("a link");
+        assert!(claim(parent.path()).is_empty());
+    }
+}

@@ -1,0 +1,53 @@
+//! `sandkeep show`.
+
+use serde_json::Value;
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{Format, print};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let shown = client.get(&format!("/api/v1/sandboxes/{id}")).await?;
+    if args.format.json {
+        print::json(&shown)?;
+        return Ok(Exit::Ok);
+    }
+    let sandbox = client.sandbox(&shown)?;
+    let mut fields = vec![
+        ("id", sandbox.id.to_string()),
+        ("state", sandbox.condition()),
+        ("runtime", sandbox.runtime),
+        ("template", sandbox.template),
+        ("privilege", words(&shown["privilege"])),
+        ("limits", words(&shown["resources"])),
+        ("labels", words(&shown["labels"])),
+        ("created", sandbox.created_at),
+    ];
+    fields.retain(|(_, value)| !value.is_empty());
+    fields.iter().try_for_each(|(name, value)| print::line(&format!("{name:<10} {value}")))?;
+    Ok(Exit::Ok)
+}
+
+/// A JSON value as a person would write it on one line.
+fn words(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Object(map) => {
+            let pairs: Vec<String> =
+                map.iter().map(|(name, value)| format!("{name}={}", words(value))).collect();
+            pairs.join(" ")
+        }
+        other => other.to_string(),
+    }
+}

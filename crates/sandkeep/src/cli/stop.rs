@@ -1,0 +1,26 @@
+//! `sandkeep stop`.
+
+use serde_json::json;
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{Format, print};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let sandbox = client.post(&format!("/api/v1/sandboxes/{id}/stop"), &json!({})).await?;
+    match args.format.json {
+        true => print::json(&sandbox)?,
+        false => print::line(id.as_str())?,
+    }
+    Ok(Exit::Ok)
+}

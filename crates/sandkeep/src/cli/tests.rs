@@ -1,0 +1,103 @@
+//! What the command line means.
+
+use clap::{CommandFactory, Parser};
+use serde_json::json;
+
+use super::*;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line.split_whitespace())
+}
+
+fn command(line: &str) -> Command {
+    parse(line).unwrap_or_else(|e| panic!("{line}: {e}")).command
+}
+
+#[test]
+fn the_definition_of_the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_explains_itself() {
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+    }
+}
+
+#[test]
+fn what_follows_the_dashes_belongs_to_the_command() {
+    let Command::Run(args) = command("sandkeep run -- ls -la --json -- -x") else { panic!() };
+    assert_eq!(args.exec.command, ["ls", "-la", "--json", "--", "-x"]);
+    let Command::Exec(args) = command("sandkeep exec --env A=b=c sbx -- sh -c true") else {
+        panic!()
+    };
+    assert_eq!(args.exec.command, ["sh", "-c", "true"]);
+}
+
+#[test]
+fn create_asks_only_for_what_was_said() {
+    let Command::Create(args) = command("sandkeep create") else { panic!() };
+    assert_eq!(args.spec.into_json(), json!({}));
+    let line = "sandkeep create --label a=1 --label b= --env P=x=y --memory-mb 64 --cpus 0.5 --privilege root";
+    let Command::Create(args) = command(line) else { panic!() };
+    assert_eq!(
+        args.spec.into_json(),
+        json!({
+            "labels": { "a": "1", "b": "" },
+            "env": { "P": "x=y" },
+            "privilege": "root",
+            "resources": { "memory_mb": 64, "cpus": 0.5, "pids": null, "disk_mb": null },
+        })
+    );
+}
+
+#[test]
+fn what_create_sends_is_what_run_checks() {
+    let Command::Create(args) = command("sandkeep create --pids 9 --label a=b") else { panic!() };
+    let draft: crate::sandbox::SpecDraft =
+        serde_json::from_value(args.spec.into_json()).expect("it is the API's own form");
+    assert_eq!(draft.resources.and_then(|resources| resources.pids), Some(9));
+}
+
+#[test]
+fn timeouts_are_durations_or_milliseconds_but_not_both() {
+    let timeout = |line: &str| {
+        let Command::Exec(args) = command(line) else { panic!() };
+        args.exec.timeout_ms()
+    };
+    assert_eq!(timeout("sandkeep exec --timeout 30s sbx true"), Some(30_000));
+    assert_eq!(timeout("sandkeep exec --timeout 1m30s sbx true"), Some(90_000));
+    assert_eq!(timeout("sandkeep exec --timeout-ms 5 sbx true"), Some(5));
+    assert_eq!(timeout("sandkeep exec sbx true"), None);
+    for wrong in ["--timeout soon", "--timeout=-1s", "--timeout 1s --timeout-ms 5"] {
+        assert!(parse(&format!("sandkeep exec {wrong} sbx true")).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    for line in [
+        "sandkeep",
+        "sandkeep rm",
+        "sandkeep run",
+        "sandkeep exec sbx",
+        "sandkeep create --env novalue",
+        "sandkeep create --env =x",
+        "sandkeep create --privilege admin",
+        "sandkeep serve --listen 4500",
+        "sandkeep serve --storage zip",
+        "sandkeep --url https://127.0.0.1 ls",
+        "sandkeep --url 127.0.0.1:4500 ls",
+    ] {
+        let error = parse(line).err().unwrap_or_else(|| panic!("{line} was accepted"));
+        assert_eq!(error.exit_code(), i32::from(Exit::Usage.code()), "{line}");
+    }
+}
+
+#[test]
+fn the_launcher_is_a_command_that_nobody_is_shown() {
+    let line = "sandkeep-launcher launcher --instance abc";
+    assert!(matches!(command(line), Command::Launcher { .. }));
+    assert!(!Cli::command().render_long_help().to_string().contains("launcher"));
+}

@@ -1,0 +1,23 @@
+//! `sandkeep version`.
+
+use serde_json::json;
+
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{Format, print};
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    format: Format,
+}
+
+pub fn run(args: Args) -> Result<Exit, Failure> {
+    match args.format.json {
+        true => print::json(&json!({ "version": VERSION }))?,
+        false => print::line(&format!("sandkeep {VERSION}"))?,
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,174 @@
+//! `sandkeep doctor --leaks`: everything on this machine that belongs to a data directory, and to
+//! which of its sandboxes. What belongs to none is a leak.
+//!
+//! It only looks: it takes no lock and changes nothing, so it may run beside the daemon. Because the
+//! daemon goes on meanwhile, what looks unowned is looked at again before it is called a leak.
+
+mod cgroups;
+mod checks;
+mod disk;
+mod mounts;
+mod processes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::home::{self, Phase, Survey};
+use crate::sandbox::SandboxId;
+use crate::store::StoreError;
+
+pub use checks::{Check, checks};
+
+/// How often unowned things are looked at again, and how long apart: a destroy under way takes a
+/// moment between removing one thing and the next.
+const LOOKS_MAX: usize = 10;
+const BETWEEN_LOOKS: std::time::Duration = crate::limits::DOCTOR_LOOK_AGAIN;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Row,
+    Home,
+    Volume,
+    Mount,
+    LoopDevice,
+    Cgroup,
+    Process,
+    Namespace,
+    Socket,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Row => "row",
+            Self::Home => "home",
+            Self::Volume => "volume",
+            Self::Mount => "mount",
+            Self::LoopDevice => "loop_device",
+            Self::Cgroup => "cgroup",
+            Self::Process => "process",
+            Self::Namespace => "namespace",
+            Self::Socket => "socket",
+        }
+    }
+}
+
+/// One thing of this data directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Found {
+    pub kind: Kind,
+    pub name: String,
+    /// The sandbox or, for what all share, `instance`. `None`: nobody's.
+    pub owner: Option<String>,
+    pub detail: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Leaks {
+    pub clean: bool,
+    pub counts: BTreeMap<Kind, usize>,
+    pub found: Vec<Found>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DoctorError {
+    #[error("cannot look at {what}: {source}")]
+    Io {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot read the registry: {0}")]
+    Registry(#[from] StoreError),
+}
+
+/// What the owner of all that the sandboxes share is called.
+const INSTANCE: &str = "instance";
+
+/// Looks for everything that belongs to the data directory.
+pub fn leaks(data: &Path) -> Result<Leaks, DoctorError> {
+    let mut looks = 1;
+    loop {
+        let found = look(data)?;
+        if looks == LOOKS_MAX || found.iter().all(|found| found.owner.is_some()) {
+            return Ok(Leaks::new(found));
+        }
+        looks += 1;
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
+impl Leaks {
+    fn new(mut found: Vec<Found>) -> Self {
+        found.sort();
+        let mut counts = BTreeMap::new();
+        for found in &found {
+            *counts.entry(found.kind).or_insert(0) += 1;
+        }
+        Self { clean: found.iter().all(|found| found.owner.is_some()), counts, found }
+    }
+}
+
+/// One look at the machine.
+fn look(data: &Path) -> Result<Vec<Found>, DoctorError> {
+    // Mount tables and loop devices show the real path.
+    let data = &std::fs::canonicalize(data).map_err(during("the data directory"))?;
+    let survey = home::survey(data).map_err(during("the homes"))?;
+    let rows = disk::rows(data)?;
+    let owners = Owners::new(&survey, &rows);
+    let mut found = disk::found(data, &survey, &rows, &owners)?;
+    found.extend(mounts::found(data).map_err(during("the mounts"))?);
+    if let Some(instance) = &survey.instance {
+        let groups =
+            cgroups::of_instance(instance.as_str()).map_err(during("the control groups"))?;
+        found.extend(cgroups::found(&groups, &owners));
+        let pids = processes::in_groups(&groups);
+        found.extend(processes::found(&pids, &owners));
+        found.extend(
+            processes::launchers(instance.as_str(), survey.daemon_pid)
+                .map_err(during("the processes"))?,
+        );
+    }
+    Ok(found)
+}
+
+fn during(what: &str) -> impl FnOnce(io::Error) -> DoctorError {
+    let what = what.to_owned();
+    move |source| DoctorError::Io { what, source }
+}
+
+/// The sandboxes that may own something: those with a row, and those that would be adopted.
+struct Owners(BTreeSet<SandboxId>);
+
+impl Owners {
+    fn new(survey: &Survey, rows: &[SandboxId]) -> Self {
+        let adopted = survey.homes.iter().filter(|home| matches!(home.phase, Ok(Phase::Ready)));
+        Self(adopted.map(|home| home.id.clone()).chain(rows.iter().cloned()).collect())
+    }
+
+    /// The owner of a thing that bears a sandbox's id.
+    fn of(&self, name: &str) -> Option<String> {
+        let id = name.parse::<SandboxId>().ok()?;
+        self.0.contains(&id).then(|| id.to_string())
+    }
+}
+
+/// The names in a directory; none if it is not there.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// A control group of a sandbox in one hierarchy.
+struct Group {
+    path: PathBuf,
+    sandbox: String,
+}

@@ -1,0 +1,74 @@
+//! What is on disk: rows, homes, volumes, sockets.
+
+use std::path::Path;
+
+use super::{DoctorError, Found, Kind, Owners, during, names};
+use crate::broker;
+use crate::home::{self, Survey};
+use crate::sandbox::SandboxId;
+
+/// The sandboxes that the registry knows; none if there is no registry.
+pub fn rows(data: &Path) -> Result<Vec<SandboxId>, DoctorError> {
+    Ok(broker::registered(&data.join(home::REGISTRY))?)
+}
+
+pub fn found(
+    data: &Path,
+    survey: &Survey,
+    rows: &[SandboxId],
+    owners: &Owners,
+) -> Result<Vec<Found>, DoctorError> {
+    let mut found = rows_found(survey, rows);
+    found.extend(homes_found(data, survey, owners));
+    // Each storage has a directory with one entry per volume.
+    for volumes in ["storage/local", "storage/btrfs/volumes"] {
+        for name in names(&data.join(volumes)).map_err(during("the volumes"))? {
+            if name.starts_with('.') {
+                continue;
+            }
+            let detail = format!("{volumes}/{name}");
+            found.push(Found { kind: Kind::Volume, owner: owners.of(&name), name, detail });
+        }
+    }
+    Ok(found)
+}
+
+/// A row owns itself if its sandbox has a home; the home of one that is half-made may not be there
+/// yet, or no more.
+fn rows_found(survey: &Survey, rows: &[SandboxId]) -> Vec<Found> {
+    let with_home = |id: &SandboxId| survey.homes.iter().any(|home| home.id == *id);
+    let row = |id: &SandboxId| Found {
+        kind: Kind::Row,
+        name: id.to_string(),
+        owner: with_home(id).then(|| id.to_string()),
+        detail: "registry".to_owned(),
+    };
+    rows.iter().map(row).collect()
+}
+
+fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
+    let mut found = Vec::new();
+    for home in &survey.homes {
+        let name = home.id.to_string();
+        let owner = owners.of(&name);
+        let detail = match &home.phase {
+            Ok(phase) => format!("{phase:?}").to_lowercase(),
+            Err(why) => why.to_string(),
+        };
+        let socket =
+            home::Home::new(data, home.id.clone(), String::new()).path().join(home::GUEST_SOCKET);
+        if socket.exists() {
+            let detail = socket.display().to_string();
+            let (name, owner) = (name.clone(), owner.clone());
+            found.push(Found { kind: Kind::Socket, name, owner, detail });
+        }
+        found.push(Found { kind: Kind::Home, name, owner, detail });
+    }
+    let strange = survey.strange.iter().map(|name| (name, "not the name of a sandbox"));
+    let put_aside = survey.quarantined.iter().map(|name| (name, "quarantined: look at it"));
+    for (name, detail) in strange.chain(put_aside) {
+        let (name, detail) = (name.clone(), detail.to_owned());
+        found.push(Found { kind: Kind::Home, name, owner: None, detail });
+    }
+    found
+}

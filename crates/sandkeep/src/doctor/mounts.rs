@@ -1,0 +1,56 @@
+//! Mounts beneath the data directory, and loop devices whose files lie in it. The storage's own are
+//! shared by all sandboxes; no sandbox has a mount in the host's namespace.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Found, INSTANCE, Kind, names};
+
+/// Where a storage may mount itself, and the file it mounts.
+const STORAGE_MOUNT: &str = "storage/btrfs";
+const STORAGE_IMAGE: &str = "storage/btrfs.img";
+
+pub fn found(data: &Path) -> io::Result<Vec<Found>> {
+    let mut found: Vec<Found> = mounts_beneath(data)?
+        .into_iter()
+        .map(|path| Found {
+            kind: Kind::Mount,
+            owner: owner(path == data.join(STORAGE_MOUNT)),
+            name: path.display().to_string(),
+            detail: "in the host's mount namespace".to_owned(),
+        })
+        .collect();
+    for (device, file) in loop_devices()? {
+        if file.starts_with(data) {
+            let owner = owner(file == data.join(STORAGE_IMAGE));
+            let detail = file.display().to_string();
+            found.push(Found { kind: Kind::LoopDevice, name: device, owner, detail });
+        }
+    }
+    Ok(found)
+}
+
+fn owner(shared: bool) -> Option<String> {
+    shared.then(|| INSTANCE.to_owned())
+}
+
+fn mounts_beneath(data: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let paths = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    Ok(paths.filter(|path| path.starts_with(data) && path != data).collect())
+}
+
+fn loop_devices() -> io::Result<Vec<(String, PathBuf)>> {
+    let mut devices = Vec::new();
+    for name in names(Path::new("/sys/block"))? {
+        if !name.starts_with("loop") {
+            continue;
+        }
+        // Only a device in use has such a file.
+        if let Ok(file) = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")) {
+            devices.push((name, PathBuf::from(file.trim_end())));
+        }
+    }
+    Ok(devices)
+}

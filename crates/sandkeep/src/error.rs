@@ -1,0 +1,109 @@
+//! One error for every verb of the broker. It knows nothing of HTTP: `api` maps it, exhaustively, to
+//! problem+json; `cli` maps it to exit codes.
+
+use crate::guest::GuestError;
+use crate::runtime::RuntimeError;
+use crate::sandbox::{ExecId, InvalidSpec, SandboxId, State, Verb};
+use crate::storage::StorageError;
+use crate::store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    InvalidSpec(#[from] InvalidSpec),
+
+    /// A request is wrong in one field.
+    #[error("{field}: {problem}")]
+    InvalidField { field: &'static str, problem: String },
+
+    #[error("there is no runtime {name:?} here; there are: {}", known.join(", "))]
+    UnknownRuntime { name: String, known: Vec<String> },
+
+    #[error("runtime {name} is not usable here: {reason}")]
+    RuntimeUnusable { name: String, reason: String },
+
+    #[error("there is no template {name:?}; there are: {}", known.join(", "))]
+    UnknownTemplate { name: String, known: Vec<String> },
+
+    #[error("{what} needs {needs}, which {storage} storage does not have")]
+    StorageLacks { what: &'static str, needs: &'static str, storage: &'static str },
+
+    #[error("there is no sandbox {id}")]
+    NotFound { id: SandboxId },
+
+    #[error("there is no exec {id}")]
+    ExecNotFound { id: ExecId },
+
+    /// The verb is not legal in this state; `helps` is one that would lead out.
+    #[error("cannot {verb} {id}: it is {state}")]
+    WrongState { id: SandboxId, state: State, verb: Verb, helps: Option<Verb> },
+
+    /// Another verb is under way.
+    #[error("cannot {verb} {id}: {under_way} is under way")]
+    Busy { id: SandboxId, verb: Verb, under_way: Verb },
+
+    #[error("the limit of {limit} {what} is reached")]
+    LimitReached { what: &'static str, limit: usize },
+
+    /// The sandbox could not be made or started; `reason` is the first cause.
+    #[error("{id} failed: {reason}")]
+    SandboxFailed { id: SandboxId, reason: String },
+
+    /// Another daemon has the data directory.
+    #[error("another sandkeep{} uses {path}", pid.map(|p| format!(" (pid {p})")).unwrap_or_default())]
+    DataDirInUse { path: String, pid: Option<u32> },
+
+    #[error("cannot use the data directory {path}: {source}")]
+    DataDir {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+
+    #[error("the daemon is shutting down")]
+    ShuttingDown,
+
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+}
+
+/// An error and what caused it, in one line. Some errors name their cause themselves; it is not
+/// said twice.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let source = || io::Error::other("disk full");
+        let storage =
+            StorageError::Io { storage: "local", what: "make a root".into(), source: source() };
+        let said = with_causes(&Error::Storage(storage));
+        assert_eq!(said, "local storage failed to make a root: disk full");
+        let runtime =
+            RuntimeError::Io { runtime: "native", what: "launch".into(), source: source() };
+        let said = with_causes(&Error::Runtime(runtime));
+        assert_eq!(said, "runtime native failed to launch: disk full");
+    }
+}

@@ -1,0 +1,131 @@
+//! Named points in every verb at which a test kills the daemon with SIGKILL, as a power cut or the
+//! kernel would. They exist only with the cargo feature `failpoints`; a release has none of them.
+//!
+//! `SANDKEEP_FAILPOINT=create.after_intent` kills at the first passage.
+//!
+//! The crate's own tests have them, too: there a point ends only the task that passes it, which for
+//! a supervisor comes to the same, and the test goes on with a new broker.
+
+/// Every point there is, in the order in which its verb passes them. Points of steps that run side
+/// by side are in the order of the source.
+pub const ALL: &[&str] = &[
+    "create.after_home",
+    "create.after_intent",
+    "create.after_volume",
+    "create.after_template",
+    "create.after_runtime_create",
+    "create.after_launch",
+    "create.after_meta_ready",
+    "create.after_outcome",
+    "create.before_answer",
+    "exec.after_admission",
+    "exec.after_start",
+    "exec.after_end",
+    "stop.after_intent",
+    "stop.after_processes",
+    "stop.after_outcome",
+    "start.after_intent",
+    "start.after_runtime_create",
+    "start.after_launch",
+    "start.after_outcome",
+    "destroy.after_meta",
+    "destroy.after_intent",
+    "destroy.after_runtime",
+    "destroy.after_volume",
+    "destroy.after_home",
+    "destroy.after_row",
+];
+
+/// Marks a point between two steps of a verb.
+#[macro_export]
+macro_rules! failpoint {
+    ($name:literal) => {
+        #[cfg(any(test, feature = "failpoints"))]
+        $crate::failpoint::pass($name);
+    };
+}
+
+/// Dies here if this is the point that was asked for.
+#[cfg(any(test, feature = "failpoints"))]
+pub fn pass(name: &str) {
+    #[cfg(test)]
+    simulated::pass(name);
+    if std::env::var_os("SANDKEEP_FAILPOINT").is_some_and(|wanted| wanted == name) {
+        eprintln!("failpoint {name}: killing this process");
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// A crash of one task instead of the process. Tests run on one thread each, so the thread tells
+/// whose point it is.
+#[cfg(test)]
+pub(crate) mod simulated {
+    use std::cell::Cell;
+
+    thread_local! {
+        static ARMED: Cell<Option<&'static str>> = const { Cell::new(None) };
+    }
+
+    /// Ends the next task of this thread that passes `name`.
+    pub(crate) fn arm(name: &'static str) {
+        ARMED.set(Some(name));
+    }
+
+    /// Lets every point pass again.
+    pub(crate) fn disarm() {
+        ARMED.set(None);
+    }
+
+    /// Whether the armed point was passed since.
+    pub(crate) fn has_fired() -> bool {
+        ARMED.get().is_none()
+    }
+
+    pub(super) fn pass(name: &str) {
+        if ARMED.get() == Some(name) {
+            ARMED.set(None);
+            // Unwinds without the message of a panic: the test expects it.
+            std::panic::resume_unwind(Box::new("simulated crash"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::ALL;
+
+    fn names_in(dir: &Path, names: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(dir).expect("a source directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                names_in(&path, names);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("a source file");
+                let marked = text.split("failpoint!(\"").skip(1);
+                names.extend(marked.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+            }
+        }
+    }
+
+    #[test]
+    fn the_list_names_every_point_in_the_sources_and_no_other() {
+        let mut found = BTreeSet::new();
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        for room in ["broker", "runtime", "storage", "sys"].map(|room| sources.join(room)) {
+            if room.is_dir() {
+                names_in(&room, &mut found);
+            }
+        }
+        let listed: BTreeSet<String> = ALL.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(listed.len(), ALL.len(), "a name is listed twice");
+        assert_eq!(found, listed);
+    }
+}

@@ -1,0 +1,157 @@
+//! What can be done inside a sandbox, and the host's side of the guest protocol that does it for
+//! every local runtime. All that comes from a guest is untrusted: bounded, typed, timed.
+
+mod client;
+mod execution;
+pub mod image;
+mod leaf;
+mod link;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::sandbox::{ExecId, Privilege};
+
+pub use client::GuestClient;
+pub use execution::{Execution, ExecutionInput, Input};
+pub use guest_proto::{LeafKind, Offsets};
+pub use leaf::NoLeaves;
+
+/// One command to run. The host builds the whole environment; nothing is inherited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecRequest {
+    pub id: ExecId,
+    /// Never empty.
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub cwd: Option<String>,
+    /// `name`, `uid` or `uid:gid`.
+    pub user: String,
+    pub stdin: Stdin,
+    pub timeout: Option<Duration>,
+    pub privilege: Privilege,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stdin {
+    Null,
+    Piped,
+}
+
+/// What an exec tells, in this order: `Started`, output as it happens, one `Ended`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecEvent {
+    Started,
+    Output { stream: OutputStream, offset: u64, data: Bytes },
+    Ended(ExecEnd),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecEnd {
+    pub outcome: Outcome,
+    /// Why it could not be started, or why the outcome is what it is.
+    pub error: Option<String>,
+    pub duration: Duration,
+}
+
+/// Every exec ends with exactly one of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Exited(i32),
+    Signaled(i32),
+    TimedOut,
+    Canceled,
+    OomKilled,
+    /// Nobody can know: the sandbox died, or the guest forgot.
+    Lost,
+}
+
+/// An exec that the guest knows: running, or ended and not yet collected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownExec {
+    pub id: ExecId,
+    pub running: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// The sandbox is gone or going.
+    #[error("the guest is not reachable")]
+    Unreachable(#[source] std::io::Error),
+    #[error("the guest did not answer within {} s", after.as_secs())]
+    TimedOut { after: Duration },
+    #[error("the guest speaks no protocol version from {oldest} to {newest}")]
+    Version { oldest: u16, newest: u16 },
+    #[error("the guest broke the protocol: {0}")]
+    Protocol(String),
+    #[error("the guest refused: {reason}")]
+    Refused { reason: String },
+    /// The exec was not begun.
+    #[error("there is no cgroup for the exec")]
+    Leaf(#[source] std::io::Error),
+    #[error("the guest of runtime {runtime} cannot {what}")]
+    Unsupported { runtime: &'static str, what: &'static str },
+}
+
+/// # Behavior
+/// - Operations run side by side.
+/// - Dropping an [`Execution`] does not end the command: it goes on, and blocks once its output
+///   window is full, until somebody attaches again.
+#[async_trait]
+pub trait Guest: Send + Sync {
+    /// A round trip to the guest's own loop.
+    async fn ping(&self) -> Result<(), GuestError>;
+
+    /// Starts a command. A command that cannot be started is no error here: it ends as exited 127
+    /// or 126 with `error` set.
+    async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError>;
+
+    /// Joins a known exec; its output from the offsets on follows, byte for byte. What an earlier
+    /// watcher has acknowledged is gone: then it starts later, and the first offset says where.
+    /// Whoever watched before is cut off, as `Lost`.
+    async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError>;
+
+    /// Signals the first process of an exec.
+    async fn signal(&self, id: &ExecId, signal: i32) -> Result<(), GuestError>;
+
+    /// Kills the whole tree of an exec; it ends as `Canceled`.
+    async fn cancel(&self, id: &ExecId) -> Result<(), GuestError>;
+
+    async fn execs(&self) -> Result<Vec<KnownExec>, GuestError>;
+
+    /// Ends every process of the sandbox, and the guest with them: SIGTERM, `grace`, SIGKILL.
+    async fn terminate(&self, grace: Duration) -> Result<(), GuestError>;
+}
+
+/// Where an exec's processes are kept together: a cgroup leaf. Dropping it gives it back. Background
+/// processes of the exec may still be in it then: a pool gives it out again only when it is empty.
+pub trait Leaf: Send + Sync {
+    fn kind(&self) -> LeafKind;
+
+    /// Unique among the leaves of the sandbox that are in use; survives a restart of the daemon.
+    fn name(&self) -> &str;
+
+    /// The descriptors that go with [`LeafKind`], in its order.
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// How often the kernel killed in this leaf for want of memory since it was acquired.
+    fn oom_kills(&self) -> u64;
+}
+
+/// Gives out leaves; implemented by a runtime over its cgroups.
+pub trait LeafPool: Send + Sync {
+    fn acquire(self: Arc<Self>) -> std::io::Result<Box<dyn Leaf>>;
+
+    /// The leaf of this name, in use by an exec that an earlier daemon started.
+    fn adopt(self: Arc<Self>, name: &str) -> std::io::Result<Box<dyn Leaf>>;
+}

@@ -1,0 +1,329 @@
+//! The [`Guest`] of every local runtime: the guest protocol over the socket in the sandbox's home.
+//!
+//! One connection per operation, and nothing between: a request is one connect and one send, its
+//! answer one wake-up. There is no task and no pool behind it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use guest_proto::{
+    Exec, FRAME_MAX, FrameReader, FromGuest, ListedExec, OLDEST_VERSION, Op, PREFACE_LEN,
+    STDIN_WINDOW, StdinMode, VERSION, encode, preface, read_preface,
+};
+use rustix::net::SocketAddrUnix;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::execution::{Accepted, GuestExecution};
+use super::leaf::{Dispatch, HeldLeaves};
+use super::link::{Link, READ_LEN};
+use super::{ExecRequest, Execution, Guest, GuestError, KnownExec, Leaf, LeafPool, Offsets, Stdin};
+use crate::home::GUEST_SOCKET;
+use crate::limits;
+use crate::sandbox::{ExecId, Privilege};
+
+/// One per sandbox and daemon: it knows which leaves are in use (see `leaf`).
+pub struct GuestClient {
+    /// `/proc/self/fd/<home>/guest.sock`, because the real path may be longer than a socket
+    /// address; valid as long as `home` is open.
+    address: SocketAddrUnix,
+    _home: OwnedFd,
+    pool: Arc<dyn LeafPool>,
+    leaves: Arc<HeldLeaves>,
+    /// The newest version that the guest has not refused.
+    version: AtomicU16,
+}
+
+/// A request under way: the connection, and what has arrived on it.
+struct Exchange {
+    link: Link,
+    reader: FrameReader,
+    buffer: Box<[u8]>,
+}
+
+impl GuestClient {
+    /// `home` is the directory in which the guest's socket is; it need not be connectable yet.
+    pub fn new(home: OwnedFd, pool: Arc<dyn LeafPool>) -> io::Result<Self> {
+        let path = format!("/proc/self/fd/{}/{GUEST_SOCKET}", home.as_raw_fd());
+        Ok(Self {
+            address: SocketAddrUnix::new(path)?,
+            _home: home,
+            pool,
+            leaves: Arc::default(),
+            version: AtomicU16::new(VERSION),
+        })
+    }
+
+    /// Sends a request and waits for the first message of the answer, in a version both speak.
+    async fn request(
+        &self,
+        op: &Op,
+        dispatch: Option<&Dispatch>,
+        patience: Duration,
+    ) -> Result<(Exchange, FromGuest), GuestError> {
+        let deadline = Instant::now() + patience;
+        let newest = self.version.load(Ordering::Relaxed);
+        for version in (OLDEST_VERSION..=newest).rev() {
+            let attempt = self.attempt(version, op, dispatch, deadline);
+            let answer = timeout_at(deadline, attempt)
+                .await
+                .map_err(|_| GuestError::TimedOut { after: patience })??;
+            if let Some(answer) = answer {
+                self.version.store(version, Ordering::Relaxed);
+                return Ok(answer);
+            }
+        }
+        Err(GuestError::Version { oldest: OLDEST_VERSION, newest })
+    }
+
+    /// `None` if the guest does not speak this version.
+    async fn attempt(
+        &self,
+        version: u16,
+        op: &Op,
+        dispatch: Option<&Dispatch>,
+        deadline: Instant,
+    ) -> Result<Option<(Exchange, FromGuest)>, GuestError> {
+        let mut request = preface(version).to_vec();
+        encode(op, &mut request);
+        let descriptors = dispatch.map(|dispatch| dispatch.leaf.fds()).unwrap_or_default();
+        let link = loop {
+            let link = Link::open(&self.address, &request, &descriptors).await;
+            match link.map_err(GuestError::Unreachable)? {
+                Some(link) => break link,
+                None if Instant::now() < deadline => sleep(limits::GUEST_QUEUE_PAUSE).await,
+                None => return Err(GuestError::TimedOut { after: limits::GUEST_ANSWER }),
+            }
+        };
+        if let Some(dispatch) = dispatch {
+            dispatch.sent();
+        }
+        let buffer = vec![0; READ_LEN].into_boxed_slice();
+        let mut exchange = Exchange { link, reader: FrameReader::new(), buffer };
+        match exchange.greeting().await? {
+            0 => Ok(None),
+            answered if answered == version => {
+                let message = exchange.message().await?;
+                Ok(Some((exchange, message)))
+            }
+            answered => Err(GuestError::Protocol(format!(
+                "it was asked for version {version} and answered in {answered}"
+            ))),
+        }
+    }
+
+    /// A request that is answered by one message.
+    async fn ask(&self, op: &Op) -> Result<FromGuest, GuestError> {
+        let (_, answer) = self.request(op, None, limits::GUEST_ANSWER).await?;
+        Ok(answer)
+    }
+
+    async fn ask_for_done(&self, op: &Op) -> Result<(), GuestError> {
+        match self.ask(op).await? {
+            FromGuest::Done => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<ListedExec>, GuestError> {
+        match self.ask(&Op::List).await? {
+            FromGuest::Execs(execs) => Ok(execs),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// An earlier daemon started this exec: takes over its leaf. Without one its end is told all
+    /// the same, only nobody can say whether it ran out of memory.
+    async fn adopt_leaf(&self, id: &ExecId) -> Result<(), GuestError> {
+        let listed = self.list().await?;
+        let Some(exec) = listed.into_iter().find(|exec| exec.exec_id == id.as_str()) else {
+            return Err(GuestError::Refused { reason: format!("there is no exec {id}") });
+        };
+        match self.pool.clone().adopt(&exec.leaf_name) {
+            Ok(leaf) => self.leaves.hold(id, leaf.into()),
+            Err(error) => {
+                tracing::warn!(%id, leaf = exec.leaf_name, %error, "cannot adopt the leaf");
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an execution of an exchange whose first message says that there is one.
+    fn execution(
+        &self,
+        id: ExecId,
+        stdin: Stdin,
+        from: Offsets,
+        (exchange, answer): (Exchange, FromGuest),
+    ) -> Result<Execution, GuestError> {
+        let Exchange { link, reader, buffer } = exchange;
+        let early_end = match answer {
+            FromGuest::Started { pid: _, stdin_offset } => {
+                if stdin == Stdin::Piped {
+                    link.open_stdin(stdin_offset, stdin_offset.max(STDIN_WINDOW as u64));
+                }
+                None
+            }
+            FromGuest::Ended(end) => Some(end),
+            other => return Err(unexpected(other)),
+        };
+        let leaves = self.leaves.clone();
+        Ok(Execution::over(GuestExecution::new(Accepted {
+            id,
+            link,
+            reader,
+            buffer,
+            leaves,
+            from,
+            early_end,
+        })))
+    }
+}
+
+impl Exchange {
+    async fn receive(&mut self) -> Result<(), GuestError> {
+        match self.link.receive(&mut self.reader, &mut self.buffer).await {
+            Ok(0) => Err(GuestError::Unreachable(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(()),
+            Err(error) => Err(GuestError::Unreachable(error)),
+        }
+    }
+
+    /// The version in which the guest answers; 0 is none.
+    async fn greeting(&mut self) -> Result<u16, GuestError> {
+        loop {
+            if let Some(bytes) = self.reader.take_raw::<PREFACE_LEN>() {
+                return read_preface(bytes).map_err(protocol);
+            }
+            self.receive().await?;
+        }
+    }
+
+    async fn message(&mut self) -> Result<FromGuest, GuestError> {
+        loop {
+            if let Some(message) = self.reader.next_message().map_err(protocol)? {
+                return Ok(message);
+            }
+            self.receive().await?;
+        }
+    }
+}
+
+fn protocol(error: guest_proto::DecodeError) -> GuestError {
+    GuestError::Protocol(error.to_string())
+}
+
+fn unexpected(answer: FromGuest) -> GuestError {
+    match answer {
+        FromGuest::Refused { reason } => GuestError::Refused { reason },
+        FromGuest::Pong
+        | FromGuest::Done
+        | FromGuest::Execs(_)
+        | FromGuest::Started { .. }
+        | FromGuest::Stdout { .. }
+        | FromGuest::Stderr { .. }
+        | FromGuest::StdinWanted { .. }
+        | FromGuest::Ended(_) => GuestError::Protocol("an answer to another question".to_owned()),
+    }
+}
+
+#[async_trait]
+impl Guest for GuestClient {
+    async fn ping(&self) -> Result<(), GuestError> {
+        match self.ask(&Op::Ping).await? {
+            FromGuest::Pong => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError> {
+        let (id, stdin) = (request.id.clone(), request.stdin);
+        let leaf: Arc<dyn Leaf> = self.pool.clone().acquire().map_err(GuestError::Leaf)?.into();
+        let exec = wire_request(request, &*leaf);
+        if strings_len(&exec) > FRAME_MAX / 2 {
+            return Err(GuestError::Refused { reason: "the command is too long".to_owned() });
+        }
+        let dispatch = Dispatch::new(self.leaves.clone(), id.clone(), leaf);
+        let answer = self.request(&Op::Exec(exec), Some(&dispatch), limits::GUEST_ANSWER).await;
+        drop(dispatch);
+        let execution =
+            answer.and_then(|answer| self.execution(id.clone(), stdin, Offsets::default(), answer));
+        if let Err(GuestError::Refused { .. } | GuestError::Version { .. }) = &execution {
+            self.leaves.give_back(&id);
+        }
+        execution
+    }
+
+    async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {
+        if !self.leaves.holds(id) {
+            self.adopt_leaf(id).await?;
+        }
+        let op = Op::Attach { exec_id: id.to_string(), from };
+        let answer = self.request(&op, None, limits::GUEST_ANSWER).await?;
+        self.execution(id.clone(), Stdin::Piped, from, answer)
+    }
+
+    async fn signal(&self, id: &ExecId, signal: i32) -> Result<(), GuestError> {
+        self.ask_for_done(&Op::Signal { exec_id: id.to_string(), signal }).await
+    }
+
+    async fn cancel(&self, id: &ExecId) -> Result<(), GuestError> {
+        self.ask_for_done(&Op::Cancel { exec_id: id.to_string() }).await
+    }
+
+    async fn execs(&self) -> Result<Vec<KnownExec>, GuestError> {
+        let known = self.list().await?.into_iter().filter_map(|exec| {
+            // An id that is not ours was not given by a sandkeep; there is nothing to do with it.
+            Some(KnownExec { id: exec.exec_id.parse().ok()?, running: exec.running })
+        });
+        Ok(known.collect())
+    }
+
+    async fn terminate(&self, grace: Duration) -> Result<(), GuestError> {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let patience = grace.saturating_add(limits::GUEST_ANSWER);
+        let op = Op::Terminate { grace_ms };
+        match self.request(&op, None, patience).await {
+            Ok((_, FromGuest::Done)) => Ok(()),
+            Ok((_, other)) => Err(unexpected(other)),
+            // It answers as its last act, and may be killed before: then all is over as well.
+            Err(GuestError::Unreachable(error)) if is_cut(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The connection stood and ended: the guest is gone.
+fn is_cut(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+}
+
+fn wire_request(request: ExecRequest, leaf: &dyn Leaf) -> Exec {
+    Exec {
+        exec_id: request.id.to_string(),
+        argv: request.argv,
+        env: request.env,
+        cwd: request.cwd,
+        user: request.user,
+        stdin: match request.stdin {
+            Stdin::Null => StdinMode::Null,
+            Stdin::Piped => StdinMode::Piped,
+        },
+        timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        privilege: match request.privilege {
+            Privilege::None => guest_proto::Privilege::None,
+            Privilege::Root => guest_proto::Privilege::Root,
+        },
+        leaf: leaf.kind(),
+        leaf_name: leaf.name().to_owned(),
+    }
+}
+
+fn strings_len(exec: &Exec) -> usize {
+    let argv: usize = exec.argv.iter().map(String::len).sum();
+    let env: usize = exec.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+    argv + env + exec.cwd.as_ref().map_or(0, String::len) + exec.user.len()
+}

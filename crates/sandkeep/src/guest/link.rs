@@ -1,0 +1,222 @@
+//! A connection to the guest: one operation. Both halves of an exec share it, so what is written is
+//! collected under a lock and sent as far as the socket takes it; whoever waits next sends the rest.
+//! No task of its own, and no message is ever cut by a dropped future.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use guest_proto::{FrameReader, LEAF_FDS_MAX, ToGuest, encode};
+use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+
+/// How much one read takes in.
+pub(super) const READ_LEN: usize = 16 * 1024;
+
+pub(super) struct Link {
+    stream: UnixStream,
+    state: Mutex<State>,
+    /// More stdin is wanted, or none ever again.
+    stdin_changed: Notify,
+    /// Somebody stopped waiting before all was sent.
+    unsent_left: Notify,
+}
+
+struct State {
+    out: Vec<u8>,
+    sent: usize,
+    stdin: StdinState,
+}
+
+/// Offsets count from the start of stdin.
+#[derive(Clone, Copy)]
+enum StdinState {
+    Open { sent: u64, up_to: u64 },
+    Closed,
+}
+
+impl Link {
+    /// Connects and sends `request` with the descriptors, in one call each. `None` if too many
+    /// others are waiting to be accepted: try again.
+    pub async fn open(
+        address: &SocketAddrUnix,
+        request: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Option<Self>> {
+        let flags = net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK;
+        let socket =
+            net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, flags, None)?;
+        match net::connect(&socket, address) {
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            result => result?,
+        }
+        // Sent before the reactor knows the socket: most requests fit at once.
+        let sent = send_first(&socket, request, descriptors)?;
+        let stream = UnixStream::from_std(socket.into())?;
+        let state = State { out: request[sent..].to_vec(), sent: 0, stdin: StdinState::Closed };
+        let link = Self {
+            stream,
+            state: Mutex::new(state),
+            stdin_changed: Notify::new(),
+            unsent_left: Notify::new(),
+        };
+        link.flush().await?;
+        Ok(Some(link))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for bytes and feeds them to the reader; sends on the way what waits to be sent.
+    /// `Ok(0)` is the end. Cancel-safe.
+    pub async fn receive(&self, reader: &mut FrameReader, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let interest = match self.state().has_unsent() {
+                true => Interest::READABLE | Interest::WRITABLE,
+                false => Interest::READABLE,
+            };
+            let ready = tokio::select! {
+                biased;
+                ready = self.stream.ready(interest) => ready?,
+                () = self.unsent_left.notified() => continue,
+            };
+            if ready.is_writable() {
+                let _ = self.stream.try_io(Interest::WRITABLE, || self.state().send(&self.stream));
+            }
+            match self.stream.try_read(buffer) {
+                Ok(count) => {
+                    reader.feed(&buffer[..count]);
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Adds a message and sends it if the socket has room now; else the next wait does.
+    pub fn say(&self, message: &ToGuest) {
+        let mut state = self.state();
+        encode(message, &mut state.out);
+        // A broken connection is noticed, and told, where it is read.
+        let _ = state.send(&self.stream);
+    }
+
+    /// Waits until all is sent.
+    async fn flush(&self) -> io::Result<()> {
+        let leaving = Leaving(self);
+        let mut result = self.state().send(&self.stream);
+        while result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.stream.writable().await?;
+            result = self.stream.try_io(Interest::WRITABLE, || self.state().send(&self.stream));
+        }
+        drop(leaving);
+        result
+    }
+
+    /// Stdin is a pipe of which the guest has `offset` bytes and wants some up to `up_to`.
+    pub fn open_stdin(&self, offset: u64, up_to: u64) {
+        self.state().stdin = StdinState::Open { sent: offset, up_to };
+    }
+
+    /// The guest wants stdin up to this offset.
+    pub fn want_stdin(&self, wanted: u64) {
+        if let StdinState::Open { up_to, .. } = &mut self.state().stdin {
+            *up_to = wanted.max(*up_to);
+        }
+        self.stdin_changed.notify_waiters();
+    }
+
+    /// No more stdin: its end was said, or the exec is over.
+    pub fn close_stdin(&self) {
+        self.state().stdin = StdinState::Closed;
+        self.stdin_changed.notify_waiters();
+    }
+
+    /// Sends as much stdin as the guest wants, at least one byte; returns how much.
+    pub async fn write_stdin(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let changed = self.stdin_changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let count = self.state().add_stdin(bytes)?;
+            if count > 0 {
+                self.flush().await?;
+                return Ok(count);
+            }
+            changed.await;
+        }
+    }
+
+    /// Says the end of stdin, once.
+    pub async fn end_stdin(&self) -> io::Result<()> {
+        {
+            let mut state = self.state();
+            if let StdinState::Closed = state.stdin {
+                return Ok(());
+            }
+            encode(&ToGuest::StdinEof, &mut state.out);
+        }
+        self.close_stdin();
+        self.flush().await
+    }
+}
+
+impl State {
+    fn has_unsent(&self) -> bool {
+        self.sent < self.out.len()
+    }
+
+    /// Sends what the socket takes; `WouldBlock` if that is not all.
+    fn send(&mut self, stream: &UnixStream) -> io::Result<()> {
+        while self.has_unsent() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            self.sent += net::send(stream, &self.out[self.sent..], flags)?;
+        }
+        self.out.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    fn add_stdin(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let StdinState::Open { sent, up_to } = &mut self.stdin else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let wanted = usize::try_from(up_to.saturating_sub(*sent)).unwrap_or(usize::MAX);
+        let count = bytes.len().min(wanted).min(guest_proto::STDIN_WINDOW);
+        if count > 0 {
+            *sent += count as u64;
+            encode(&ToGuest::Stdin(bytes[..count].to_vec()), &mut self.out);
+        }
+        Ok(count)
+    }
+}
+
+/// Wakes whoever reads, to send the rest, when a writer's future is dropped before it was done.
+struct Leaving<'a>(&'a Link);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if self.0.state().has_unsent() {
+            self.0.unsent_left.notify_one();
+        }
+    }
+}
+
+fn send_first(
+    socket: &OwnedFd,
+    request: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LEAF_FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a leaf has too many descriptors"));
+    }
+    Ok(net::sendmsg(socket, &[IoSlice::new(request)], &mut control, SendFlags::NOSIGNAL)?)
+}

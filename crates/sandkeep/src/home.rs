@@ -1,0 +1,43 @@
+//! The data directory, and in it one directory per sandbox that the sandbox cannot see.
+//!
+//! ```text
+//! <data>/                    0700, locked by the one daemon that uses it
+//!   lock                     flock; holds the daemon's pid
+//!   instance                 this directory's own random id
+//!   registry.sqlite3         the state store
+//!   sandboxes/<id>/          one home per sandbox
+//!     meta.json              0600: whose it is and what it is, synced before launch
+//!     guest.sock             where the guest listens
+//!   quarantine/<name>        homes that could not be read; nothing deletes them
+//!   storage/…                the storage's own
+//!   host/{etc,empty}         the shared parts of the `host` template
+//! ```
+//!
+//! `meta.json` is what makes the registry replaceable: without a row, a `ready` sandbox is adopted
+//! from it, a `creating` or `destroying` one is removed.
+//!
+//! Everything here blocks; the broker calls it from threads that may.
+
+mod data_dir;
+mod file;
+mod meta;
+mod sandbox_home;
+mod survey;
+
+pub use data_dir::{DataDir, Instance};
+pub use meta::{Meta, Phase, Unreadable};
+pub use sandbox_home::{Home, HomeState};
+pub use survey::{Survey, SurveyedHome, survey};
+
+/// The registry, in the data directory.
+pub const REGISTRY: &str = "registry.sqlite3";
+/// Where the guest listens, in the sandbox's home.
+pub const GUEST_SOCKET: &str = "guest.sock";
+
+const LOCK: &str = "lock";
+const INSTANCE: &str = "instance";
+const SANDBOXES: &str = "sandboxes";
+const QUARANTINE: &str = "quarantine";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! `meta.json`: all that is needed to adopt a sandbox without its registry row.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::runtime::Labels;
+use crate::sandbox::{Owner, SandboxId, Spec};
+
+/// The version of the file's layout; a later one is not ours to judge.
+const VERSION: u32 = 1;
+
+/// How far the sandbox has come, as far as its files go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Half-made; nobody was promised it.
+    Creating,
+    /// Only a recorded destroy may remove it.
+    Ready,
+    /// Its destruction was asked for.
+    Destroying,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    version: u32,
+    pub id: SandboxId,
+    /// The data directory it was made in.
+    pub instance: String,
+    /// The boot of the host in which it last started.
+    pub boot_id: String,
+    pub created_at: jiff::Timestamp,
+    pub spec: Spec,
+    pub owner: Owner,
+    pub phase: Phase,
+    /// How many turns were sealed.
+    pub turn: u64,
+}
+
+/// Why a meta.json says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    #[error("meta.json cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("meta.json is no metadata of a sandbox: {0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error("meta.json has version {found}; this build knows {VERSION}")]
+    Version { found: u32 },
+    #[error("meta.json is of {found}")]
+    OtherSandbox { found: SandboxId },
+    #[error("meta.json is of the data directory {found}")]
+    OtherInstance { found: String },
+}
+
+impl Meta {
+    pub fn new(id: SandboxId, labels: Labels, spec: Spec, boot_id: String) -> Self {
+        Self {
+            version: VERSION,
+            id,
+            instance: labels.instance,
+            boot_id,
+            created_at: jiff::Timestamp::now(),
+            spec,
+            owner: labels.owner,
+            phase: Phase::Creating,
+            turn: 0,
+        }
+    }
+
+    /// What a runtime needs to know of whose it is.
+    pub fn labels(&self) -> Labels {
+        Labels { instance: self.instance.clone(), owner: self.owner.clone() }
+    }
+
+    pub(super) fn read(path: &Path, id: &SandboxId, instance: &str) -> Result<Self, Unreadable> {
+        let content = std::fs::read(path)?;
+        let meta: Self = serde_json::from_slice(&content)?;
+        if meta.version != VERSION {
+            return Err(Unreadable::Version { found: meta.version });
+        }
+        if meta.id != *id {
+            return Err(Unreadable::OtherSandbox { found: meta.id });
+        }
+        if meta.instance != instance {
+            return Err(Unreadable::OtherInstance { found: meta.instance });
+        }
+        Ok(meta)
+    }
+
+    pub(super) fn content(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("metadata holds only strings, numbers and maps of strings")
+    }
+}

@@ -1,0 +1,133 @@
+//! One sandbox's own directory.
+//!
+//! How durable `meta.json` is follows from who else knows. The end of the daemon takes nothing that
+//! was written, so every write survives that without a sync. After a power cut, when nothing runs any
+//! more, the row in the registry, durable before any side effect, says what there was, and a torn file
+//! is written anew from it. So the file must be on disk only for the day when the registry itself is
+//! lost:
+//!
+//! - `creating`: the content is synced before launch, beside the making of the volume, so that nothing
+//!   ever runs whose owner is known to the page cache alone;
+//! - `ready`: in place before anybody is told that the sandbox exists, and synced, name and all, right
+//!   after: the answer need not wait for a second copy of what the registry has just made durable;
+//! - `destroying`: never synced; its row is, and the file is about to go.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::meta::{Meta, Unreadable};
+use super::{SANDBOXES, file};
+use crate::sandbox::SandboxId;
+
+const META: &str = "meta.json";
+
+/// The directory of one sandbox; it may or may not exist.
+#[derive(Clone, Debug)]
+pub struct Home {
+    path: PathBuf,
+    id: SandboxId,
+    instance: String,
+}
+
+/// What a home says.
+#[derive(Debug)]
+pub enum HomeState {
+    Missing,
+    /// A create ended before its metadata was in place: nothing else was made.
+    Empty,
+    /// It holds something, but nothing we can read.
+    Unreadable(Unreadable),
+    Known(Box<Meta>),
+}
+
+impl Home {
+    /// The home of a sandbox in the data directory of an instance.
+    pub fn new(data: &Path, id: SandboxId, instance: String) -> Self {
+        Self { path: data.join(SANDBOXES).join(id.as_str()), id, instance }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the directory, if it is not there, and writes `meta`.
+    pub fn create(&self, meta: &Meta) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            Ok(()) | Err(_) => self.write(meta),
+        }
+    }
+
+    /// Replaces the metadata of an existing home.
+    pub fn write(&self, meta: &Meta) -> io::Result<()> {
+        debug_assert_eq!(meta.id, self.id, "a home holds its own sandbox's metadata");
+        file::replace(&self.path, META, &meta.content())
+    }
+
+    /// Puts the content of the metadata on disk.
+    pub fn sync_meta(&self) -> io::Result<()> {
+        file::sync(&self.path.join(META))
+    }
+
+    /// Puts all on disk that leads to the metadata: content, name, and the home's own name.
+    pub fn sync(&self) -> io::Result<()> {
+        self.sync_meta()?;
+        file::sync(&self.path)?;
+        self.path.parent().map_or(Ok(()), file::sync)
+    }
+
+    pub fn read(&self) -> HomeState {
+        match Meta::read(&self.path.join(META), &self.id, &self.instance) {
+            Ok(meta) => HomeState::Known(Box::new(meta)),
+            Err(Unreadable::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                self.without_meta()
+            }
+            Err(unreadable) => HomeState::Unreadable(unreadable),
+        }
+    }
+
+    /// Only a home that holds nothing at all was certainly never finished: somebody may have
+    /// removed the metadata of another by hand.
+    fn without_meta(&self) -> HomeState {
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return HomeState::Missing,
+            Err(error) => return HomeState::Unreadable(Unreadable::Io(error)),
+        };
+        let temporary = file::temporary(META);
+        for entry in entries {
+            match entry {
+                Ok(entry) if entry.file_name() == temporary.as_str() => {}
+                Ok(_) => {
+                    let missing = io::Error::new(io::ErrorKind::NotFound, "there is no meta.json");
+                    return HomeState::Unreadable(Unreadable::Io(missing));
+                }
+                Err(error) => return HomeState::Unreadable(Unreadable::Io(error)),
+            }
+        }
+        HomeState::Empty
+    }
+
+    /// Removes the directory and all in it. `Ok` if there is none.
+    pub fn remove(&self) -> io::Result<()> {
+        // The metadata goes last: a removal that a crash cuts short is still known as `destroying`.
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name() == META {
+                continue;
+            }
+            match entry.file_type()?.is_dir() {
+                true => fs::remove_dir_all(entry.path())?,
+                false => fs::remove_file(entry.path())?,
+            }
+        }
+        fs::remove_dir_all(&self.path)
+    }
+}

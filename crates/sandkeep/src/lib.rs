@@ -1,0 +1,23 @@
+//! Sandkeep: isolated computers for AI agents.
+//!
+//! Read it in the order of a request: [`api`] decodes and authenticates, [`broker`] admits and
+//! records the intent in the [`store`], the sandbox's supervisor has the [`storage`] make its volume
+//! and a [`runtime`] launch it through [`sys`], and [`guest`] carries out what is asked inside.
+//! [`sandbox`] is the pure core that all of them share.
+
+pub mod api;
+pub mod broker;
+pub mod cli;
+pub mod config;
+pub mod doctor;
+pub mod error;
+pub mod failpoint;
+pub mod guest;
+pub mod home;
+pub mod limits;
+pub mod runtime;
+pub mod sandbox;
+pub mod storage;
+pub mod store;
+pub mod sys;
+pub mod template;

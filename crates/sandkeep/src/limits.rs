@@ -1,0 +1,115 @@
+//! Every bound in one place: sizes, counts, waits. Units come last in the names of numbers;
+//! waits are `Duration`s.
+
+use std::time::Duration;
+
+/// The largest request body the API reads.
+pub const BODY_MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// How much stdin the CLI sends with an exec: what fits a body once it is base64.
+pub const EXEC_STDIN_MAX_BYTES: usize = 5 * 1024 * 1024;
+/// How much stdin `run` passes on at once.
+pub const RUN_STDIN_CHUNK_BYTES: usize = 64 * 1024;
+/// How long a client may take to send the body, and the headers, of a request.
+pub const BODY_READ: Duration = Duration::from_secs(60);
+pub const HEADERS_READ: Duration = Duration::from_secs(60);
+/// The most connections served at once; more wait in the listener's backlog.
+pub const CONNECTIONS_MAX: usize = 16_384;
+/// How long the CLI tries to reach the daemon.
+pub const CONNECT: Duration = Duration::from_secs(10);
+/// How long to wait after a connection could not be accepted for want of descriptors.
+pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// How much of each stream a blocking exec keeps from the start of the output …
+pub const OUTPUT_HEAD_MAX_BYTES: usize = 4 * 1024 * 1024;
+/// … and from its end; what lies between is counted and left out.
+pub const OUTPUT_TAIL_MAX_BYTES: usize = 1024 * 1024;
+
+/// How long the processes of a sandbox have between SIGTERM and SIGKILL on `stop`.
+pub const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// How long a guest may take to answer a request that needs no work.
+pub const GUEST_ANSWER: Duration = Duration::from_secs(10);
+
+/// How long to wait while others fill the guest's queue: the kernel does not tell when it has room.
+pub const GUEST_QUEUE_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long the launcher may take for one request.
+pub const LAUNCHER_ANSWER: Duration = Duration::from_secs(10);
+
+/// How long reconcile waits between two looks at the world.
+pub const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long requests may go on after the daemon was asked to stop.
+pub const SHUTDOWN_DRAIN: Duration = Duration::from_secs(5);
+
+/// The most sandboxes of one daemon: each has its own id range.
+pub const SANDBOXES_MAX: usize = 10_000;
+
+/// The most execs at once in one sandbox.
+pub const EXECS_PER_SANDBOX_MAX: usize = 1_000;
+
+/// Events of one exec, and chunks of its stdin, that may wait inside the daemon.
+pub const EXEC_EVENTS_MAX: usize = 16;
+
+pub const LABELS_MAX: usize = 64;
+pub const LABEL_MAX_BYTES: usize = 1024;
+pub const ENV_MAX: usize = 1024;
+/// One environment entry, name and value; the kernel takes at most 128 KiB for one string.
+pub const ENV_ENTRY_MAX_BYTES: usize = 64 * 1024;
+/// The environment of a sandbox, all entries together: an exec adds its own to it.
+pub const ENV_TOTAL_MAX_BYTES: usize = 256 * 1024;
+/// All strings of one exec together; it must fit a frame of the guest protocol.
+pub const EXEC_STRINGS_MAX_BYTES: usize = 512 * 1024;
+
+pub const MEMORY_MIN_MB: u64 = 8;
+pub const MEMORY_DEFAULT_MB: u64 = 1024;
+pub const CPUS_MIN: f64 = 0.01;
+pub const CPUS_DEFAULT: f64 = 2.0;
+pub const PIDS_MIN: u64 = 4;
+pub const PIDS_MAX: u64 = 32_768;
+pub const PIDS_DEFAULT: u64 = 512;
+pub const DISK_MIN_MB: u64 = 1;
+/// A petabyte: beyond it a size in bytes comes near the end of its type.
+pub const DISK_MAX_MB: u64 = 1024 * 1024 * 1024;
+
+/// How many changes a store remembers for watchers; an older revision is `Compacted`.
+pub const STORE_CHANGES_MAX: usize = 16_384;
+/// The largest value the store takes.
+pub const STORE_VALUE_MAX_BYTES: usize = 1024 * 1024;
+/// Requests that may wait for the store's writer.
+pub const STORE_QUEUE_MAX: usize = 4_096;
+/// Changes that a watcher of the store reads, and that may wait for it, at once.
+pub const STORE_WATCH_BATCH_MAX: usize = 256;
+/// Reads of the store that run at once.
+pub const STORE_READERS_MAX: usize = 4;
+/// How much is written ahead before the store's file itself is brought up to date.
+pub const STORE_WRITE_AHEAD_MAX_BYTES: usize = 4 * 1024 * 1024;
+/// How long the store waits for a lock that another process holds on its file.
+pub const STORE_BUSY: Duration = Duration::from_secs(5);
+/// Lifecycle verbs that may wait for one sandbox's supervisor.
+pub const SUPERVISOR_QUEUE_MAX: usize = 32;
+
+/// How long the benchmark waits for an answer; then something is wrong.
+pub const BENCH_ANSWER: Duration = Duration::from_secs(60);
+/// The rest before every operation of a paced benchmark.
+pub const BENCH_PAUSE: Duration = Duration::from_millis(20);
+pub const BENCH_ROUNDS_MAX: i64 = 100_000;
+/// Rounds that run before those that count.
+pub const BENCH_WARMUP_ROUNDS: usize = 5;
+/// Yardsticks that take a good part of a second run in every so-manieth round only.
+pub const BENCH_SLOW_EVERY: usize = 10;
+
+/// How deep a volume's tree is looked into to measure it; every level holds a descriptor.
+pub const WALK_DEPTH_MAX: usize = 128;
+/// The pool image of `btrfs` storage: a quarter of the free space, within these bounds.
+pub const POOL_MIN_BYTES: u64 = 256 * 1024 * 1024;
+pub const POOL_MAX_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+/// After so many destroyed volumes `btrfs` storage looks for quota groups that outlived theirs.
+pub const QUOTA_SWEEP_EVERY: usize = 256;
+
+/// Sandboxes that reconcile deals with at once.
+pub const RECOVERIES_AT_ONCE: usize = 32;
+
+/// How long `doctor` waits before it looks again at something that seems to be nobody's.
+pub const DOCTOR_LOOK_AGAIN: Duration = Duration::from_millis(100);

@@ -1,0 +1,7 @@
+//! The `sandkeep` binary: daemon, launcher and CLI in one file. All of it is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    sandkeep::cli::main()
+}

@@ -1,0 +1,227 @@
+//! What the promises are tried with.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::Bench;
+use crate::guest::{
+    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Outcome, OutputStream, Stdin,
+};
+use crate::runtime::{Found, Plan, Runtime, RuntimeError};
+use crate::sandbox::{ExecId, Privilege, Resources, SandboxId};
+
+/// How a promise was broken.
+#[derive(Debug)]
+pub(super) struct Broken(pub String);
+
+impl From<RuntimeError> for Broken {
+    fn from(error: RuntimeError) -> Self {
+        Self(format!("the runtime failed: {error}"))
+    }
+}
+
+impl From<GuestError> for Broken {
+    fn from(error: GuestError) -> Self {
+        Self(format!("the guest failed: {error}"))
+    }
+}
+
+impl From<std::io::Error> for Broken {
+    fn from(error: std::io::Error) -> Self {
+        Self(format!("stdin failed: {error}"))
+    }
+}
+
+/// Says what was broken unless the condition holds.
+macro_rules! hold {
+    ($condition:expr, $($words:tt)+) => {
+        if !$condition {
+            return Err($crate::runtime::conformance::lab::Broken(format!($($words)+)));
+        }
+    };
+}
+pub(super) use hold;
+
+/// Says what was expected and what was found unless they are equal.
+pub(super) fn same<T: PartialEq + fmt::Debug>(
+    what: &str,
+    found: T,
+    expected: T,
+) -> Result<(), Broken> {
+    hold!(found == expected, "{what} is {found:?}, not {expected:?}");
+    Ok(())
+}
+
+/// Stands for "at once": a runtime that needs longer for this hangs.
+pub(super) const SOON: Duration = Duration::from_secs(10);
+
+pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Broken> {
+    let late = |_| Broken(format!("{what} did not happen within {} s", SOON.as_secs()));
+    tokio::time::timeout(SOON, future).await.map_err(late)
+}
+
+pub(super) fn modest() -> Resources {
+    Resources { memory_mb: 128, cpus: 1.0, pids: 64, disk_mb: None }
+}
+
+/// Makes sandboxes and forgets none of them.
+pub(super) struct Lab<'a> {
+    pub bench: &'a dyn Bench,
+    plans: Mutex<Vec<(Whose, Plan)>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Ours,
+    Neighbours,
+}
+
+impl<'a> Lab<'a> {
+    pub fn new(bench: &'a dyn Bench) -> Self {
+        Self { bench, plans: Mutex::default() }
+    }
+
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        self.bench.runtime()
+    }
+
+    fn remember(&self, whose: Whose, plan: &Plan) {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        plans.push((whose, plan.clone()));
+    }
+
+    pub async fn plan(&self, resources: Resources) -> Plan {
+        let plan = self.bench.plan(resources).await;
+        self.remember(Whose::Ours, &plan);
+        plan
+    }
+
+    /// A sandbox of another instance, running.
+    pub async fn neighbours(&self) -> Result<Plan, Broken> {
+        let plan = self.bench.neighbour_plan(modest()).await;
+        self.remember(Whose::Neighbours, &plan);
+        self.bench.neighbour().create(&plan).await?;
+        self.bench.neighbour().start(&plan).await?;
+        Ok(plan)
+    }
+
+    pub async fn created(&self) -> Result<Plan, Broken> {
+        let plan = self.plan(modest()).await;
+        self.runtime().create(&plan).await?;
+        Ok(plan)
+    }
+
+    pub async fn started(&self) -> Result<Plan, Broken> {
+        self.started_with(modest()).await
+    }
+
+    pub async fn started_with(&self, resources: Resources) -> Result<Plan, Broken> {
+        let plan = self.plan(resources).await;
+        self.runtime().create(&plan).await?;
+        self.runtime().start(&plan).await?;
+        Ok(plan)
+    }
+
+    /// The inside of a new running sandbox.
+    pub async fn guest(&self) -> Result<Arc<dyn Guest>, Broken> {
+        let plan = self.started().await?;
+        Ok(self.runtime().connect(&plan.id).await?)
+    }
+
+    pub async fn found(&self, id: &SandboxId) -> Result<Option<Found>, Broken> {
+        let all = self.runtime().list().await?;
+        Ok(all.into_iter().find(|found| found.id == *id))
+    }
+
+    /// Removes everything; that it can be removed is part of every promise.
+    pub async fn clean_up(&self) -> Result<(), Broken> {
+        let plans = std::mem::take(&mut *self.plans.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut cleaned = Ok(());
+        for (whose, plan) in plans {
+            let runtime = match whose {
+                Whose::Ours => self.bench.runtime(),
+                Whose::Neighbours => self.bench.neighbour(),
+            };
+            let destroyed = soon("destroy", runtime.destroy(&plan.id)).await;
+            cleaned = cleaned.and(destroyed.and_then(|result| Ok(result?)));
+            self.bench.discard(&plan).await;
+        }
+        cleaned
+    }
+}
+
+/// A command with nothing special about it.
+pub(super) fn command(argv: &[&str]) -> ExecRequest {
+    let env = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")];
+    ExecRequest {
+        id: ExecId::random(),
+        argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+        env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        cwd: None,
+        user: "user".to_owned(),
+        stdin: Stdin::Null,
+        timeout: None,
+        privilege: Privilege::None,
+    }
+}
+
+pub(super) fn script(text: &str) -> ExecRequest {
+    command(&["sh", "-c", text])
+}
+
+/// All that an exec said.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub stdout: String,
+    pub stderr: String,
+    pub end: ExecEnd,
+}
+
+impl Said {
+    pub fn outcome(&self) -> Outcome {
+        self.end.outcome.clone()
+    }
+}
+
+pub(super) async fn run(guest: &dyn Guest, request: ExecRequest) -> Result<Said, Broken> {
+    listen(guest.exec(request).await?).await
+}
+
+/// Listens to the end, and checks the grammar of events: started, output, one end, nothing.
+pub(super) async fn listen(mut execution: Execution) -> Result<Said, Broken> {
+    let first = soon("the first event", execution.next()).await?;
+    same("the first event", first, Some(ExecEvent::Started))?;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let end = loop {
+        match execution.next().await {
+            Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => {
+                stdout.extend(data);
+            }
+            Some(ExecEvent::Output { stream: OutputStream::Stderr, data, .. }) => {
+                stderr.extend(data);
+            }
+            Some(ExecEvent::Ended(end)) => break end,
+            Some(ExecEvent::Started) => return Err(Broken("it started twice".to_owned())),
+            None => return Err(Broken("the events end without an end".to_owned())),
+        }
+    };
+    same("what follows the end", execution.next().await, None)?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok(Said { stdout: text(stdout), stderr: text(stderr), end })
+}
+
+/// Listens until this much of stdout has come.
+pub(super) async fn hear(execution: &mut Execution, expected: &str) -> Result<(), Broken> {
+    let mut heard = Vec::new();
+    while heard.len() < expected.len() {
+        match soon("output", execution.next()).await? {
+            Some(ExecEvent::Started) => {}
+            Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => {
+                heard.extend(data);
+            }
+            other => return Err(Broken(format!("instead of output came {other:?}"))),
+        }
+    }
+    same("stdout", String::from_utf8_lossy(&heard).into_owned(), expected.to_owned())
+}

@@ -1,0 +1,138 @@
+//! create, start, stop, destroy, list, stats, connect.
+
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+
+use super::lab::{Broken, Lab, command, hold, run, same, soon};
+use crate::guest::Outcome;
+use crate::runtime::RuntimeError;
+use crate::sandbox::SandboxId;
+
+pub(super) async fn a_created_sandbox_is_listed_and_does_not_run(
+    lab: &Lab<'_>,
+) -> Result<(), Broken> {
+    let plan = lab.created().await?;
+    let found = lab.found(&plan.id).await?;
+    same("running", found.map(|found| found.running), Some(false))
+}
+
+pub(super) async fn create_may_be_repeated(lab: &Lab<'_>) -> Result<(), Broken> {
+    let plan = lab.created().await?;
+    lab.runtime().create(&plan).await?;
+    lab.runtime().start(&plan).await?;
+    let guest = lab.runtime().connect(&plan.id).await?;
+    same(
+        "the outcome of true",
+        run(&*guest, command(&["true"])).await?.outcome(),
+        Outcome::Exited(0),
+    )
+}
+
+pub(super) async fn a_started_sandbox_runs_and_answers(lab: &Lab<'_>) -> Result<(), Broken> {
+    let plan = lab.started().await?;
+    same("running", lab.found(&plan.id).await?.map(|found| found.running), Some(true))?;
+    let guest = lab.runtime().connect(&plan.id).await?;
+    soon("an answer to ping", guest.ping()).await??;
+    same("its execs", guest.execs().await?, Vec::new())
+}
+
+pub(super) async fn stop_ends_everything_and_may_be_repeated(lab: &Lab<'_>) -> Result<(), Broken> {
+    let plan = lab.started().await?;
+    for _ in 0..2 {
+        lab.runtime().stop(&plan.id, Duration::from_secs(1)).await?;
+        same("running", lab.found(&plan.id).await?.map(|found| found.running), Some(false))?;
+    }
+    // What never was does not run either.
+    Ok(lab.runtime().stop(&SandboxId::random(), Duration::ZERO).await?)
+}
+
+pub(super) async fn a_stopped_sandbox_starts_again(lab: &Lab<'_>) -> Result<(), Broken> {
+    let plan = lab.started().await?;
+    for _ in 0..3 {
+        lab.runtime().stop(&plan.id, Duration::from_secs(1)).await?;
+        lab.runtime().start(&plan).await?;
+        let guest = lab.runtime().connect(&plan.id).await?;
+        let said = run(&*guest, command(&["echo", "again"])).await?;
+        same("stdout", said.stdout.as_str(), "again\n")?;
+    }
+    Ok(())
+}
+
+pub(super) async fn destroy_leaves_nothing_and_may_be_repeated(
+    lab: &Lab<'_>,
+) -> Result<(), Broken> {
+    let plan = lab.started().await?;
+    for _ in 0..2 {
+        lab.runtime().destroy(&plan.id).await?;
+        hold!(lab.found(&plan.id).await?.is_none(), "a destroyed sandbox is still listed");
+        let inside = lab.runtime().connect(&plan.id).await;
+        hold!(inside.is_err(), "a destroyed sandbox still has a way inside");
+    }
+    Ok(lab.runtime().destroy(&SandboxId::random()).await?)
+}
+
+pub(super) async fn destroy_takes_what_is_half_made(lab: &Lab<'_>) -> Result<(), Broken> {
+    let created = lab.created().await?;
+    lab.runtime().destroy(&created.id).await?;
+    hold!(lab.found(&created.id).await?.is_none(), "a sandbox never started is still listed");
+    // A create that was cut short anywhere, the earliest place included.
+    let planned = lab.plan(super::lab::modest()).await;
+    let cut = lab.runtime();
+    let _ = tokio::time::timeout(Duration::ZERO, cut.create(&planned)).await;
+    lab.runtime().destroy(&planned.id).await?;
+    hold!(lab.found(&planned.id).await?.is_none(), "a sandbox half made is still listed");
+    Ok(())
+}
+
+pub(super) async fn only_a_running_sandbox_has_a_way_inside(lab: &Lab<'_>) -> Result<(), Broken> {
+    let plan = lab.created().await?;
+    match lab.runtime().connect(&plan.id).await.err() {
+        Some(RuntimeError::NotRunning { .. }) => {}
+        other => return Err(Broken(format!("connect before start answers {other:?}"))),
+    }
+    match lab.runtime().connect(&SandboxId::random()).await.err() {
+        Some(RuntimeError::NotFound { .. } | RuntimeError::NotRunning { .. }) => Ok(()),
+        other => Err(Broken(format!("connect to nothing answers {other:?}"))),
+    }
+}
+
+pub(super) async fn list_gives_back_the_full_labels(lab: &Lab<'_>) -> Result<(), Broken> {
+    for plan in [lab.created().await?, lab.started().await?] {
+        let found = lab.found(&plan.id).await?.map(|found| found.labels);
+        same("the labels", found, Some(plan.labels))?;
+    }
+    Ok(())
+}
+
+pub(super) async fn another_instance_is_not_listed(lab: &Lab<'_>) -> Result<(), Broken> {
+    let theirs = lab.neighbours().await?;
+    hold!(lab.found(&theirs.id).await?.is_none(), "another instance's sandbox is listed");
+    let listed = lab.bench.neighbour().list().await?;
+    hold!(listed.iter().any(|found| found.id == theirs.id), "its own instance does not list it");
+    Ok(())
+}
+
+pub(super) async fn twenty_at_once_do_not_disturb_each_other(lab: &Lab<'_>) -> Result<(), Broken> {
+    let lives = (0..20).map(|_| async {
+        let plan = lab.started().await?;
+        let guest = lab.runtime().connect(&plan.id).await?;
+        let said = run(&*guest, command(&["echo", plan.id.as_str()])).await?;
+        same("stdout", said.stdout, format!("{}\n", plan.id))?;
+        lab.runtime().destroy(&plan.id).await?;
+        hold!(lab.found(&plan.id).await?.is_none(), "a destroyed sandbox is still listed");
+        Ok(())
+    });
+    try_join_all(lives).await.map(|_| ())
+}
+
+pub(super) async fn stats_are_those_of_a_known_sandbox(lab: &Lab<'_>) -> Result<(), Broken> {
+    let plan = lab.started().await?;
+    let stats = lab.runtime().stats(&plan.id).await?;
+    if lab.runtime().capabilities().pids_limit {
+        hold!(stats.pids >= 1, "a running sandbox has no process: {stats:?}");
+    }
+    let unknown = lab.runtime().stats(&SandboxId::random()).await;
+    hold!(unknown.is_err(), "there are stats of a sandbox that never was: {unknown:?}");
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Whole trees of processes: only where commands are real processes.
+
+use std::time::Duration;
+
+use super::lab::{Broken, Lab, hear, listen, run, same, script, soon};
+use crate::guest::{ExecRequest, Guest, Outcome};
+
+/// Children, grandchildren, a child of a dead parent, and one in a session of its own.
+const TREE: &str = "sleep 100001 & (sleep 100002 & sleep 100003 &) ; \
+                    sh -c 'setsid sleep 100004 & exit' ; echo grown; sleep 100005";
+
+/// Counts what of the tree is left, through the sandbox's own /proc. The pattern does not match
+/// the shell that looks.
+const COUNT: &str = "n=0; for p in /proc/[0-9]*/cmdline; do \
+                     case $(tr '\\0' ' ' < $p 2>/dev/null) in 'sleep 10000'*) n=$((n+1)) ;; esac; \
+                     done; echo $n";
+
+async fn left(guest: &dyn Guest) -> Result<String, Broken> {
+    Ok(run(guest, script(COUNT)).await?.stdout.trim_end().to_owned())
+}
+
+/// The last of the tree may not have become what it is to be when the first says that it has grown.
+async fn all_live(guest: &dyn Guest) -> Result<(), Broken> {
+    soon("that all five live", async {
+        while left(guest).await? != "5" {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    })
+    .await?
+}
+
+pub(super) async fn timeout_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Broken> {
+    if !lab.runtime().capabilities().isolation {
+        return Ok(());
+    }
+    let guest = lab.guest().await?;
+    let timeout = Some(Duration::from_secs(3));
+    let mut execution = guest.exec(ExecRequest { timeout, ..script(TREE) }).await?;
+    hear(&mut execution, "grown\n").await?;
+    all_live(&*guest).await?;
+    let end = loop {
+        match soon("the timeout", execution.next()).await? {
+            Some(crate::guest::ExecEvent::Ended(end)) => break end,
+            Some(_) => {}
+            None => return Err(Broken("it ended without an end".to_owned())),
+        }
+    };
+    same("the outcome", end.outcome, Outcome::TimedOut)?;
+    same("the living after", left(&*guest).await?.as_str(), "0")
+}
+
+pub(super) async fn cancel_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Broken> {
+    if !lab.runtime().capabilities().isolation {
+        return Ok(());
+    }
+    let guest = lab.guest().await?;
+    let request = script(TREE);
+    let id = request.id.clone();
+    let mut execution = guest.exec(request).await?;
+    hear(&mut execution, "grown\n").await?;
+    all_live(&*guest).await?;
+    guest.cancel(&id).await?;
+    while soon("the end", execution.next()).await?.is_some() {}
+    same("the living after", left(&*guest).await?.as_str(), "0")
+}
+
+pub(super) async fn a_background_process_does_not_hold_the_exec(
+    lab: &Lab<'_>,
+) -> Result<(), Broken> {
+    if !lab.runtime().capabilities().isolation {
+        return Ok(());
+    }
+    let guest = lab.guest().await?;
+    // It keeps the pipes open; the exec ends with its first process all the same.
+    let execution = guest.exec(script("sleep 100001 & echo mother")).await?;
+    let said = soon("the end", listen(execution)).await??;
+    same("stdout", said.stdout.as_str(), "mother\n")?;
+    same("the outcome", said.outcome(), Outcome::Exited(0))?;
+    same("the living after", left(&*guest).await?.as_str(), "1")
+}

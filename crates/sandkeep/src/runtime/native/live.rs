@@ -1,0 +1,98 @@
+//! One running sandbox, as the native runtime sees it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::id_ranges::IdRanges;
+use crate::guest::{Guest, GuestClient};
+use crate::runtime::Death;
+use crate::sys::pidfd::{self, Exit};
+use crate::sys::reactor;
+
+/// A pipe of which sandboxes hold the reading end: when the daemon ends, however, they see the end
+/// of file and end too.
+pub struct Lifeline {
+    read: OwnedFd,
+    _write: OwnedFd,
+}
+
+impl Lifeline {
+    pub fn new() -> io::Result<Self> {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        Ok(Self { read, _write: write })
+    }
+}
+
+impl AsFd for Lifeline {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.read.as_fd()
+    }
+}
+
+/// A guest that runs. Its range of ids is given back when it is dead.
+pub struct Live {
+    pidfd: AsyncFd<OwnedFd>,
+    guest: Arc<GuestClient>,
+    id_base: u32,
+    id_ranges: Arc<Mutex<IdRanges>>,
+    death: OnceLock<Death>,
+}
+
+impl Live {
+    pub fn new(
+        pidfd: OwnedFd,
+        guest: GuestClient,
+        id_base: u32,
+        id_ranges: Arc<Mutex<IdRanges>>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            pidfd: reactor::watch(pidfd, Interest::READABLE)?,
+            guest: Arc::new(guest),
+            id_base,
+            id_ranges,
+            death: OnceLock::new(),
+        })
+    }
+
+    pub fn guest(&self) -> Arc<dyn Guest> {
+        Arc::clone(&self.guest) as Arc<dyn Guest>
+    }
+
+    pub fn kill(&self) -> io::Result<()> {
+        pidfd::kill(self.pidfd.get_ref())
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.death.get().is_some()
+    }
+
+    /// Why it died, if it has been seen to.
+    pub fn death(&self) -> Option<Death> {
+        self.death.get().cloned()
+    }
+
+    /// Waits until every process of the sandbox is gone: the kernel ends a pid namespace before its
+    /// first process is.
+    pub async fn died(&self) -> Death {
+        // An error means that the reactor is gone, and the daemon with it.
+        let _ = self.pidfd.readable().await;
+        self.death
+            .get_or_init(|| {
+                let mut ranges = self.id_ranges.lock().unwrap_or_else(PoisonError::into_inner);
+                ranges.give_back(self.id_base);
+                Death { reason: reason(pidfd::exit(self.pidfd.get_ref())) }
+            })
+            .clone()
+    }
+}
+
+fn reason(exit: Exit) -> String {
+    match exit {
+        Exit::Code(0) => "the guest ended as asked".to_owned(),
+        other => format!("the guest {other}"),
+    }
+}

@@ -1,0 +1,341 @@
+//! What a sandbox shall be: valid by construction. A `SpecDraft` is what a caller wrote; only
+//! `SpecDraft::check` makes a `Spec`, and it names the field that is wrong.
+//!
+//! Environment values are secrets: they are stored with the sandbox (0600) and handed to its
+//! commands, and nothing else shows them, `Debug` included.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+
+/// The template of a sandbox that names none.
+pub const DEFAULT_TEMPLATE: &str = "host";
+/// The runtime of a sandbox that names none.
+pub const DEFAULT_RUNTIME: &str = "native";
+
+/// How much power the workload has over its own sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Privilege {
+    /// No capabilities and no_new_privs: the default on the `host` template.
+    #[default]
+    None,
+    /// The capabilities that package managers and `sudo` need, inside the user namespace only.
+    Root,
+}
+
+/// Limits of one sandbox.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    pub memory_mb: u64,
+    pub cpus: f64,
+    pub pids: u64,
+    /// Needs a storage with the capability `disk_quota`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u64>,
+}
+
+/// A checked spec. It never changes.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    template: String,
+    runtime: String,
+    labels: BTreeMap<String, String>,
+    env: BTreeMap<String, String>,
+    resources: Resources,
+    privilege: Privilege,
+}
+
+impl Spec {
+    pub fn template(&self) -> &str {
+        &self.template
+    }
+
+    pub fn runtime(&self) -> &str {
+        &self.runtime
+    }
+
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        &self.labels
+    }
+
+    pub fn env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    pub fn resources(&self) -> &Resources {
+        &self.resources
+    }
+
+    pub fn privilege(&self) -> Privilege {
+        self.privilege
+    }
+}
+
+impl fmt::Debug for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spec")
+            .field("template", &self.template)
+            .field("runtime", &self.runtime)
+            .field("labels", &self.labels)
+            .field("env", &NamesOnly(&self.env))
+            .field("resources", &self.resources)
+            .field("privilege", &self.privilege)
+            .finish()
+    }
+}
+
+/// What a caller asks for; everything is optional.
+#[derive(Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpecDraft {
+    pub template: Option<String>,
+    pub runtime: Option<String>,
+    pub labels: Option<BTreeMap<String, String>>,
+    pub env: Option<BTreeMap<String, String>>,
+    pub resources: Option<ResourcesDraft>,
+    pub privilege: Option<Privilege>,
+}
+
+impl fmt::Debug for SpecDraft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpecDraft")
+            .field("template", &self.template)
+            .field("runtime", &self.runtime)
+            .field("labels", &self.labels)
+            .field("env", &self.env.as_ref().map(NamesOnly))
+            .field("resources", &self.resources)
+            .field("privilege", &self.privilege)
+            .finish()
+    }
+}
+
+/// The resources a caller asks for; what is missing gets the default.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResourcesDraft {
+    pub memory_mb: Option<u64>,
+    pub cpus: Option<f64>,
+    pub pids: Option<u64>,
+    pub disk_mb: Option<u64>,
+}
+
+/// What this machine has: a sandbox cannot be promised more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostLimits {
+    pub memory_mb: u64,
+    pub cpus: f64,
+}
+
+/// A draft that is wrong in one field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidSpec {
+    /// As the caller writes it: `resources.memory_mb`.
+    pub field: &'static str,
+    pub problem: String,
+}
+
+impl SpecDraft {
+    /// Fills in the defaults and checks every bound. Whether the template and the runtime exist is
+    /// the broker's to know.
+    pub fn check(&self, host: &HostLimits) -> Result<Spec, InvalidSpec> {
+        let labels = self.labels.clone().unwrap_or_default();
+        check_labels(&labels)?;
+        let env = self.env.clone().unwrap_or_default();
+        check_env(&env)?;
+        let resources = self.resources.clone().unwrap_or_default().check(host)?;
+        let or = |name: &Option<String>, default: &str| {
+            name.clone().unwrap_or_else(|| default.to_owned())
+        };
+        Ok(Spec {
+            template: or(&self.template, DEFAULT_TEMPLATE),
+            runtime: or(&self.runtime, DEFAULT_RUNTIME),
+            labels,
+            env,
+            resources,
+            privilege: self.privilege.unwrap_or_default(),
+        })
+    }
+}
+
+impl ResourcesDraft {
+    fn check(&self, host: &HostLimits) -> Result<Resources, InvalidSpec> {
+        let memory_mb = self.memory_mb.unwrap_or(limits::MEMORY_DEFAULT_MB.min(host.memory_mb));
+        within(
+            "resources.memory_mb",
+            memory_mb,
+            limits::MEMORY_MIN_MB..=host.memory_mb,
+            "this machine has",
+        )?;
+        let cpus = self.cpus.unwrap_or(limits::CPUS_DEFAULT.min(host.cpus));
+        // Written so that NaN, which compares with nothing, is refused too.
+        if !(cpus >= limits::CPUS_MIN && cpus <= host.cpus) {
+            let problem = format!(
+                "{cpus} is not between {} and the {} this machine has",
+                limits::CPUS_MIN,
+                host.cpus
+            );
+            return Err(InvalidSpec { field: "resources.cpus", problem });
+        }
+        let pids = self.pids.unwrap_or(limits::PIDS_DEFAULT);
+        within("resources.pids", pids, limits::PIDS_MIN..=limits::PIDS_MAX, "allowed at most")?;
+        if let Some(disk_mb) = self.disk_mb {
+            let range = limits::DISK_MIN_MB..=limits::DISK_MAX_MB;
+            within("resources.disk_mb", disk_mb, range, "allowed at most")?;
+        }
+        Ok(Resources { memory_mb, cpus, pids, disk_mb: self.disk_mb })
+    }
+}
+
+fn within(
+    field: &'static str,
+    value: u64,
+    range: std::ops::RangeInclusive<u64>,
+    whose: &str,
+) -> Result<(), InvalidSpec> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let problem =
+        format!("{value} is not between {} and the {} {whose}", range.start(), range.end());
+    Err(InvalidSpec { field, problem })
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
+    let wrong = |problem| Err(InvalidSpec { field: "labels", problem });
+    if labels.len() > limits::LABELS_MAX {
+        return wrong(format!("{} are more than {}", labels.len(), limits::LABELS_MAX));
+    }
+    for (name, value) in labels {
+        if name.is_empty() {
+            return wrong("a name is empty".to_owned());
+        }
+        if name.len() + value.len() > limits::LABEL_MAX_BYTES {
+            let max = limits::LABEL_MAX_BYTES;
+            return wrong(format!("a name and its value together are over {max} bytes"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the names, and the sizes, of environment entries. It never repeats a value.
+pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
+    let wrong = |problem| Err(InvalidSpec { field: "env", problem });
+    if env.len() > limits::ENV_MAX {
+        return wrong(format!("{} are more than {}", env.len(), limits::ENV_MAX));
+    }
+    for (name, value) in env {
+        if name.is_empty() {
+            return wrong("a name is empty".to_owned());
+        }
+        if name.contains(['=', '\0']) {
+            return wrong(format!("the name {name:?} holds '=' or NUL"));
+        }
+        if value.contains('\0') {
+            return wrong(format!("the value of {name:?} holds NUL"));
+        }
+        if name.len() + value.len() > limits::ENV_ENTRY_MAX_BYTES {
+            let max = limits::ENV_ENTRY_MAX_BYTES;
+            return wrong(format!("{:?} is over {max} bytes", brief(name)));
+        }
+    }
+    let total: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if total > limits::ENV_TOTAL_MAX_BYTES {
+        return wrong(format!("{total} bytes are over {}", limits::ENV_TOTAL_MAX_BYTES));
+    }
+    Ok(())
+}
+
+/// Enough of a name to know it by: an answer shall not be as long as the mistake.
+fn brief(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+/// Shows the names of an environment and hides its values.
+pub(crate) struct NamesOnly<'a>(pub &'a BTreeMap<String, String>);
+
+impl fmt::Debug for NamesOnly<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: HostLimits = HostLimits { memory_mb: 4096, cpus: 1.0 };
+
+    fn map(pairs: &[(&str, &str)]) -> Option<BTreeMap<String, String>> {
+        Some(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+    }
+
+    fn resources(draft: ResourcesDraft) -> SpecDraft {
+        SpecDraft { resources: Some(draft), ..SpecDraft::default() }
+    }
+
+    #[test]
+    fn an_empty_draft_gets_the_defaults_that_fit_this_machine() {
+        let spec = SpecDraft::default().check(&HOST).expect("everything is optional");
+        assert_eq!((spec.template(), spec.runtime()), ("host", "native"));
+        let expected = Resources { memory_mb: 1024, cpus: 1.0, pids: 512, disk_mb: None };
+        assert_eq!(spec.resources(), &expected);
+        assert_eq!(spec.privilege(), Privilege::None);
+    }
+
+    #[test]
+    fn every_wrong_field_is_named() {
+        let long = "x".repeat(limits::ENV_ENTRY_MAX_BYTES);
+        let many: Vec<_> = (0..=limits::LABELS_MAX).map(|n| n.to_string()).collect();
+        let many: Vec<_> = many.iter().map(|n| (n.as_str(), "")).collect();
+        let cases = [
+            ("resources.memory_mb", ResourcesDraft { memory_mb: Some(1), ..Default::default() }),
+            ("resources.memory_mb", ResourcesDraft { memory_mb: Some(4097), ..Default::default() }),
+            ("resources.cpus", ResourcesDraft { cpus: Some(0.0), ..Default::default() }),
+            ("resources.cpus", ResourcesDraft { cpus: Some(f64::NAN), ..Default::default() }),
+            ("resources.cpus", ResourcesDraft { cpus: Some(1.5), ..Default::default() }),
+            ("resources.pids", ResourcesDraft { pids: Some(1), ..Default::default() }),
+            ("resources.disk_mb", ResourcesDraft { disk_mb: Some(0), ..Default::default() }),
+            ("resources.disk_mb", ResourcesDraft { disk_mb: Some(u64::MAX), ..Default::default() }),
+        ]
+        .map(|(field, draft)| (field, resources(draft)));
+        let env = |pairs| SpecDraft { env: map(pairs), ..SpecDraft::default() };
+        let labels = |pairs| SpecDraft { labels: map(pairs), ..SpecDraft::default() };
+        let more = [
+            ("env", env(&[("", "x")])),
+            ("env", env(&[("A=B", "x")])),
+            ("env", env(&[("A\0", "x")])),
+            ("env", env(&[("A", "\0")])),
+            ("env", env(&[("A", &long)])),
+            ("labels", labels(&[("", "x")])),
+            ("labels", labels(&[("x", &long)])),
+            ("labels", labels(&many)),
+        ];
+        for (field, draft) in cases.into_iter().chain(more) {
+            let wrong = draft.check(&HOST).expect_err(field);
+            assert_eq!(wrong.field, field, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_environment_value() {
+        let draft = SpecDraft { env: map(&[("TOKEN", "hush")]), ..SpecDraft::default() };
+        let spec = draft.check(&HOST).expect("valid");
+        for text in [format!("{draft:?}"), format!("{spec:?}")] {
+            assert!(text.contains("TOKEN") && !text.contains("hush"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_spec_is_stored_and_read_again_with_its_environment() {
+        let draft = SpecDraft { env: map(&[("TOKEN", "hush")]), ..SpecDraft::default() };
+        let spec = draft.check(&HOST).expect("valid");
+        let text = serde_json::to_vec(&spec).expect("JSON");
+        assert_eq!(serde_json::from_slice::<Spec>(&text).expect("reads"), spec);
+    }
+}

@@ -1,0 +1,407 @@
+//! The states of a sandbox, as one pure function: [`apply`].
+//!
+//! ```text
+//!              Done(create)        pause
+//!   creating ───────────────▶ running ⇄ paused
+//!      │                       │  ▲  resume │
+//!      │                  stop │  │ start   │ stop
+//!      │                       ▼  │         │
+//!      │                     stopped ◀──────┘
+//!      │
+//!      │    dies, or a verb fails          start
+//!      │    running, paused, … ──▶ failed ───────▶ running
+//!      │
+//!      └──▶ destroying ◀── destroy, from anywhere, also in the middle of another verb
+//!               │
+//!               ▼ Done(destroy)
+//!             (gone)
+//! ```
+//!
+//! A record is a state and the operation in progress. The operation is written before its first side
+//! effect and leaves only with its outcome, so whoever reads the record after a crash knows what was
+//! under way. `creating` always carries the operation `create`, `destroying` always `destroy`, and
+//! nothing leads out of `destroying` but being gone.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Creating,
+    Running,
+    Paused,
+    Stopped,
+    Destroying,
+    Failed,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Creating => "creating",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Stopped => "stopped",
+            Self::Destroying => "destroying",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// What can be asked of a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    Create,
+    Start,
+    Stop,
+    Pause,
+    Resume,
+    Destroy,
+    Exec,
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Create => "create",
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Destroy => "destroy",
+            Self::Exec => "exec",
+        })
+    }
+}
+
+/// A verb in progress. An exec is never one: execs run side by side and change no state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    Create,
+    Start,
+    Stop,
+    Pause,
+    Resume,
+    Destroy,
+}
+
+impl From<Operation> for Verb {
+    fn from(operation: Operation) -> Self {
+        match operation {
+            Operation::Create => Self::Create,
+            Operation::Start => Self::Start,
+            Operation::Stop => Self::Stop,
+            Operation::Pause => Self::Pause,
+            Operation::Resume => Self::Resume,
+            Operation::Destroy => Self::Destroy,
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Verb::from(*self).fmt(f)
+    }
+}
+
+/// Why a sandbox is in a state that nobody asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Reason {
+    /// The host started anew since the sandbox last ran.
+    HostRebooted,
+    /// It died by itself or was killed from outside.
+    Died { detail: String },
+    /// A verb could not be carried out.
+    VerbFailed { operation: Operation, detail: String },
+    /// The daemon ended in the middle of a verb, which was then undone.
+    Interrupted { operation: Operation },
+    /// A restarted daemon found that it no longer ran.
+    FoundDead,
+    /// What it was made of is gone.
+    Missing { detail: String },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HostRebooted => f.write_str("host_rebooted"),
+            Self::Died { detail } => write!(f, "died: {detail}"),
+            Self::VerbFailed { operation, detail } => write!(f, "{operation} failed: {detail}"),
+            Self::Interrupted { operation } => {
+                write!(f, "{operation} was interrupted by the end of the daemon and undone")
+            }
+            Self::FoundDead => f.write_str("it ended while no daemon was watching"),
+            Self::Missing { detail } => write!(f, "missing: {detail}"),
+        }
+    }
+}
+
+/// What the registry holds of a sandbox's life. Only [`apply`] leads from one to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    state: State,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    operation: Option<Operation>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<Reason>,
+}
+
+impl Status {
+    /// The intent to create: the first record of every sandbox.
+    pub fn creating() -> Self {
+        Self { state: State::Creating, operation: Some(Operation::Create), reason: None }
+    }
+
+    /// A sandbox of which only its files are known, and they do not say that it runs.
+    pub fn stopped() -> Self {
+        Self::settled(State::Stopped)
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub fn operation(&self) -> Option<Operation> {
+        self.operation
+    }
+
+    pub fn reason(&self) -> Option<&Reason> {
+        self.reason.as_ref()
+    }
+
+    fn settled(state: State) -> Self {
+        Self { state, operation: None, reason: None }
+    }
+
+    fn settled_because(state: State, reason: Reason) -> Self {
+        Self { state, operation: None, reason: Some(reason) }
+    }
+
+    fn destroying(reason: Option<Reason>) -> Self {
+        Self { state: State::Destroying, operation: Some(Operation::Destroy), reason }
+    }
+
+    /// The same state with an operation begun; the reason stays until there is an outcome.
+    fn with(&self, operation: Operation) -> Self {
+        Self { operation: Some(operation), ..self.clone() }
+    }
+}
+
+/// What happens to a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody asks for a verb.
+    Begin(Verb),
+    /// The operation in progress came to its end.
+    Done(Operation),
+    /// The operation in progress cannot be carried out.
+    Failed(Operation, String),
+    /// `wait` resolved.
+    Died(String),
+    /// A new daemon looks after an earlier one ended: this is what the runtime says.
+    Found(Liveness),
+    /// A new daemon looks, and the host has started anew in between: nothing runs.
+    HostRebooted,
+    /// A new daemon looks, and what the sandbox was made of is gone.
+    Missing(String),
+}
+
+/// Whether a runtime says that a sandbox runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    Running,
+    NotRunning,
+}
+
+/// What the owner of the record has to do with the status that [`apply`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: it is so already, or the event means nothing here.
+    Stay,
+    /// Write it: it is an outcome.
+    Record,
+    /// Write it, then carry the operation out, then report `Done` or `Failed`.
+    Carry(Operation),
+    /// Remove the record: the sandbox is gone.
+    Forget,
+}
+
+/// An event that is not legal now. Nothing changes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    #[error("cannot {verb}: it is {state}")]
+    WrongState { state: State, verb: Verb, helps: Option<Verb> },
+    #[error("cannot {verb}: {under_way} is under way")]
+    Busy { verb: Verb, under_way: Verb },
+    #[error("{0} is not under way")]
+    NotUnderWay(Operation),
+}
+
+/// The machine.
+pub fn apply(status: &Status, event: Event) -> Result<(Status, Next), Denied> {
+    match event {
+        Event::Begin(verb) => begin(status, verb),
+        Event::Done(operation) => {
+            under_way(status, operation)?;
+            Ok(done(status, operation))
+        }
+        Event::Failed(operation, detail) => {
+            under_way(status, operation)?;
+            Ok(failed(status, operation, detail))
+        }
+        Event::Died(detail) => Ok(died(status, detail)),
+        Event::Found(liveness) => Ok(found(status, liveness)),
+        Event::HostRebooted => Ok(rebooted(status)),
+        Event::Missing(detail) => Ok(missing(status, detail)),
+    }
+}
+
+fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
+    // Destroy goes first: it must succeed from anywhere, and a repeated one finishes the first.
+    if verb == Verb::Destroy {
+        let reason = status.reason.clone();
+        return Ok((Status::destroying(reason), Next::Carry(Operation::Destroy)));
+    }
+    let wrong = |helps| Denied::WrongState { state: status.state, verb, helps };
+    match (status.state, status.operation) {
+        (State::Creating | State::Destroying, _) => return Err(wrong(None)),
+        (_, Some(operation)) => {
+            return Err(Denied::Busy { verb, under_way: operation.into() });
+        }
+        (_, None) => {}
+    }
+    let carry = |operation| Ok((status.with(operation), Next::Carry(operation)));
+    let stay = || Ok((status.clone(), Next::Stay));
+    // A verb whose outcome is there already is no error: a caller that lost its answer may repeat.
+    match (verb, status.state) {
+        (Verb::Start, State::Stopped | State::Failed) => carry(Operation::Start),
+        (Verb::Stop, State::Running | State::Paused) => carry(Operation::Stop),
+        (Verb::Pause, State::Running) => carry(Operation::Pause),
+        (Verb::Resume, State::Paused) => carry(Operation::Resume),
+        (Verb::Start | Verb::Resume | Verb::Exec, State::Running)
+        | (Verb::Stop, State::Stopped)
+        | (Verb::Pause, State::Paused) => stay(),
+        (Verb::Start | Verb::Exec, State::Paused) => Err(wrong(Some(Verb::Resume))),
+        (Verb::Stop | Verb::Pause | Verb::Resume | Verb::Exec, State::Stopped | State::Failed) => {
+            Err(wrong(Some(Verb::Start)))
+        }
+        (Verb::Create | Verb::Destroy, _) | (_, State::Creating | State::Destroying) => {
+            Err(wrong(None))
+        }
+    }
+}
+
+fn under_way(status: &Status, operation: Operation) -> Result<(), Denied> {
+    match status.operation == Some(operation) {
+        true => Ok(()),
+        false => Err(Denied::NotUnderWay(operation)),
+    }
+}
+
+fn done(status: &Status, operation: Operation) -> (Status, Next) {
+    let state = match operation {
+        Operation::Create | Operation::Start | Operation::Resume => State::Running,
+        Operation::Stop => State::Stopped,
+        Operation::Pause => State::Paused,
+        Operation::Destroy => return (status.clone(), Next::Forget),
+    };
+    (Status::settled(state), Next::Record)
+}
+
+fn failed(status: &Status, operation: Operation, detail: String) -> (Status, Next) {
+    let reason = Reason::VerbFailed { operation, detail };
+    match operation {
+        // Nobody was promised this sandbox, so what was made of it goes.
+        Operation::Create => (Status::destroying(Some(reason)), Next::Carry(Operation::Destroy)),
+        Operation::Start | Operation::Stop => {
+            (Status::settled_because(State::Failed, reason), Next::Record)
+        }
+        // Freezing and thawing do nothing by halves: it is as it was before.
+        Operation::Pause | Operation::Resume => (Status::settled(status.state), Next::Record),
+        // A recorded destroy is never taken back; it is repeated.
+        Operation::Destroy => (Status::destroying(Some(reason)), Next::Record),
+    }
+}
+
+fn died(status: &Status, detail: String) -> (Status, Next) {
+    match (status.state, status.operation) {
+        // The operation itself ends, or finds out about, the death and reports it.
+        (_, Some(Operation::Create | Operation::Start | Operation::Stop | Operation::Destroy)) => {
+            (status.clone(), Next::Stay)
+        }
+        (State::Running | State::Paused, _) => {
+            (Status::settled_because(State::Failed, Reason::Died { detail }), Next::Record)
+        }
+        (State::Creating | State::Stopped | State::Destroying | State::Failed, _) => {
+            (status.clone(), Next::Stay)
+        }
+    }
+}
+
+fn found(status: &Status, liveness: Liveness) -> (Status, Next) {
+    match (status.operation, liveness) {
+        (Some(Operation::Create), _) => half_made(),
+        (Some(Operation::Destroy), _) => (status.clone(), Next::Carry(Operation::Destroy)),
+        (Some(Operation::Start), Liveness::Running) => done(status, Operation::Start),
+        (Some(Operation::Start), Liveness::NotRunning) => {
+            let reason = Reason::Interrupted { operation: Operation::Start };
+            (Status::settled_because(State::Stopped, reason), Next::Record)
+        }
+        (Some(Operation::Stop), Liveness::Running) => {
+            (status.clone(), Next::Carry(Operation::Stop))
+        }
+        (Some(Operation::Stop), Liveness::NotRunning) => done(status, Operation::Stop),
+        (Some(operation @ (Operation::Pause | Operation::Resume)), Liveness::Running) => {
+            (status.clone(), Next::Carry(operation))
+        }
+        (Some(Operation::Pause | Operation::Resume) | None, _) => found_settled(status, liveness),
+    }
+}
+
+fn found_settled(status: &Status, liveness: Liveness) -> (Status, Next) {
+    match (status.state, liveness) {
+        (State::Running | State::Paused, Liveness::NotRunning) => {
+            (Status::settled_because(State::Failed, Reason::FoundDead), Next::Record)
+        }
+        // Somebody started it behind our back; the way in works, so this is what it is.
+        (State::Stopped | State::Failed, Liveness::Running) => {
+            (Status::settled(State::Running), Next::Record)
+        }
+        (State::Running | State::Paused, Liveness::Running)
+        | (State::Stopped | State::Failed, Liveness::NotRunning)
+        | (State::Creating | State::Destroying, _) => (status.clone(), Next::Stay),
+    }
+}
+
+fn rebooted(status: &Status) -> (Status, Next) {
+    match (status.operation, status.state) {
+        (Some(Operation::Create), _) => half_made(),
+        (Some(Operation::Destroy), _) => (status.clone(), Next::Carry(Operation::Destroy)),
+        (None, State::Stopped | State::Failed) => (status.clone(), Next::Stay),
+        (_, _) => (Status::settled_because(State::Stopped, Reason::HostRebooted), Next::Record),
+    }
+}
+
+fn missing(status: &Status, detail: String) -> (Status, Next) {
+    match status.operation {
+        Some(Operation::Create) => half_made(),
+        Some(Operation::Destroy) => (status.clone(), Next::Carry(Operation::Destroy)),
+        Some(Operation::Start | Operation::Stop | Operation::Pause | Operation::Resume) | None => {
+            (Status::settled_because(State::Failed, Reason::Missing { detail }), Next::Record)
+        }
+    }
+}
+
+/// A create that the daemon did not live to finish: nobody was promised it, so it goes.
+fn half_made() -> (Status, Next) {
+    let reason = Reason::Interrupted { operation: Operation::Create };
+    (Status::destroying(Some(reason)), Next::Carry(Operation::Destroy))
+}
+
+#[cfg(test)]
+mod tests;

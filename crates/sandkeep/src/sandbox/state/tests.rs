@@ -1,0 +1,228 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const VERBS: [Verb; 7] =
+    [Verb::Create, Verb::Start, Verb::Stop, Verb::Pause, Verb::Resume, Verb::Destroy, Verb::Exec];
+const OPERATIONS: [Operation; 6] = [
+    Operation::Create,
+    Operation::Start,
+    Operation::Stop,
+    Operation::Pause,
+    Operation::Resume,
+    Operation::Destroy,
+];
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => proptest::sample::select(&VERBS[..]).prop_map(Event::Begin),
+        4 => proptest::sample::select(&OPERATIONS[..]).prop_map(Event::Done),
+        2 => proptest::sample::select(&OPERATIONS[..])
+            .prop_map(|operation| Event::Failed(operation, "no luck".to_owned())),
+        1 => Just(Event::Died("killed".to_owned())),
+        1 => Just(Event::Found(Liveness::Running)),
+        1 => Just(Event::Found(Liveness::NotRunning)),
+        1 => Just(Event::HostRebooted),
+        1 => Just(Event::Missing("its volume".to_owned())),
+    ]
+}
+
+/// The record as a daemon that starts after a crash reads it.
+fn reread(status: &Status) -> Status {
+    let text = serde_json::to_vec(status).expect("a status is JSON");
+    serde_json::from_slice(&text).expect("and can be read again")
+}
+
+/// Walks from creation; `visit` sees every step that was allowed, or the denial.
+fn walk(
+    events: Vec<Event>,
+    mut visit: impl FnMut(&Status, &Event, &Result<(Status, Next), Denied>),
+) {
+    let mut status = Status::creating();
+    for event in events {
+        let result = apply(&status, event.clone());
+        visit(&status, &event, &result);
+        match result {
+            Ok((_, Next::Forget)) => return,
+            Ok((after, _)) => status = reread(&after),
+            Err(_) => {}
+        }
+    }
+}
+
+fn is_consistent(status: &Status) -> bool {
+    match (status.state, status.operation) {
+        (State::Creating, operation) => operation == Some(Operation::Create),
+        (State::Destroying, operation) => operation == Some(Operation::Destroy),
+        (_, Some(Operation::Create | Operation::Destroy)) => false,
+        (_, None) => true,
+        (State::Stopped | State::Failed, Some(operation)) => operation == Operation::Start,
+        (State::Running, Some(operation)) => {
+            matches!(operation, Operation::Stop | Operation::Pause)
+        }
+        (State::Paused, Some(operation)) => {
+            matches!(operation, Operation::Stop | Operation::Resume)
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_state_reached_is_one_of_the_diagram(events in prop::collection::vec(any_event(), 0..60)) {
+        walk(events, |_, _, result| {
+            if let Ok((after, _)) = result {
+                assert!(is_consistent(after), "{after:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn destroying_leads_only_to_gone(events in prop::collection::vec(any_event(), 0..60)) {
+        walk(events, |before, event, result| {
+            if let (State::Destroying, Ok((after, next))) = (before.state, result) {
+                assert_eq!(after.state, State::Destroying, "{event:?}");
+                assert_eq!(*next == Next::Forget, *event == Event::Done(Operation::Destroy));
+            }
+        });
+    }
+
+    #[test]
+    fn an_operation_is_never_forgotten(events in prop::collection::vec(any_event(), 0..60)) {
+        walk(events, |before, event, result| {
+            let (Some(operation), Ok((after, next))) = (before.operation, result) else { return };
+            let dropped = after.operation != Some(operation);
+            let has_an_end = matches!(
+                event,
+                Event::Done(_) | Event::Failed(..) | Event::Died(_) | Event::Found(_)
+                    | Event::HostRebooted | Event::Missing(_) | Event::Begin(Verb::Destroy)
+            );
+            assert!(!dropped || has_an_end, "{before:?} lost {operation} by {event:?}");
+            // Whatever replaces it is written or carried out, never only remembered.
+            assert!(!dropped || *next != Next::Stay, "{before:?} {event:?}");
+        });
+    }
+
+    #[test]
+    fn an_end_without_a_beginning_is_denied(events in prop::collection::vec(any_event(), 0..60)) {
+        walk(events, |before, event, result| {
+            let (Event::Done(operation) | Event::Failed(operation, _)) = event else { return };
+            assert_eq!(result.is_ok(), before.operation == Some(*operation), "{before:?} {event:?}");
+        });
+    }
+
+    #[test]
+    fn after_a_crash_anywhere_destroy_succeeds(events in prop::collection::vec(any_event(), 0..60)) {
+        walk(events, |_, _, result| {
+            let Ok((after, next)) = result else { return };
+            if *next == Next::Forget {
+                return;
+            }
+            let (status, next) =
+                apply(&reread(after), Event::Begin(Verb::Destroy)).expect("destroy is always legal");
+            assert_eq!(next, Next::Carry(Operation::Destroy));
+            let (_, next) = apply(&status, Event::Done(Operation::Destroy)).expect("it ends");
+            assert_eq!(next, Next::Forget);
+        });
+    }
+
+    #[test]
+    fn what_a_new_daemon_finds_settles_every_record(
+        events in prop::collection::vec(any_event(), 0..60),
+        liveness in prop_oneof![Just(Liveness::Running), Just(Liveness::NotRunning)],
+    ) {
+        walk(events, |_, _, result| {
+            let Ok((after, next)) = result else { return };
+            if *next == Next::Forget {
+                return;
+            }
+            let (settled, next) =
+                apply(&reread(after), Event::Found(liveness)).expect("a look is never denied");
+            // Either nothing is under way any more, or it is carried on.
+            match settled.operation {
+                None => assert!(!matches!(next, Next::Carry(_))),
+                Some(operation) => assert_eq!(next, Next::Carry(operation)),
+            }
+        });
+    }
+
+    #[test]
+    fn a_denial_names_a_verb_that_is_legal_then(events in prop::collection::vec(any_event(), 0..60)) {
+        walk(events, |before, _, result| {
+            if let Err(Denied::WrongState { helps: Some(helps), .. }) = result {
+                assert!(apply(before, Event::Begin(*helps)).is_ok(), "{before:?}: {helps}");
+            }
+        });
+    }
+}
+
+fn status_after(events: &[Event]) -> Status {
+    events.iter().fold(Status::creating(), |status, event| {
+        apply(&status, event.clone()).unwrap_or_else(|denied| panic!("{event:?}: {denied}")).0
+    })
+}
+
+fn running() -> Status {
+    status_after(&[Event::Done(Operation::Create)])
+}
+
+fn stopped() -> Status {
+    status_after(&[
+        Event::Done(Operation::Create),
+        Event::Begin(Verb::Stop),
+        Event::Done(Operation::Stop),
+    ])
+}
+
+#[test]
+fn exec_on_a_stopped_sandbox_says_that_start_helps() {
+    let denied = apply(&stopped(), Event::Begin(Verb::Exec)).expect_err("nothing runs");
+    let expected =
+        Denied::WrongState { state: State::Stopped, verb: Verb::Exec, helps: Some(Verb::Start) };
+    assert_eq!(denied, expected);
+}
+
+#[test]
+fn a_repeated_verb_is_no_error() {
+    assert_eq!(apply(&running(), Event::Begin(Verb::Start)), Ok((running(), Next::Stay)));
+    assert_eq!(apply(&stopped(), Event::Begin(Verb::Stop)), Ok((stopped(), Next::Stay)));
+}
+
+#[test]
+fn a_verb_during_another_one_is_busy() {
+    let stopping = apply(&running(), Event::Begin(Verb::Stop)).expect("legal").0;
+    let denied = apply(&stopping, Event::Begin(Verb::Exec)).expect_err("a stop is under way");
+    assert_eq!(denied, Denied::Busy { verb: Verb::Exec, under_way: Verb::Stop });
+}
+
+#[test]
+fn a_failed_create_is_rolled_back() {
+    let failure = Event::Failed(Operation::Create, "no memory".to_owned());
+    let (status, next) = apply(&Status::creating(), failure).expect("legal");
+    assert_eq!(status.state(), State::Destroying);
+    assert_eq!(next, Next::Carry(Operation::Destroy));
+    let reason = status.reason().expect("the cause is kept").to_string();
+    assert_eq!(reason, "create failed: no memory");
+}
+
+#[test]
+fn a_death_is_a_failure_with_its_reason_and_start_leads_out() {
+    let dead = apply(&running(), Event::Died("guest killed by signal 9".to_owned())).expect("ok").0;
+    assert_eq!(dead.state(), State::Failed);
+    assert_eq!(dead.reason().expect("why").to_string(), "died: guest killed by signal 9");
+    let (starting, _) = apply(&dead, Event::Begin(Verb::Start)).expect("start leads out");
+    let (status, _) = apply(&starting, Event::Done(Operation::Start)).expect("it started");
+    assert_eq!((status.state(), status.reason()), (State::Running, None));
+}
+
+#[test]
+fn a_reboot_stops_what_ran() {
+    let (status, _) = apply(&running(), Event::HostRebooted).expect("never denied");
+    assert_eq!(status.state(), State::Stopped);
+    assert_eq!(status.reason().expect("why").to_string(), "host_rebooted");
+}
+
+#[test]
+fn states_and_operations_are_written_in_snake_case() {
+    let text = serde_json::to_string(&Status::creating()).expect("JSON");
+    assert_eq!(text, r#"{"state":"creating","operation":"create"}"#);
+}

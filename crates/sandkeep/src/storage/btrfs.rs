@@ -1,0 +1,260 @@
+//! Volumes as btrfs subvolumes: made and removed in microseconds whatever they hold, each with a
+//! quota that holds.
+//!
+//! ```text
+//! <data>/storage/btrfs.img      the pool: a file of its full size from the start, attached to a loop device
+//! <data>/storage/btrfs/         where it is mounted: nosuid, nodev, noatime
+//!   volumes/<sandbox id>/       one subvolume per volume
+//! ```
+//!
+//! If the data directory is on btrfs itself there is no image and no mount, only the subvolumes. Then
+//! quotas hold only if the filesystem's owner turned simple quotas on: doing that is not ours to do.
+//!
+//! Invariant: everything is done by system calls on what the kernel holds; nothing about volumes is
+//! remembered here, so a daemon that is killed loses nothing and a new one sees all.
+//!
+//! A subvolume made inside a volume has no quota of its own. The runtime must keep its workload from
+//! the ioctls that make subvolumes, or the quota can be evaded; `destroy` removes such ones all the same.
+
+mod image;
+mod pool;
+mod quota;
+mod seed;
+
+use std::ffi::CString;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rustix::fs::{AtFlags, FileType, Mode, chmodat, statat};
+use rustix::io::Errno;
+
+use super::offload::offload;
+use super::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage, tree};
+use crate::sandbox::SandboxId;
+use crate::sys::btrfs;
+use pool::Pool;
+use quota::Quotas;
+
+const NAME: &str = "btrfs";
+
+/// How the pool is made.
+#[derive(Clone, Debug, Default)]
+pub struct BtrfsOptions {
+    /// The size of a new image; an image that is there keeps its size. By default a quarter of the
+    /// free space, between [`POOL_MIN_BYTES`](crate::limits::POOL_MIN_BYTES) and
+    /// [`POOL_MAX_BYTES`](crate::limits::POOL_MAX_BYTES).
+    pub image_bytes: Option<u64>,
+}
+
+pub struct BtrfsStorage {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Pool,
+    quotas: Quotas,
+}
+
+impl BtrfsStorage {
+    /// Opens the pool of a data directory: makes it, attaches and mounts it, or finds it mounted.
+    pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
+        let pool = Pool::open(data_dir, options)?;
+        let quotas = Quotas::open(&pool)?;
+        Ok(Self { inner: Arc::new(Inner { pool, quotas }) })
+    }
+
+    /// Whether a data directory has a pool, usable or not.
+    pub(super) fn has_image(data_dir: &Path) -> bool {
+        image::path(data_dir).exists()
+    }
+
+    async fn offload<T: Send + 'static>(
+        &self,
+        id: &SandboxId,
+        work: impl FnOnce(&Inner, &SandboxId) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        offload(NAME, move || work(&inner, &id)).await
+    }
+}
+
+impl Inner {
+    fn create(&self, id: &SandboxId, quota_bytes: Option<u64>) -> Result<Root, StorageError> {
+        let what = || format!("create {id}");
+        let volumes = self.pool.volumes().map_err(|source| io_error(what(), source))?;
+        let name = c_name(id);
+        let made =
+            self.quotas.while_creating(|| btrfs::create_subvolume(&volumes, &name, quota_bytes));
+        match made {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(StorageError::Exists { id: id.clone() });
+            }
+            Err(source) => return Err(io_error(what(), source)),
+        }
+        // The kernel narrows the mode by the umask of whoever started the daemon.
+        chmodat(&volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
+            .map_err(|error| io_error(what(), error.into()))?;
+        Ok(Root::Dir(self.pool.volume_path(id)))
+    }
+
+    fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
+        let what = || format!("open {id}");
+        let volumes = self.pool.volumes().map_err(|source| io_error(what(), source))?;
+        match statat(&volumes, c_name(id), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if is_subvolume(&stat) => Ok(Root::Dir(self.pool.volume_path(id))),
+            Ok(_) | Err(Errno::NOENT) => Err(StorageError::NotFound { id: id.clone() }),
+            Err(error) => Err(io_error(what(), error.into())),
+        }
+    }
+
+    fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
+        self.delete(id).map_err(|source| io_error(format!("destroy {id}"), source))?;
+        self.quotas.volume_destroyed(&self.pool);
+        Ok(())
+    }
+
+    fn delete(&self, id: &SandboxId) -> io::Result<()> {
+        let volumes = self.pool.volumes()?;
+        let name = c_name(id);
+        let deleted = match btrfs::delete_subvolume(&volumes, &name) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                delete_nested(btrfs::subvolume_id(tree::open_dir(&volumes, &name)?)?, &volumes)?;
+                btrfs::delete_subvolume(&volumes, &name)
+            }
+            deleted => deleted,
+        };
+        match deleted {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
+        self.root(id)?;
+        let measure = || -> io::Result<Usage> {
+            let volume = tree::open_dir(self.pool.volumes()?, &c_name(id))?;
+            match self.quotas.usage(btrfs::subvolume_id(&volume)?)? {
+                Some(usage) => Ok(usage),
+                None => Ok(Usage { used_bytes: tree::disk_bytes(volume)?, limit_bytes: None }),
+            }
+        };
+        measure().map_err(|source| io_error(format!("measure {id}"), source))
+    }
+
+    fn list(&self) -> io::Result<Vec<SandboxId>> {
+        let volumes = self.pool.volumes()?;
+        let mut ids = Vec::new();
+        for (name, _) in tree::entries(&volumes)? {
+            let Some(id) = name.to_str().ok().and_then(|name| name.parse().ok()) else { continue };
+            match statat(&volumes, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_subvolume(&stat) => ids.push(id),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(ids)
+    }
+
+    fn close(&self) -> Result<(), StorageError> {
+        let volumes = self.list().map_err(|source| io_error("list volumes", source))?;
+        match volumes.is_empty() {
+            true => self.pool.release(),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Removes all subvolumes within one, the innermost first.
+fn delete_nested(outer: btrfs::SubvolumeId, filesystem: impl std::os::fd::AsFd) -> io::Result<()> {
+    let filesystem = filesystem.as_fd();
+    let mut found = btrfs::children(filesystem, outer)?;
+    let mut next = 0;
+    while next < found.len() {
+        found.extend(btrfs::children(filesystem, found[next])?);
+        next += 1;
+    }
+    for id in found.into_iter().rev() {
+        btrfs::delete_subvolume_by_id(filesystem, id)?;
+    }
+    Ok(())
+}
+
+fn is_subvolume(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+        && stat.st_ino == btrfs::SUBVOLUME_INODE
+}
+
+fn c_name(id: &SandboxId) -> CString {
+    CString::new(id.as_str()).expect("an id has only letters and digits")
+}
+
+fn io_error(what: impl Into<String>, source: io::Error) -> StorageError {
+    StorageError::Io { storage: NAME, what: what.into(), source }
+}
+
+fn unusable(reason: impl Into<String>) -> StorageError {
+    StorageError::Unusable { storage: NAME, reason: reason.into() }
+}
+
+#[async_trait]
+impl Storage for BtrfsStorage {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> StorageCapabilities {
+        StorageCapabilities {
+            disk_quota: self.inner.quotas.hold(),
+            snapshots: false,
+            id_mapped: rustix::process::geteuid().is_root(),
+        }
+    }
+
+    async fn create(&self, id: &SandboxId, quota_bytes: Option<u64>) -> Result<Root, StorageError> {
+        if quota_bytes.is_some() && !self.inner.quotas.hold() {
+            return Err(StorageError::Unsupported { storage: NAME, what: "limit a volume's size" });
+        }
+        self.offload(id, move |inner, id| inner.create(id, quota_bytes)).await
+    }
+
+    async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
+        self.offload(id, Inner::root).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
+        self.offload(id, Inner::destroy).await
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
+        self.offload(id, Inner::usage).await
+    }
+
+    async fn snapshot(&self, _id: &SandboxId, _name: &str) -> Result<(), StorageError> {
+        Err(StorageError::Unsupported { storage: NAME, what: "make snapshots" })
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
+        let inner = Arc::clone(&self.inner);
+        offload(NAME, move || inner.list().map_err(|source| io_error("list volumes", source))).await
+    }
+
+    async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
+        let inner = Arc::clone(&self.inner);
+        offload(NAME, move || {
+            let health = inner.pool.volumes().and_then(|volumes| Ok(tree::health(volumes)?));
+            health.map_err(|source| io_error("look at its pool", source))
+        })
+        .await
+    }
+
+    async fn close(&self) -> Result<(), StorageError> {
+        let inner = Arc::clone(&self.inner);
+        offload(NAME, move || inner.close()).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,315 @@
+//! Real pools on real loop devices. Where they cannot be had a test says why and is skipped.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tempfile::TempDir;
+
+use super::*;
+use crate::storage::conformance::{Subject, run};
+use crate::storage::{LocalStorage, StorageChoice, open};
+use crate::sys::loopdev::LoopDevice;
+
+const SMALL: BtrfsOptions = BtrfsOptions { image_bytes: Some(256 * 1024 * 1024) };
+
+/// A data directory whose pool is unmounted, and with it the loop device let go, however a test ends.
+struct DataDir(TempDir);
+
+impl DataDir {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn mount_point(&self) -> PathBuf {
+        self.path().join("storage/btrfs")
+    }
+
+    fn image(&self) -> File {
+        File::open(image::path(self.path())).expect("the image")
+    }
+
+    /// Waits until no loop device has the image. Another test that looks through all devices may keep it
+    /// for a moment after the unmount.
+    fn is_detached(&self) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while LoopDevice::find(&self.image()).expect("look").is_some() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn mounts(&self) -> usize {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        let place = self.mount_point().display().to_string();
+        mounts.lines().filter(|line| line.split(' ').nth(4) == Some(&place)).count()
+    }
+
+    fn open(&self) -> Result<BtrfsStorage, StorageError> {
+        BtrfsStorage::open(self.path(), &SMALL)
+    }
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        while unmount(self.mount_point(), UnmountFlags::DETACH).is_ok() {}
+    }
+}
+
+/// A new pool, or `None` with the reason printed.
+fn pool(test: &str) -> Option<(DataDir, BtrfsStorage)> {
+    let dir = DataDir::new();
+    match dir.open() {
+        Ok(storage) => Some((dir, storage)),
+        Err(StorageError::Unusable { reason, .. }) => {
+            eprintln!("SKIP {test}: {reason}");
+            None
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+macro_rules! pool_or_skip {
+    ($test:literal) => {
+        match pool($test) {
+            Some(pool) => pool,
+            None => return,
+        }
+    };
+}
+
+/// A crash after the subvolume is made and before its mode is set.
+fn half_make(dir: &Path, id: &SandboxId) {
+    let dir = File::open(dir).expect("the volumes");
+    btrfs::create_subvolume(dir, &c_name(id), None).expect("a subvolume");
+}
+
+async fn volume(storage: &BtrfsStorage) -> (SandboxId, PathBuf) {
+    let id = SandboxId::random();
+    let Root::Dir(path) = storage.create(&id, None).await.expect("a volume");
+    (id, path)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn btrfs_storage_keeps_every_promise() {
+    let (_dir, storage) = pool_or_skip!("btrfs_storage_keeps_every_promise");
+    let subject = Subject { storage: Arc::new(storage), half_make };
+    run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_data_directory_on_btrfs_needs_no_image() {
+    let (outer, _storage) = pool_or_skip!("a_data_directory_on_btrfs_needs_no_image");
+    let data_dir = outer.mount_point().join("data");
+    fs::create_dir(&data_dir).expect("a directory");
+    let storage = BtrfsStorage::open(&data_dir, &SMALL).expect("open");
+    assert!(!image::path(&data_dir).exists());
+    let subject = Subject { storage: Arc::new(storage), half_make };
+    run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+#[tokio::test]
+async fn a_mount_that_a_killed_daemon_left_is_used_again() {
+    let (dir, storage) = pool_or_skip!("a_mount_that_a_killed_daemon_left_is_used_again");
+    let (id, path) = volume(&storage).await;
+    fs::write(path.join("file"), "kept").expect("a file");
+    drop(storage);
+    let storage = dir.open().expect("open again");
+    assert_eq!(dir.mounts(), 1);
+    assert_eq!(storage.list().await.expect("list"), [id]);
+    assert_eq!(fs::read(path.join("file")).expect("the file"), b"kept");
+}
+
+#[tokio::test]
+async fn after_a_reboot_the_pool_is_attached_anew() {
+    let (dir, storage) = pool_or_skip!("after_a_reboot_the_pool_is_attached_anew");
+    let (id, path) = volume(&storage).await;
+    fs::write(path.join("file"), "kept").expect("a file");
+    drop(storage);
+    unmount(dir.mount_point(), UnmountFlags::empty()).expect("unmount");
+    assert!(dir.is_detached());
+    let storage = dir.open().expect("open again");
+    assert_eq!(storage.list().await.expect("list"), [id]);
+    assert_eq!(fs::read(path.join("file")).expect("the file"), b"kept");
+    assert!(storage.capabilities().disk_quota);
+}
+
+/// Something else still has the filesystem mounted, as a launcher that outlived its daemon would.
+#[tokio::test]
+async fn an_image_is_never_attached_twice() {
+    let (dir, storage) = pool_or_skip!("an_image_is_never_attached_twice");
+    let (id, path) = volume(&storage).await;
+    let held = File::open(path).expect("the volume");
+    unmount(dir.mount_point(), UnmountFlags::DETACH).expect("unmount");
+    let device = LoopDevice::find(&dir.image()).expect("look").expect("still attached");
+    let again = dir.open().expect("open again");
+    assert_eq!(again.list().await.expect("list"), [id]);
+    let now = LoopDevice::find(&dir.image()).expect("look").expect("attached");
+    assert_eq!(device.path(), now.path());
+    drop(held);
+}
+
+#[tokio::test]
+async fn something_else_mounted_there_is_refused() {
+    let (dir, storage) = pool_or_skip!("something_else_mounted_there_is_refused");
+    drop(storage);
+    unmount(dir.mount_point(), UnmountFlags::empty()).expect("unmount");
+    mount("none", dir.mount_point(), "tmpfs", MountFlags::empty(), None).expect("a tmpfs");
+    let answer = dir.open().map(|_| ()).expect_err("a tmpfs was taken for the pool");
+    assert!(matches!(answer, StorageError::Unusable { .. }), "{answer:?}");
+    let choice = open(StorageChoice::Auto, dir.path(), &SMALL).map(|_| ());
+    choice.expect_err("auto left the volumes in the image behind");
+}
+
+#[tokio::test]
+async fn close_lets_go_only_when_no_volume_is_left() {
+    let (dir, storage) = pool_or_skip!("close_lets_go_only_when_no_volume_is_left");
+    let (id, path) = volume(&storage).await;
+    storage.close().await.expect("close");
+    assert_eq!(dir.mounts(), 1, "a pool with a volume was unmounted");
+    let held = File::open(&path).expect("the volume");
+    storage.destroy(&id).await.expect("destroy");
+    storage.close().await.expect("close while it is in use");
+    assert_eq!(dir.mounts(), 1);
+    drop(held);
+    storage.close().await.expect("close");
+    assert_eq!(dir.mounts(), 0);
+    assert!(dir.is_detached());
+    storage.close().await.expect_err("there is nothing to list any more");
+}
+
+#[tokio::test]
+async fn the_image_never_becomes_sparse() {
+    let (dir, storage) = pool_or_skip!("the_image_never_becomes_sparse");
+    for _ in 0..3 {
+        let (id, path) = volume(&storage).await;
+        fs::write(path.join("file"), vec![7; 32 << 20]).expect("a file");
+        rustix::fs::syncfs(File::open(&path).expect("the volume")).expect("sync");
+        storage.destroy(&id).await.expect("destroy");
+        rustix::fs::syncfs(storage.inner.pool.volumes().expect("volumes")).expect("sync");
+    }
+    let metadata = dir.image().metadata().expect("metadata");
+    assert_eq!(Some(metadata.len()), SMALL.image_bytes);
+    assert!(metadata.blocks() * 512 >= metadata.len(), "only {} blocks", metadata.blocks());
+    let health = storage.pool_health().await.expect("health");
+    assert_eq!(Some(health.total_bytes), SMALL.image_bytes, "the filesystem did not grow");
+}
+
+#[tokio::test]
+async fn subvolumes_made_inside_go_with_their_volume() {
+    let (_dir, storage) = pool_or_skip!("subvolumes_made_inside_go_with_their_volume");
+    let (id, path) = volume(&storage).await;
+    let nested = |at: &Path| {
+        btrfs::create_subvolume(File::open(at).expect("a directory"), c"nested", None)
+            .expect("a subvolume");
+        fs::write(at.join("nested/file"), "x").expect("a file");
+    };
+    nested(&path);
+    nested(&path.join("nested"));
+    fs::create_dir(path.join("directory")).expect("a directory");
+    nested(&path.join("directory"));
+    storage.destroy(&id).await.expect("destroy");
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn quota_groups_that_outlived_their_volume_are_removed() {
+    let (dir, storage) = pool_or_skip!("quota_groups_that_outlived_their_volume_are_removed");
+    let (_, path) = volume(&storage).await;
+    let alive = btrfs::subvolume_id(File::open(path).expect("the volume")).expect("its id");
+    let top = storage.inner.pool.volumes().expect("volumes");
+    let dead = btrfs::SubvolumeId(99);
+    btrfs::create_quota_group(&top, dead).expect("a quota group");
+    assert!(btrfs::quota_groups(&top).expect("groups").contains(&dead));
+    let _again = dir.open().expect("open again");
+    let groups = btrfs::quota_groups(&top).expect("groups");
+    assert!(!groups.contains(&dead) && groups.contains(&alive), "{groups:?}");
+}
+
+#[tokio::test]
+async fn two_pools_are_mounted_at_once() {
+    let (_a, first) = pool_or_skip!("two_pools_are_mounted_at_once");
+    let (_b, second) = pool_or_skip!("two_pools_are_mounted_at_once");
+    let (id, _) = volume(&first).await;
+    assert_eq!(first.list().await.expect("list"), [id]);
+    assert_eq!(second.list().await.expect("list"), []);
+}
+
+#[tokio::test]
+async fn an_unfinished_image_is_made_anew() {
+    let dir = DataDir::new();
+    fs::create_dir(dir.path().join("storage")).expect("a directory");
+    fs::write(dir.path().join("storage/btrfs.img.new"), "half").expect("a file");
+    match dir.open() {
+        Ok(storage) => assert_eq!(storage.list().await.expect("list"), []),
+        Err(StorageError::Unusable { reason, .. }) => {
+            eprintln!("SKIP an_unfinished_image_is_made_anew: {reason}");
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[test]
+fn auto_stays_with_local_volumes() {
+    let dir = DataDir::new();
+    let local = LocalStorage::open(dir.path()).expect("local");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(local.create(&SandboxId::random(), None)).expect("a volume");
+    let opened = open(StorageChoice::Auto, dir.path(), &SMALL).expect("auto");
+    assert_eq!(opened.storage.name(), "local");
+    assert!(opened.warning.is_some_and(|warning| warning.contains("disk_mb")));
+}
+
+#[tokio::test]
+async fn auto_says_why_it_uses_local_storage() {
+    let dir = DataDir::new();
+    let too_small = BtrfsOptions { image_bytes: Some(1) };
+    let opened = open(StorageChoice::Auto, dir.path(), &too_small).expect("auto");
+    assert_eq!(opened.storage.name(), "local");
+    let warning = opened.warning.expect("a warning");
+    assert!(warning.contains("disk_mb") && warning.contains("btrfs"), "{warning}");
+    assert!(!image::path(dir.path()).exists());
+}
+
+/// What create and destroy cost, alone. Figures, no verdict.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement: run it alone with --nocapture"]
+async fn measure_volumes() {
+    let start = Instant::now();
+    let (_dir, storage) = pool_or_skip!("measure_volumes");
+    println!("making and mounting a pool: {:?}", start.elapsed());
+    let mut times = (Vec::new(), Vec::new(), Vec::new());
+    let ids: Vec<_> = (0..200).map(|_| SandboxId::random()).collect();
+    for id in &ids {
+        let start = Instant::now();
+        storage.create(id, Some(64 << 20)).await.expect("create");
+        times.0.push(start.elapsed());
+    }
+    for id in &ids {
+        let start = Instant::now();
+        storage.destroy(id).await.expect("destroy");
+        times.1.push(start.elapsed());
+    }
+    for _ in 0..200 {
+        let id = SandboxId::random();
+        let start = Instant::now();
+        storage.inner.create(&id, Some(64 << 20)).expect("create");
+        times.2.push(start.elapsed());
+        storage.inner.destroy(&id).expect("destroy");
+    }
+    for (what, mut times) in
+        [("create", times.0), ("destroy", times.1), ("create, same thread", times.2)]
+    {
+        times.sort();
+        println!("{what}: p50 {:?} p90 {:?}", times[100], times[180]);
+    }
+}

@@ -1,0 +1,100 @@
+//! Which storage a daemon uses.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::{BtrfsOptions, BtrfsStorage, LocalStorage, Storage, StorageError};
+
+/// What the operator asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StorageChoice {
+    /// `btrfs` where it is possible, else `local`, with a warning.
+    #[default]
+    Auto,
+    Btrfs,
+    Local,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no storage {0:?}; there are: auto, btrfs, local")]
+pub struct UnknownStorage(String);
+
+impl FromStr for StorageChoice {
+    type Err = UnknownStorage;
+
+    fn from_str(text: &str) -> Result<Self, UnknownStorage> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "btrfs" => Ok(Self::Btrfs),
+            "local" => Ok(Self::Local),
+            _ => Err(UnknownStorage(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for StorageChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Btrfs => "btrfs",
+            Self::Local => "local",
+        })
+    }
+}
+
+/// A storage, and what to tell the operator about it.
+pub struct Opened {
+    pub storage: Arc<dyn Storage>,
+    /// One line: why `auto` did not give the better storage, and what is missing now.
+    pub warning: Option<String>,
+}
+
+/// Opens the storage of a data directory. Blocks; call it before serving.
+pub fn open(
+    choice: StorageChoice,
+    data_dir: &Path,
+    options: &BtrfsOptions,
+) -> Result<Opened, StorageError> {
+    let (storage, warning): (Arc<dyn Storage>, _) = match choice {
+        StorageChoice::Btrfs => (Arc::new(BtrfsStorage::open(data_dir, options)?), None),
+        StorageChoice::Local => (Arc::new(LocalStorage::open(data_dir)?), None),
+        StorageChoice::Auto => return open_auto(data_dir, options),
+    };
+    Ok(Opened { storage, warning })
+}
+
+/// A data directory stays with the storage that it began with: volumes in the other one would seem
+/// to be lost.
+fn open_auto(data_dir: &Path, options: &BtrfsOptions) -> Result<Opened, StorageError> {
+    if LocalStorage::holds_volumes(data_dir) {
+        return local(data_dir, "volumes are there already".to_owned());
+    }
+    match BtrfsStorage::open(data_dir, options) {
+        Ok(storage) => Ok(Opened { storage: Arc::new(storage), warning: None }),
+        Err(StorageError::Unusable { reason, .. }) if !BtrfsStorage::has_image(data_dir) => {
+            local(data_dir, format!("btrfs storage is not usable here: {reason}"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn local(data_dir: &Path, why: String) -> Result<Opened, StorageError> {
+    let storage = Arc::new(LocalStorage::open(data_dir)?);
+    let warning = format!("using local storage, so disk_mb is not available: {why}");
+    Ok(Opened { storage, warning: Some(warning) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_choice_is_read_back_from_its_name() {
+        for choice in [StorageChoice::Auto, StorageChoice::Btrfs, StorageChoice::Local] {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        assert!("zfs".parse::<StorageChoice>().is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! What every storage promises, as one suite that every storage runs. `broken` shows that it can fail.
+
+mod broken;
+mod filling;
+mod volumes;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::{Root, Storage, StorageError};
+use crate::sandbox::SandboxId;
+
+/// A storage under test.
+#[derive(Clone)]
+pub(super) struct Subject {
+    pub storage: Arc<dyn Storage>,
+    /// Leaves what a crash in the middle of `create` leaves, in the directory of the volumes.
+    pub half_make: fn(&Path, &SandboxId),
+}
+
+/// A promise that a storage did not keep.
+#[derive(Debug)]
+pub(super) struct Violation {
+    pub promise: &'static str,
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.promise, self.detail)
+    }
+}
+
+/// What went wrong within one check.
+struct Failure(String);
+
+impl From<StorageError> for Failure {
+    fn from(error: StorageError) -> Self {
+        Self(format!("unexpected answer {error:?}"))
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self(format!("the volume cannot be used: {error}"))
+    }
+}
+
+type Verdict = Result<(), Failure>;
+type Check = fn(Subject) -> BoxFuture<'static, Verdict>;
+
+/// Ends the check unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($detail:tt)+) => {
+        if !$condition {
+            return Err($crate::storage::conformance::Failure(format!($($detail)+)));
+        }
+    };
+}
+use ensure;
+
+/// Names a check after its promise.
+macro_rules! checks {
+    ($($module:ident::$check:ident),+ $(,)?) => {
+        &[$((stringify!($check), |subject| Box::pin($module::$check(subject)))),+]
+    };
+}
+
+const CHECKS: &[(&str, Check)] = checks![
+    volumes::a_new_volume_is_an_empty_directory_of_root,
+    volumes::a_volume_is_made_only_once,
+    volumes::what_does_not_exist_is_not_found,
+    volumes::destroy_may_be_repeated,
+    volumes::a_half_made_volume_is_listed_and_destroyed,
+    volumes::only_volumes_are_listed,
+    volumes::fifty_at_once_leave_nothing,
+    volumes::what_it_cannot_do_it_refuses,
+    filling::destroy_removes_all_and_nothing_else,
+    filling::usage_follows_what_is_written,
+    filling::a_quota_holds_or_is_refused,
+];
+
+/// Runs every check; the first broken promise ends it. The storage must hold no volume before, and
+/// holds none after a run without a violation.
+pub(super) async fn run(subject: Subject) -> Result<(), Violation> {
+    for (promise, check) in CHECKS {
+        if let Err(Failure(detail)) = check(subject.clone()).await {
+            return Err(Violation { promise, detail });
+        }
+        let left = subject.storage.list().await;
+        if !matches!(&left, Ok(left) if left.is_empty()) {
+            return Err(Violation { promise, detail: format!("it leaves {left:?}") });
+        }
+    }
+    Ok(())
+}
+
+/// Makes a volume and answers with its directory.
+async fn make(
+    subject: &Subject,
+    quota_bytes: Option<u64>,
+) -> Result<(SandboxId, PathBuf), Failure> {
+    let id = SandboxId::random();
+    let Root::Dir(path) = subject.storage.create(&id, quota_bytes).await?;
+    Ok((id, path))
+}

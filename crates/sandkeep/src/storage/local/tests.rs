@@ -1,0 +1,135 @@
+//! What plain directories must get right: removing a tree that somebody hostile made.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, openat};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use tempfile::TempDir;
+
+use super::*;
+use crate::storage::conformance::{Subject, run};
+
+/// A crash after mkdir and before chmod.
+pub fn half_make(dir: &Path, id: &SandboxId) {
+    DirBuilder::new().mode(0o700).create(dir.join(id.as_str())).expect("a directory");
+}
+
+fn storage() -> (TempDir, LocalStorage) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let storage = LocalStorage::open(dir.path()).expect("local storage works everywhere");
+    (dir, storage)
+}
+
+async fn volume(storage: &LocalStorage) -> (SandboxId, PathBuf) {
+    let id = SandboxId::random();
+    let Root::Dir(path) = storage.create(&id, None).await.expect("a volume");
+    (id, path)
+}
+
+fn trash(dir: &TempDir) -> PathBuf {
+    dir.path().join("storage/local/.trash")
+}
+
+fn is_empty(path: &Path) -> bool {
+    fs::read_dir(path).expect("a directory").next().is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_storage_keeps_every_promise() {
+    let (dir, storage) = storage();
+    let subject = Subject { storage: Arc::new(storage), half_make };
+    run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
+    assert!(is_empty(&trash(&dir)), "something is left in the trash");
+}
+
+#[tokio::test]
+async fn a_tree_deeper_than_any_path_is_measured_and_removed() {
+    let (dir, storage) = storage();
+    let (id, path) = volume(&storage).await;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = open(&path, flags, Mode::empty()).expect("the volume");
+    for _ in 0..3000 {
+        mkdirat(&at, c"d", Mode::RWXU).expect("a directory");
+        at = openat(&at, c"d", flags, Mode::empty()).expect("the directory");
+    }
+    drop(at);
+    storage.usage(&id).await.expect("a measure");
+    storage.destroy(&id).await.expect("destroy");
+    assert!(!path.exists() && is_empty(&trash(&dir)));
+}
+
+#[tokio::test]
+async fn what_a_crash_left_in_the_trash_is_swept_when_opened() {
+    let (dir, storage) = storage();
+    let (_, path) = volume(&storage).await;
+    fs::create_dir_all(path.join("a/b")).expect("directories");
+    fs::rename(&path, trash(&dir).join("half-removed")).expect("rename");
+    drop(storage);
+    LocalStorage::open(dir.path()).expect("open again");
+    assert!(is_empty(&trash(&dir)));
+}
+
+fn set_flags(path: &Path, flags: IFlags) -> rustix::io::Result<()> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let kept = ioctl_getflags(&file)?.difference(IFlags::IMMUTABLE);
+    ioctl_setflags(&file, kept | flags)
+}
+
+#[tokio::test]
+async fn an_immutable_file_is_reported_and_the_rest_is_removed() {
+    let (dir, storage) = storage();
+    let (id, path) = volume(&storage).await;
+    fs::create_dir_all(path.join("a/b")).expect("directories");
+    fs::write(path.join("a/stays"), "x").expect("a file");
+    fs::write(path.join("a/b/goes"), "x").expect("a file");
+    if let Err(error) = set_flags(&path.join("a/stays"), IFlags::IMMUTABLE) {
+        eprintln!(
+            "SKIP an_immutable_file_is_reported_and_the_rest_is_removed: cannot be set: {error}"
+        );
+        return;
+    }
+    let error = storage.destroy(&id).await.expect_err("an immutable file cannot be removed");
+    let trashed = fs::read_dir(trash(&dir)).expect("the trash").next().expect("it is there");
+    let top = trashed.expect("an entry").path();
+    set_flags(&top.join("a/stays"), IFlags::empty()).expect("made removable again");
+    assert!(matches!(error, StorageError::Io { .. }), "{error:?}");
+    let left: Vec<_> = fs::read_dir(&top).expect("a directory").collect();
+    assert_eq!(left.len(), 1, "more stays than what is in the way: {left:?}");
+    assert!(!storage.list().await.expect("list").contains(&id));
+    LocalStorage::open(dir.path()).expect("open again");
+    assert!(is_empty(&trash(&dir)));
+}
+
+/// Unmounts even when the test fails.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test]
+async fn destroy_never_crosses_a_mount() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP destroy_never_crosses_a_mount: mounting needs root");
+        return;
+    }
+    let outside = tempfile::tempdir().expect("a temporary directory");
+    fs::write(outside.path().join("file"), "kept").expect("a file");
+    let (dir, storage) = storage();
+    let (id, path) = volume(&storage).await;
+    let below = path.join("a");
+    fs::create_dir(&below).expect("a directory");
+    mount_bind(outside.path(), &below).expect("a bind mount");
+    let first = Mounted(below);
+    storage.destroy(&id).await.expect_err("a mount is in the way");
+    assert!(outside.path().join("file").exists(), "destroy reached through the mount");
+    let trashed = fs::read_dir(trash(&dir)).expect("the trash").next().expect("it is there");
+    // The mount moved with the directory it is on.
+    drop(Mounted(trashed.expect("an entry").path().join("a")));
+    drop(first);
+    LocalStorage::open(dir.path()).expect("open again");
+    assert!(is_empty(&trash(&dir)));
+}

@@ -1,0 +1,15 @@
+//! The kernel: namespaces, mounts, cgroups, filters, and the launcher that puts them together. The
+//! only home of `unsafe` outside the guest.
+
+pub mod btrfs;
+pub mod cgroup;
+pub mod landlock;
+pub mod launcher;
+pub mod loopdev;
+pub mod mount;
+pub mod namespace;
+pub mod peer;
+pub mod pidfd;
+pub mod reactor;
+pub mod seccomp;
+pub mod socket;

@@ -1,0 +1,169 @@
+//! Control groups: what a sandbox may use, and which processes belong together.
+//!
+//! ```text
+//! sandkeep/<instance>/<sandbox>/        the guest (v1), nothing (v2)
+//!                     ├── guest/        the guest (v2 only: inner groups hold no processes there)
+//!                     └── work/         the limits; freezing happens here, so the guest stays awake
+//!                         ├── l0/       a leaf: one running exec and all that came of it
+//!                         └── l1/ …
+//! ```
+//!
+//! Nothing here writes a foreign pid into a group: that costs an RCU grace period (10 ms). A
+//! single-threaded child enters by writing `0` into a `tasks` file that we opened (v1), or is cloned
+//! into the group (v2).
+
+mod files;
+mod v1;
+mod v2;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use guest_proto::LeafKind;
+
+pub use files::cgroup_mounts;
+pub use v1::V1;
+pub use v2::V2;
+
+/// The span over which the kernel counts a cpu limit.
+const CPU_PERIOD_MICROS: u64 = 100_000;
+
+/// How often `freeze` looks whether all tasks stand still. A look takes microseconds; the kernel
+/// needs a few when a task is in an uninterruptible wait.
+const FREEZE_LOOKS_MAX: usize = 10_000;
+
+/// What one sandbox may use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    pub memory_bytes: u64,
+    pub cpus: f64,
+    pub pids: u64,
+}
+
+/// What one sandbox uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    pub memory_bytes: u64,
+    pub cpu_micros: u64,
+    pub pids: u64,
+}
+
+/// Which limits this machine can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Controllers {
+    pub memory: bool,
+    pub cpu: bool,
+    pub pids: bool,
+}
+
+/// How a new process gets into a sandbox's group.
+#[derive(Debug)]
+pub enum Entry {
+    /// `tasks` files: the process writes `0` to each.
+    V1(Vec<OwnedFd>),
+    /// A directory: the process is cloned into it.
+    V2(OwnedFd),
+}
+
+/// The descriptors of a leaf, in the order of its [`LeafKind`].
+#[derive(Debug)]
+pub struct LeafFiles {
+    pub kind: LeafKind,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// One kind of hierarchy, with the groups of one instance in it. Names are sandbox ids and leaf
+/// names, which hold only `[a-z0-9]`.
+///
+/// # Behavior
+/// - `make`, `make_leaf` and `remove` are idempotent: a crash half-way is repaired by calling again.
+/// - `remove` needs a sandbox without processes.
+pub trait Hierarchy: Send + Sync {
+    fn controllers(&self) -> Controllers;
+
+    /// The directories in which the instance's sandboxes have theirs, for `doctor`.
+    fn roots(&self) -> Vec<PathBuf>;
+
+    fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()>;
+
+    fn entry(&self, sandbox: &str) -> io::Result<Entry>;
+
+    /// The guest, if it runs.
+    fn guest_pid(&self, sandbox: &str) -> io::Result<Option<u32>>;
+
+    /// Every process but the guest stands still when it returns.
+    fn freeze(&self, sandbox: &str) -> io::Result<()>;
+
+    fn thaw(&self, sandbox: &str) -> io::Result<()>;
+
+    fn remove(&self, sandbox: &str) -> io::Result<()>;
+
+    fn sandboxes(&self) -> io::Result<Vec<String>>;
+
+    fn used(&self, sandbox: &str) -> io::Result<Used>;
+
+    fn make_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()>;
+
+    fn open_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<LeafFiles>;
+
+    fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>>;
+
+    fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool>;
+
+    /// How often the kernel killed in this leaf for want of memory.
+    fn leaf_oom_kills(&self, sandbox: &str, leaf: &str) -> io::Result<u64>;
+}
+
+/// Why there are no control groups to use.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    #[error("no cgroup hierarchy with a freezer is mounted (looked in /proc/self/mountinfo)")]
+    NotMounted,
+    #[error("cannot make control groups beneath {path}: {source}")]
+    NotWritable {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The hierarchy of this machine: v1 where its controllers are mounted (also in a hybrid layout),
+/// else v2.
+pub fn open(instance: &str) -> Result<Box<dyn Hierarchy>, Unusable> {
+    let mounts = files::cgroup_mounts().map_err(|source| Unusable::NotWritable {
+        path: PathBuf::from("/proc/self/mountinfo"),
+        source,
+    })?;
+    if let Some(v1) = V1::open(&mounts, instance)? {
+        return Ok(Box::new(v1));
+    }
+    match V2::open(&mounts, instance)? {
+        Some(v2) => Ok(Box::new(v2)),
+        None => Err(Unusable::NotMounted),
+    }
+}
+
+/// Where an instance has its groups, in every hierarchy that is mounted; makes nothing.
+pub fn instance_dirs(instance: &str) -> io::Result<Vec<PathBuf>> {
+    let dir = |mount: files::CgroupMount| mount.path.join(files::OURS).join(instance);
+    Ok(files::cgroup_mounts()?.into_iter().map(dir).filter(|dir| dir.is_dir()).collect())
+}
+
+/// Which kind of hierarchy [`open`] would use, for people; makes nothing.
+pub fn kind() -> io::Result<Option<&'static str>> {
+    let mounts = files::cgroup_mounts()?;
+    let freezer = |kind: &files::MountKind| match kind {
+        files::MountKind::V1(controllers) => controllers.iter().any(|c| c == "freezer"),
+        files::MountKind::V2 => false,
+    };
+    let has = |wanted: &dyn Fn(&files::MountKind) -> bool| mounts.iter().any(|m| wanted(&m.kind));
+    Ok(match (has(&freezer), has(&|kind| *kind == files::MountKind::V2)) {
+        (true, _) => Some("version 1"),
+        (false, true) => Some("version 2"),
+        (false, false) => None,
+    })
+}

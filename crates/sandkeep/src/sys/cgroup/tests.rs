@@ -1,0 +1,135 @@
+//! One suite for both kinds of hierarchy, on the real thing.
+
+use std::path::Path;
+use std::process::{Child, Command};
+
+use super::{Hierarchy, Limits, V1, V2, files};
+
+const LIMITS: Limits = Limits { memory_bytes: 64 << 20, cpus: 0.5, pids: 32 };
+
+fn instance(test: &str) -> String {
+    format!("test{}{test}", std::process::id())
+}
+
+/// A process that never stands still by itself, put into the sandbox's leaf from outside, which is
+/// slow and thus only for tests.
+struct Busy(Child);
+
+impl Busy {
+    fn in_leaf(hierarchy: &dyn Hierarchy, leaf: &str) -> Self {
+        let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        let child = child.expect("sh starts");
+        for root in hierarchy.roots() {
+            let procs = root.join("sandbox/work").join(leaf).join("cgroup.procs");
+            if procs.exists() {
+                files::write(&procs, &child.id().to_string()).expect("it enters the leaf");
+            }
+        }
+        Self(child)
+    }
+
+    fn cpu_ticks(&self) -> u64 {
+        let path = format!("/proc/{}/stat", self.0.id());
+        let stat = std::fs::read_to_string(path).expect("it runs");
+        let after_name = stat.rsplit(") ").next().expect("stat has a name");
+        after_name.split(' ').nth(11).and_then(|ticks| ticks.parse().ok()).expect("utime")
+    }
+
+    /// Watches for `ticks` hundredths of a second of this thread's own running.
+    fn advances(&self) -> bool {
+        let before = self.cpu_ticks();
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(300);
+        while std::time::Instant::now() < end {
+            if self.cpu_ticks() > before {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
+    hierarchy.make("sandbox", &LIMITS).expect("groups are made");
+    hierarchy.make("sandbox", &LIMITS).expect("making them again is fine");
+    assert_eq!(hierarchy.sandboxes().expect("listed"), ["sandbox"]);
+    assert_eq!(hierarchy.guest_pid("sandbox").expect("read"), None);
+    assert_eq!(hierarchy.guest_pid("other").expect("no such sandbox is fine"), None);
+    hierarchy.entry("sandbox").expect("it can be entered");
+
+    hierarchy.make_leaf("sandbox", "l0").expect("a leaf is made");
+    hierarchy.open_leaf("sandbox", "l0").expect("a leaf is opened");
+    assert_eq!(hierarchy.leaves("sandbox").expect("listed"), ["l0"]);
+    assert!(hierarchy.leaf_is_empty("sandbox", "l0").expect("read"));
+    assert_eq!(hierarchy.leaf_oom_kills("sandbox", "l0").expect("read"), 0);
+
+    let busy = Busy::in_leaf(hierarchy, "l0");
+    assert!(!hierarchy.leaf_is_empty("sandbox", "l0").expect("read"));
+    hierarchy.freeze("sandbox").expect("frozen");
+    assert!(!busy.advances(), "a frozen process ran");
+    hierarchy.thaw("sandbox").expect("thawed");
+    assert!(busy.advances(), "a thawed process stood still");
+    assert!(hierarchy.remove("sandbox").is_err(), "groups in use cannot be removed");
+    drop(busy);
+
+    hierarchy.remove("sandbox").expect("removed");
+    hierarchy.remove("sandbox").expect("removing again is fine");
+    assert!(hierarchy.sandboxes().expect("listed").is_empty());
+}
+
+#[test]
+fn v1_keeps_its_promises_and_leaves_nothing_behind() {
+    let test = "v1_keeps_its_promises_and_leaves_nothing_behind";
+    let mounts = files::cgroup_mounts().expect("mounts are read");
+    let hierarchy = match V1::open(&mounts, &instance("v1")) {
+        Ok(Some(hierarchy)) => hierarchy,
+        Ok(None) => return eprintln!("SKIP {test}: no v1 freezer is mounted"),
+        Err(error) => return eprintln!("SKIP {test}: {error}"),
+    };
+    keeps_its_promises(&hierarchy);
+    let roots = hierarchy.roots();
+    drop(hierarchy);
+    assert!(roots.iter().all(|root| !root.exists()));
+}
+
+#[test]
+fn v2_keeps_its_promises_and_leaves_nothing_behind() {
+    let test = "v2_keeps_its_promises_and_leaves_nothing_behind";
+    let mounts = files::cgroup_mounts().expect("mounts are read");
+    let hierarchy = match V2::open(&mounts, &instance("v2")) {
+        Ok(Some(hierarchy)) => hierarchy,
+        Ok(None) => return eprintln!("SKIP {test}: no v2 hierarchy is mounted"),
+        Err(error) => return eprintln!("SKIP {test}: {error}"),
+    };
+    keeps_its_promises(&hierarchy);
+    let roots = hierarchy.roots();
+    drop(hierarchy);
+    assert!(roots.iter().all(|root| !root.exists()));
+}
+
+#[test]
+fn limits_of_v1_are_what_was_asked_for() {
+    let mounts = files::cgroup_mounts().expect("mounts are read");
+    let Ok(Some(hierarchy)) = V1::open(&mounts, &instance("limits")) else {
+        return eprintln!("SKIP limits_of_v1_are_what_was_asked_for: no v1 freezer is mounted");
+    };
+    hierarchy.make("sandbox", &LIMITS).expect("groups are made");
+    let read = |file: &str| {
+        let found = hierarchy.roots().into_iter().map(|root| root.join("sandbox").join(file));
+        found
+            .filter(|path: &std::path::PathBuf| Path::exists(path))
+            .map(|path| files::read_number(&path).expect("a number"))
+            .next()
+    };
+    assert_eq!(read("work/memory.limit_in_bytes"), Some(LIMITS.memory_bytes));
+    assert_eq!(read("work/pids.max"), Some(LIMITS.pids));
+    assert_eq!(read("cpu.cfs_quota_us"), Some(50_000));
+    hierarchy.remove("sandbox").expect("removed");
+}

@@ -1,0 +1,240 @@
+//! cgroup v1: one tree per controller. Which parts of a sandbox's groups exist in which tree:
+//!
+//! | controller | `<sandbox>` | `work` | leaves |
+//! |---|---|---|---|
+//! | freezer | the guest is found here | frozen here | the tree of an exec is killed here |
+//! | memory | the guest | limit | the oom counter of an exec |
+//! | pids | the guest | limit | |
+//! | cpu, cpuacct | limit and count of all | | |
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use guest_proto::LeafKind;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::files::{self, CgroupMount, MountKind};
+use super::{
+    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits,
+    Unusable, Used,
+};
+
+pub struct V1 {
+    freezer: PathBuf,
+    memory: Option<PathBuf>,
+    pids: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    cpuacct: Option<PathBuf>,
+}
+
+impl V1 {
+    /// `None` if this machine has no v1 freezer.
+    pub fn open(mounts: &[CgroupMount], instance: &str) -> Result<Option<Self>, Unusable> {
+        let find = |controller: &str| {
+            mounts.iter().find_map(|mount| match &mount.kind {
+                MountKind::V1(controllers) if controllers.iter().any(|c| c == controller) => {
+                    Some(mount.path.as_path())
+                }
+                _ => None,
+            })
+        };
+        let base = |controller: &str| -> Result<Option<PathBuf>, Unusable> {
+            find(controller).map(|mount| make_base(mount, instance)).transpose()
+        };
+        let Some(freezer) = base("freezer")? else { return Ok(None) };
+        Ok(Some(Self {
+            freezer,
+            memory: base("memory")?,
+            pids: base("pids")?,
+            cpu: base("cpu")?,
+            cpuacct: base("cpuacct")?,
+        }))
+    }
+
+    /// The distinct directories of this instance: `cpu` and `cpuacct` are often one.
+    fn bases(&self) -> Vec<&Path> {
+        let mut bases = vec![self.freezer.as_path()];
+        for base in [&self.memory, &self.pids, &self.cpu, &self.cpuacct].into_iter().flatten() {
+            if !bases.contains(&base.as_path()) {
+                bases.push(base);
+            }
+        }
+        bases
+    }
+
+    fn set_freezer(&self, sandbox: &str, state: &str) -> io::Result<()> {
+        files::write(&self.freezer.join(sandbox).join("work/freezer.state"), state)
+    }
+}
+
+fn make_base(mount: &Path, instance: &str) -> Result<PathBuf, Unusable> {
+    files::make_instance(mount, instance)
+        .map_err(|source| Unusable::NotWritable { path: mount.to_owned(), source })
+}
+
+impl Drop for V1 {
+    /// An instance without sandboxes leaves nothing behind.
+    fn drop(&mut self) {
+        for base in self.bases() {
+            files::remove_instance(base);
+        }
+    }
+}
+
+fn set_memory_limit(work: &Path, bytes: u64) -> io::Result<()> {
+    let limit = bytes.to_string();
+    // Together with swap the limit must never be below the one without: raising and lowering need
+    // different orders, so each write is tried on both sides of the other.
+    let with_swap = work.join("memory.memsw.limit_in_bytes");
+    let swap_first = files::write(&with_swap, &limit);
+    files::write(&work.join("memory.limit_in_bytes"), &limit)?;
+    match swap_first {
+        Ok(()) => Ok(()),
+        // Without swap accounting there is no such file.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(_) => files::write(&with_swap, &limit),
+    }
+}
+
+fn open_file(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+impl Hierarchy for V1 {
+    fn controllers(&self) -> Controllers {
+        Controllers {
+            memory: self.memory.is_some(),
+            cpu: self.cpu.is_some(),
+            pids: self.pids.is_some(),
+        }
+    }
+
+    fn roots(&self) -> Vec<PathBuf> {
+        self.bases().into_iter().map(Path::to_owned).collect()
+    }
+
+    fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()> {
+        for base in self.bases() {
+            files::make(&base.join(sandbox))?;
+        }
+        files::make(&self.freezer.join(sandbox).join("work"))?;
+        if let Some(memory) = &self.memory {
+            let work = memory.join(sandbox).join("work");
+            files::make(&work)?;
+            set_memory_limit(&work, limits.memory_bytes)?;
+        }
+        if let Some(pids) = &self.pids {
+            let work = pids.join(sandbox).join("work");
+            files::make(&work)?;
+            files::write(&work.join("pids.max"), &limits.pids.to_string())?;
+        }
+        if let Some(cpu) = &self.cpu {
+            let quota = (limits.cpus * CPU_PERIOD_MICROS as f64) as u64;
+            files::write(&cpu.join(sandbox).join("cpu.cfs_quota_us"), &quota.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, sandbox: &str) -> io::Result<Entry> {
+        let open = |base: &Path| open_file(&base.join(sandbox).join("tasks"), OFlags::WRONLY);
+        self.bases().into_iter().map(open).collect::<io::Result<_>>().map(Entry::V1)
+    }
+
+    fn guest_pid(&self, sandbox: &str) -> io::Result<Option<u32>> {
+        files::first_pid(&self.freezer.join(sandbox).join("tasks"))
+    }
+
+    fn freeze(&self, sandbox: &str) -> io::Result<()> {
+        let state = self.freezer.join(sandbox).join("work/freezer.state");
+        files::write(&state, "FROZEN")?;
+        for _ in 0..FREEZE_LOOKS_MAX {
+            if std::fs::read_to_string(&state)?.trim() == "FROZEN" {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+        self.set_freezer(sandbox, "THAWED")?;
+        Err(io::Error::new(io::ErrorKind::TimedOut, "a process could not be frozen"))
+    }
+
+    fn thaw(&self, sandbox: &str) -> io::Result<()> {
+        match self.set_freezer(sandbox, "THAWED") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    fn remove(&self, sandbox: &str) -> io::Result<()> {
+        // The freezer goes last: as long as it is there, `sandboxes` finds what is left.
+        let (freezer, others) = (&self.freezer, &self.bases()[1..]);
+        for base in others {
+            files::remove(&base.join(sandbox))?;
+        }
+        files::remove(&freezer.join(sandbox))
+    }
+
+    fn sandboxes(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for base in self.bases() {
+            names.extend(files::children(base)?);
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn used(&self, sandbox: &str) -> io::Result<Used> {
+        let read = |base: &Option<PathBuf>, file: &str| match base {
+            Some(base) => files::read_number(&base.join(sandbox).join(file)),
+            None => Ok(0),
+        };
+        Ok(Used {
+            memory_bytes: read(&self.memory, "memory.usage_in_bytes")?,
+            cpu_micros: read(&self.cpuacct, "cpuacct.usage")? / 1_000,
+            pids: read(&self.pids, "pids.current")?,
+        })
+    }
+
+    fn make_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()> {
+        for base in [Some(&self.freezer), self.memory.as_ref()].into_iter().flatten() {
+            files::make(&base.join(sandbox).join("work").join(leaf))?;
+        }
+        Ok(())
+    }
+
+    fn open_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<LeafFiles> {
+        let freezer = self.freezer.join(sandbox).join("work").join(leaf);
+        let mut fds = vec![
+            open_file(&freezer.join("tasks"), OFlags::RDWR)?,
+            open_file(&freezer.join("freezer.state"), OFlags::RDWR)?,
+        ];
+        if let Some(memory) = &self.memory {
+            let tasks = memory.join(sandbox).join("work").join(leaf).join("tasks");
+            fds.push(open_file(&tasks, OFlags::WRONLY)?);
+        }
+        if let Some(pids) = &self.pids {
+            fds.push(open_file(&pids.join(sandbox).join("work/tasks"), OFlags::WRONLY)?);
+        }
+        Ok(LeafFiles { kind: LeafKind::V1, fds })
+    }
+
+    fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {
+        files::children(&self.freezer.join(sandbox).join("work"))
+    }
+
+    fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool> {
+        let tasks = self.freezer.join(sandbox).join("work").join(leaf).join("tasks");
+        Ok(files::first_pid(&tasks)?.is_none())
+    }
+
+    fn leaf_oom_kills(&self, sandbox: &str, leaf: &str) -> io::Result<u64> {
+        match &self.memory {
+            Some(memory) => {
+                let leaf = memory.join(sandbox).join("work").join(leaf);
+                files::read_field(&leaf.join("memory.oom_control"), "oom_kill")
+            }
+            None => Ok(0),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! cgroup v2: one tree. Only groups without children hold processes, so the guest has its own, and
+//! the guest is cloned into it. An exec enters its leaf by writing `0` to the leaf's `cgroup.procs`, which we
+//! open: the filter of system calls keeps the guest, as all in a sandbox, from clone3, the only way to
+//! be cloned into a group. That costs an RCU grace period per exec, which version 1 does not.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use guest_proto::LeafKind;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::files::{self, CgroupMount, MountKind};
+use super::{
+    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits,
+    Unusable, Used,
+};
+
+const WANTED: [&str; 3] = ["memory", "pids", "cpu"];
+
+pub struct V2 {
+    base: PathBuf,
+    controllers: Controllers,
+}
+
+impl V2 {
+    /// `None` if no v2 hierarchy is mounted.
+    pub fn open(mounts: &[CgroupMount], instance: &str) -> Result<Option<Self>, Unusable> {
+        let Some(mount) = mounts.iter().find(|mount| mount.kind == MountKind::V2) else {
+            return Ok(None);
+        };
+        Self::open_at(&mount.path, instance).map(Some)
+    }
+
+    /// In the hierarchy mounted at `mount`.
+    pub fn open_at(mount: &Path, instance: &str) -> Result<Self, Unusable> {
+        let wrap = |source| Unusable::NotWritable { path: mount.to_owned(), source };
+        let base = files::make_instance(mount, instance).map_err(wrap)?;
+        for group in [mount, &mount.join(files::OURS), &base] {
+            delegate(group).map_err(wrap)?;
+        }
+        let has = delegated(&base).map_err(wrap)?;
+        let has = |controller: &str| has.iter().any(|c| c == controller);
+        let controllers = Controllers { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
+        Ok(Self { base, controllers })
+    }
+
+    fn work(&self, sandbox: &str) -> PathBuf {
+        self.base.join(sandbox).join("work")
+    }
+}
+
+impl Drop for V2 {
+    /// An instance without sandboxes leaves nothing behind.
+    fn drop(&mut self) {
+        files::remove_instance(&self.base);
+    }
+}
+
+/// Hands the controllers we want, as far as they are there, to the children of a group.
+fn delegate(group: &Path) -> io::Result<()> {
+    let available = std::fs::read_to_string(group.join("cgroup.controllers"))?;
+    let there: Vec<&str> =
+        available.split_whitespace().filter(|controller| WANTED.contains(controller)).collect();
+    let missing = {
+        let already = delegated(group)?;
+        there.into_iter().filter(move |c| !already.iter().any(|a| a == c))
+    };
+    let change: Vec<String> = missing.map(|controller| format!("+{controller}")).collect();
+    if change.is_empty() {
+        return Ok(());
+    }
+    files::write(&group.join("cgroup.subtree_control"), &change.join(" "))
+}
+
+fn delegated(group: &Path) -> io::Result<Vec<String>> {
+    let text = std::fs::read_to_string(group.join("cgroup.subtree_control"))?;
+    Ok(text.split_whitespace().map(str::to_owned).collect())
+}
+
+impl Hierarchy for V2 {
+    fn controllers(&self) -> Controllers {
+        self.controllers
+    }
+
+    fn roots(&self) -> Vec<PathBuf> {
+        vec![self.base.clone()]
+    }
+
+    fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()> {
+        let group = self.base.join(sandbox);
+        files::make(&group)?;
+        delegate(&group)?;
+        files::make(&group.join("guest"))?;
+        let work = group.join("work");
+        files::make(&work)?;
+        delegate(&work)?;
+        if self.controllers.memory {
+            files::write(&work.join("memory.max"), &limits.memory_bytes.to_string())?;
+            match files::write(&work.join("memory.swap.max"), "0") {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        if self.controllers.pids {
+            files::write(&work.join("pids.max"), &limits.pids.to_string())?;
+        }
+        if self.controllers.cpu {
+            let quota = (limits.cpus * CPU_PERIOD_MICROS as f64) as u64;
+            files::write(&group.join("cpu.max"), &format!("{quota} {CPU_PERIOD_MICROS}"))?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, sandbox: &str) -> io::Result<Entry> {
+        Ok(Entry::V2(open_dir(&self.base.join(sandbox).join("guest"))?))
+    }
+
+    fn guest_pid(&self, sandbox: &str) -> io::Result<Option<u32>> {
+        files::first_pid(&self.base.join(sandbox).join("guest/cgroup.procs"))
+    }
+
+    fn freeze(&self, sandbox: &str) -> io::Result<()> {
+        let work = self.work(sandbox);
+        files::write(&work.join("cgroup.freeze"), "1")?;
+        for _ in 0..FREEZE_LOOKS_MAX {
+            if files::read_field(&work.join("cgroup.events"), "frozen")? == 1 {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+        self.thaw(sandbox)?;
+        Err(io::Error::new(io::ErrorKind::TimedOut, "a process could not be frozen"))
+    }
+
+    fn thaw(&self, sandbox: &str) -> io::Result<()> {
+        match files::write(&self.work(sandbox).join("cgroup.freeze"), "0") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    fn remove(&self, sandbox: &str) -> io::Result<()> {
+        files::remove(&self.base.join(sandbox))
+    }
+
+    fn sandboxes(&self) -> io::Result<Vec<String>> {
+        files::children(&self.base)
+    }
+
+    fn used(&self, sandbox: &str) -> io::Result<Used> {
+        let group = self.base.join(sandbox);
+        let read = |there: bool, file: &str| match there {
+            true => files::read_number(&group.join(file)),
+            false => Ok(0),
+        };
+        Ok(Used {
+            memory_bytes: read(self.controllers.memory, "memory.current")?,
+            cpu_micros: files::read_field(&group.join("cpu.stat"), "usage_usec")?,
+            pids: read(self.controllers.pids, "pids.current")?,
+        })
+    }
+
+    fn make_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()> {
+        files::make(&self.work(sandbox).join(leaf))
+    }
+
+    fn open_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<LeafFiles> {
+        let dir = self.work(sandbox).join(leaf);
+        let open = |file: &str| {
+            openat(CWD, dir.join(file), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        };
+        let fds = vec![open_dir(&dir)?, open("cgroup.kill")?, open("cgroup.procs")?];
+        Ok(LeafFiles { kind: LeafKind::V2, fds })
+    }
+
+    fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {
+        files::children(&self.work(sandbox))
+    }
+
+    fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool> {
+        let events = self.work(sandbox).join(leaf).join("cgroup.events");
+        Ok(files::read_field(&events, "populated")? == 0)
+    }
+
+    fn leaf_oom_kills(&self, sandbox: &str, leaf: &str) -> io::Result<u64> {
+        if !self.controllers.memory {
+            return Ok(0);
+        }
+        files::read_field(&self.work(sandbox).join(leaf).join("memory.events"), "oom_kill")
+    }
+}
+
+fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}

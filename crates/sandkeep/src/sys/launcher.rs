@@ -1,0 +1,75 @@
+//! The launcher: a single-threaded process of its own that makes every sandbox, so that the daemon,
+//! with its threads and secrets, never clones.
+//!
+//! ```text
+//! daemon ──Launch + descriptors──▶ launcher ──clone──▶ child ──execveat──▶ guest (PID 1)
+//!        ◀──Answer + pidfd────────
+//! ```
+//!
+//! It is this same binary, executed with the socket as its stdin, at first and as a replacement
+//! alike. It lives in a mount namespace with nothing but an empty root and /dev, because a child's
+//! namespace starts as a copy of it; the mounts of a sandbox come from the daemon as detached
+//! descriptors. It holds a constant number of descriptors: every clone pays for each open one.
+//!
+//! When the daemon goes, it goes; sandboxes do not notice either.
+
+mod child;
+mod client;
+mod process;
+
+use serde::{Deserialize, Serialize};
+
+pub use client::{LaunchError, Launched, Launcher};
+pub use guest_proto::Privilege;
+pub use process::main;
+
+/// What the launcher is told about one sandbox. The descriptors that come with it, in this order:
+/// the root (a detached mount), the listening socket, the lifeline if there is one, a detached mount
+/// per bind, and the entries of the control group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    pub hostname: String,
+    /// The host's id of the sandbox's root; the range goes up from there.
+    pub id_base: u32,
+    pub privilege: Privilege,
+    /// How much fits into /dev/shm. It counts as the sandbox's memory, so it must be less than all
+    /// of that: a full one would leave no memory for the command that removes something.
+    pub shm_bytes: u64,
+    pub lifeline: Lifeline,
+    /// Where the binds go, relative to the root.
+    pub bind_targets: Vec<String>,
+    pub entry: EntryKind,
+    /// The ranges likely to be used next: their user namespaces are made while nobody waits.
+    pub next_id_bases: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lifeline {
+    None,
+    /// A pipe whose end ends the sandbox.
+    Passed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryKind {
+    V1,
+    V2,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    Launch(Launch),
+    /// The daemon leaves nothing behind: exit without looking back.
+    Goodbye,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    /// With the pidfd.
+    Launched { pid: u32 },
+    /// Nothing runs.
+    Failed { step: String, errno: i32 },
+}
+
+/// The largest request or answer.
+const MESSAGE_MAX_BYTES: usize = 64 * 1024;

@@ -1,0 +1,331 @@
+//! The launcher's own process: set-up, then one request after the other.
+
+#![expect(unsafe_code, reason = "shared memory, signals and memfd seals have no safe wrappers")]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, open};
+use rustix::mount::MountAttrFlags;
+
+use super::child::{Child, MASKED, Report, spawn};
+use super::{Answer, EntryKind, Launch, Lifeline, MESSAGE_MAX_BYTES, Request};
+use crate::guest::image;
+use crate::sys::namespace::{self, ChildStack};
+use crate::sys::{landlock, mount, seccomp, socket};
+
+/// Network namespaces kept ready.
+const NETWORKS_READY: usize = 4;
+/// User namespaces kept ready.
+const USERS_READY: usize = 8;
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Runs the launcher on the socket that is its stdin, until the daemon goes away.
+pub fn main() -> ExitCode {
+    let Err(error) = Process::set_up().and_then(|mut process| process.serve()) else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("sandkeep launcher: {error}");
+    ExitCode::FAILURE
+}
+
+struct Process {
+    socket: BorrowedFd<'static>,
+    /// The host's /proc, which is not mounted in our namespace.
+    proc: OwnedFd,
+    home_network: OwnedFd,
+    guest: OwnedFd,
+    filter: seccomp::Filter,
+    landlock: bool,
+    stack: ChildStack,
+    report: &'static Report,
+    networks: Vec<OwnedFd>,
+    users: Vec<(u32, OwnedFd)>,
+    /// Ranges whose user namespaces are to be made when nobody waits.
+    wanted: Vec<u32>,
+}
+
+impl Process {
+    fn set_up() -> io::Result<Self> {
+        rustix::thread::set_name(c"sandkeep-launch")?;
+        // SAFETY: ignoring SIGCHLD only makes the kernel reap our children by itself.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        let read = OFlags::RDONLY | OFlags::CLOEXEC;
+        let proc = open("/proc", read | OFlags::DIRECTORY, Mode::empty())?;
+        let home_network = namespace::open(proc.as_fd(), "self/ns/net")?;
+        let guest = guest_image()?;
+        shrink_namespace()?;
+        Ok(Self {
+            socket: rustix::stdio::stdin(),
+            proc,
+            home_network,
+            guest,
+            filter: seccomp::Filter::new(),
+            landlock: landlock::available(),
+            stack: ChildStack::new(STACK_BYTES),
+            report: shared_report()?,
+            networks: Vec::new(),
+            users: Vec::new(),
+            wanted: Vec::new(),
+        })
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; MESSAGE_MAX_BYTES];
+        loop {
+            self.prepare_while_idle()?;
+            let (len, fds) = match socket::receive_with_fds(self.socket, &mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                received => received?,
+            };
+            if len == 0 {
+                return Ok(());
+            }
+            match postcard::from_bytes(&buffer[..len]) {
+                Ok(Request::Launch(launch)) => self.answer(launch, fds)?,
+                Ok(Request::Goodbye) => return Ok(()),
+                Err(_) => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+
+    fn answer(&mut self, launch: Launch, fds: Vec<OwnedFd>) -> io::Result<()> {
+        let (answer, pidfd) = match self.launch(&launch, fds) {
+            Ok((pid, pidfd)) => (Answer::Launched { pid }, Some(pidfd)),
+            Err((step, errno)) => (Answer::Failed { step: step.to_owned(), errno }, None),
+        };
+        let bytes = postcard::to_allocvec(&answer).map_err(io::Error::other)?;
+        let pidfd: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
+        socket::send_with_fds(self.socket, &bytes, &pidfd)?;
+        self.wanted = launch.next_id_bases;
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        launch: &Launch,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(u32, OwnedFd), (&'static str, i32)> {
+        let during = |step: &'static str| {
+            move |error: io::Error| (step, error.raw_os_error().unwrap_or(libc::EIO))
+        };
+        let network = self.network().map_err(during("make a network namespace"))?;
+        let users = self.users(launch.id_base).map_err(during("make a user namespace"))?;
+        let received =
+            Received::sort(launch, fds).ok_or(("receive its descriptors", libc::EPROTO))?;
+        shift_ids(&received, users.as_fd()).map_err(during("map its ids"))?;
+        let (dev, nulls) = dev_mounts().map_err(during("prepare /dev"))?;
+        self.report.clear();
+        let child = Child {
+            hostname: &launch.hostname,
+            id_base: launch.id_base,
+            privilege: launch.privilege,
+            shm_bytes: launch.shm_bytes,
+            root: received.root,
+            binds: received.binds,
+            dev,
+            nulls,
+            network,
+            users,
+            tasks: received.tasks,
+            into_cgroup: received.into_cgroup,
+            listener: received.listener,
+            lifeline: received.lifeline,
+            guest: self.guest.as_fd(),
+            filter: &self.filter,
+            landlock: self.landlock,
+            report: self.report,
+        };
+        let launched = spawn(&child, &mut self.stack).map_err(during("clone"))?;
+        match self.report.failure() {
+            None => Ok(launched),
+            Some(failure) => {
+                namespace::wait_gone(&launched.1).map_err(during("end a failed launch"))?;
+                Err(failure)
+            }
+        }
+    }
+
+    fn network(&mut self) -> io::Result<OwnedFd> {
+        match self.networks.pop() {
+            Some(ready) => Ok(ready),
+            None => namespace::network(self.proc.as_fd(), self.home_network.as_fd()),
+        }
+    }
+
+    fn users(&mut self, base: u32) -> io::Result<OwnedFd> {
+        match self.users.iter().position(|(ready, _)| *ready == base) {
+            Some(at) => Ok(self.users.swap_remove(at).1),
+            None => namespace::user(self.proc.as_fd(), &mut self.stack, base),
+        }
+    }
+
+    /// Makes namespaces ahead, one at a time, as long as no request waits.
+    fn prepare_while_idle(&mut self) -> io::Result<()> {
+        while !self.request_waits()? {
+            if self.networks.len() < NETWORKS_READY {
+                let made = namespace::network(self.proc.as_fd(), self.home_network.as_fd())?;
+                self.networks.push(made);
+                continue;
+            }
+            let Some(base) = self.wanted.pop() else { return Ok(()) };
+            if self.users.iter().any(|(ready, _)| *ready == base) {
+                continue;
+            }
+            if self.users.len() >= USERS_READY {
+                self.users.remove(0);
+            }
+            let made = namespace::user(self.proc.as_fd(), &mut self.stack, base)?;
+            self.users.push((base, made));
+        }
+        Ok(())
+    }
+
+    fn request_waits(&self) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Ok(poll(&mut fds, Some(&at_once))? > 0)
+    }
+}
+
+/// The descriptors of a request, told apart.
+struct Received {
+    root: OwnedFd,
+    listener: OwnedFd,
+    lifeline: Option<OwnedFd>,
+    binds: Vec<(CString, OwnedFd)>,
+    tasks: Vec<OwnedFd>,
+    into_cgroup: Option<OwnedFd>,
+}
+
+impl Received {
+    fn sort(launch: &Launch, fds: Vec<OwnedFd>) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        let (root, listener) = (fds.next()?, fds.next()?);
+        let lifeline = match launch.lifeline {
+            Lifeline::None => None,
+            Lifeline::Passed => Some(fds.next()?),
+        };
+        let mut binds = Vec::with_capacity(launch.bind_targets.len());
+        for target in &launch.bind_targets {
+            binds.push((CString::new(target.as_str()).ok()?, fds.next()?));
+        }
+        let (tasks, into_cgroup) = match launch.entry {
+            EntryKind::V1 => (fds.collect(), None),
+            EntryKind::V2 => (Vec::new(), Some(fds.next()?)),
+        };
+        Some(Self { root, listener, lifeline, binds, tasks, into_cgroup })
+    }
+}
+
+/// The root is the sandbox's own: its ids must be shifted. Binds only look better when they are, and
+/// some filesystems cannot.
+fn shift_ids(received: &Received, users: BorrowedFd<'_>) -> io::Result<()> {
+    let quiet = MountAttrFlags::MOUNT_ATTR_NODEV;
+    mount::set_id_map(&received.root, quiet, users)?;
+    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV;
+    for (_, bind) in &received.binds {
+        match mount::set_id_map(bind, read_only, users) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                mount::set_attributes(bind, read_only)?;
+            }
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+/// A mount of the shared /dev, and one of its null for each masked file.
+fn dev_mounts() -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
+    let dev = mount::clone_path("/dev".as_ref())?;
+    let nulls = MASKED.iter().map(|_| mount::clone_path("/dev/null".as_ref()));
+    Ok((dev, nulls.collect::<io::Result<_>>()?))
+}
+
+/// The guest as an executable that no file system holds and nobody can change.
+fn guest_image() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // MFD_EXEC states the intent and is unknown before Linux 6.3.
+    let memfd = rustix::fs::memfd_create("sandkeep-guest", flags | MemfdFlags::EXEC)
+        .or_else(|_| rustix::fs::memfd_create("sandkeep-guest", flags))?;
+    let mut rest = image::BYTES;
+    while !rest.is_empty() {
+        rest = &rest[rustix::io::write(&memfd, rest)?..];
+    }
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&memfd, seals)?;
+    // Out of the way of the descriptors that the guest expects at fixed places.
+    Ok(rustix::io::fcntl_dupfd_cloexec(&memfd, super::child::FIRST_FREE_FD)?)
+}
+
+/// A page that a child sees even if it has only a copy of our memory.
+fn shared_report() -> io::Result<&'static Report> {
+    // SAFETY: a fresh anonymous mapping, larger than a report, never unmapped; all-zero bytes are a
+    // valid report, whose fields are atomics.
+    unsafe {
+        let page = rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            size_of::<Report>(),
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::SHARED,
+        )?;
+        Ok(&*page.cast::<Report>())
+    }
+}
+
+/// Leaves the host's mounts for a namespace with an empty root and /dev.
+fn shrink_namespace() -> io::Result<()> {
+    use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    let root = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+    // Any directory will do to hang the new root up; this one always exists.
+    mount::attach(&root, "/proc")?;
+    rustix::process::fchdir(&root)?;
+    rustix::fs::mkdir("dev", Mode::from_raw_mode(0o755))?;
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")?;
+    let dev = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+    mount::attach(&dev, "/dev")?;
+    fill_dev()?;
+    mount::set_attributes(&dev, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    mount::set_attributes(&root, MountAttrFlags::MOUNT_ATTR_RDONLY)
+}
+
+fn small_tmpfs(attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let attributes = attributes | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    mount::new_filesystem("tmpfs", &[("mode", "755"), ("size", "64k")], attributes)
+}
+
+/// Real device nodes, made once and shared read-only by all sandboxes.
+fn fill_dev() -> io::Result<()> {
+    use rustix::fs::{CWD, FileType, makedev, mkdir, mknodat, symlink};
+    let before = rustix::process::umask(Mode::empty());
+    let nodes = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)]
+        .map(|(name, minor)| (name, makedev(1, minor)));
+    for (name, device) in nodes.into_iter().chain([("tty", makedev(5, 0))]) {
+        let mode = Mode::from_raw_mode(0o666);
+        mknodat(CWD, format!("/dev/{name}"), FileType::CharacterDevice, mode, device)?;
+    }
+    mkdir("/dev/pts", Mode::from_raw_mode(0o755))?;
+    mkdir("/dev/shm", Mode::from_raw_mode(0o1777))?;
+    let links = [
+        ("pts/ptmx", "/dev/ptmx"),
+        ("/proc/self/fd", "/dev/fd"),
+        ("/proc/self/fd/0", "/dev/stdin"),
+        ("/proc/self/fd/1", "/dev/stdout"),
+        ("/proc/self/fd/2", "/dev/stderr"),
+    ];
+    for (target, link) in links {
+        symlink(target, link)?;
+    }
+    rustix::process::umask(before);
+    Ok(())
+}

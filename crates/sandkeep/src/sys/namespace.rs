@@ -1,0 +1,109 @@
+//! Namespaces that are made ahead of a launch, by the single-threaded launcher.
+
+#![expect(unsafe_code, reason = "clone and interface ioctls have no safe wrappers")]
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// How many ids one sandbox has.
+pub const ID_RANGE: u32 = 65_536;
+
+/// The stack of a child that shares our memory until it executes or exits.
+pub struct ChildStack(Box<[u128]>);
+
+impl ChildStack {
+    pub fn new(bytes: usize) -> Self {
+        Self(vec![0; bytes / size_of::<u128>()].into_boxed_slice())
+    }
+
+    /// Stacks grow downwards.
+    pub fn top(&mut self) -> *mut c_void {
+        self.0.as_mut_ptr_range().end.cast()
+    }
+}
+
+/// A network namespace with nothing but loopback, which is up. The calling thread comes back to
+/// the namespace it was in.
+pub fn network(proc: BorrowedFd<'_>, home: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+    let made = loopback_up().and_then(|()| open(proc, "self/ns/net"));
+    move_into_link_name_space(home, Some(LinkNameSpaceType::Network))?;
+    made
+}
+
+/// Opens a namespace by its name beneath /proc.
+pub fn open(proc: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    Ok(openat(proc, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn loopback_up() -> io::Result<()> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: an all-zero ifreq is valid: it holds only integers, arrays and a null pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the socket is open and `request` is a live, initialized ifreq.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A user namespace that maps 0..[`ID_RANGE`] to `base` and up, kept by its descriptor.
+pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, base: u32) -> io::Result<OwnedFd> {
+    let mut pidfd: RawFd = -1;
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_PIDFD | libc::SIGCHLD;
+    // SAFETY: the child runs `stand_by` on its own stack, which outlives it because we wait for its
+    // exit below; it shares our memory but makes only one system call.
+    let pid =
+        unsafe { libc::clone(stand_by, stack.top(), flags, std::ptr::null_mut(), &raw mut pidfd) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: on success the kernel stored a new descriptor there, which nobody else owns.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let made = write_maps(proc, pid, base).and_then(|()| open(proc, &format!("{pid}/ns/user")));
+    // The stack is free again only when the child is gone.
+    super::pidfd::kill(&pidfd)?;
+    wait_gone(&pidfd)?;
+    made
+}
+
+/// The child of [`user`]: it exists so that the namespace does, until it is killed.
+extern "C" fn stand_by(_: *mut c_void) -> libc::c_int {
+    let null = std::ptr::null_mut::<c_void>();
+    loop {
+        // SAFETY: waiting for no descriptor, for ever, touches no memory.
+        unsafe { libc::syscall(libc::SYS_ppoll, null, 0usize, null, null, 0usize) };
+    }
+}
+
+fn write_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {
+    let map = format!("0 {base} {ID_RANGE}\n");
+    for file in ["uid_map", "gid_map"] {
+        let fd =
+            openat(proc, format!("{pid}/{file}"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::io::write(&fd, map.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Waits until a child of ours is gone.
+pub fn wait_gone(pidfd: impl AsFd) -> io::Result<()> {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    loop {
+        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+            // With SIGCHLD ignored the kernel reaps by itself and then answers that there is none.
+            Ok(_) | Err(rustix::io::Errno::CHILD) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What a sandbox starts from.
+
+mod host;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::runtime::Bind;
+use crate::sandbox::Privilege;
+use crate::storage::{Root, StorageError};
+
+pub use host::HostTemplate;
+
+/// # Behavior
+/// - A template is ready when it is handed to the broker and does not change while a sandbox of
+///   it exists.
+#[async_trait]
+pub trait Template: Send + Sync {
+    /// As callers name it.
+    fn name(&self) -> &str;
+
+    /// What every sandbox of this template sees of the host, read-only, on top of its root.
+    fn binds(&self) -> Arc<[Bind]>;
+
+    /// The privilege of a sandbox that asks for none in particular.
+    fn default_privilege(&self) -> Privilege;
+
+    /// Puts the template's own files into a new, empty root, every target of `binds` among them.
+    /// May be repeated on a root it has filled before, by half or whole.
+    async fn lay_out(&self, root: &Root) -> Result<(), StorageError>;
+}

@@ -1,0 +1,146 @@
+//! Whatever comes over the socket, the guest goes on.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use guest_proto::{FRAME_MAX, FrameReader, FromGuest, Offsets, Op, ToGuest, encode, preface};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use sandkeep::guest::{Guest, Outcome};
+
+use crate::harness::*;
+
+/// Sends bytes and returns all that comes back until the guest closes.
+fn answer_to(guest: &TestGuest, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = UnixStream::connect(guest.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The guest may close before it has all.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return answer,
+            Ok(len) => answer.extend_from_slice(&buffer[..len]),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return answer,
+            Err(error) => panic!("the guest did not close: {error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn garbage_is_closed_and_harms_nobody() {
+    let guest = TestGuest::start();
+    assert_eq!(answer_to(&guest, b"GET / HTTP/1.1\r\n\r\n"), b"");
+    let mut oversized = preface(1).to_vec();
+    oversized.extend_from_slice(&(FRAME_MAX as u32 + 1).to_le_bytes());
+    assert_eq!(answer_to(&guest, &oversized), b"");
+    let mut unknown = preface(1).to_vec();
+    unknown.extend_from_slice(&[1, 0, 0, 0, 99]);
+    assert_eq!(answer_to(&guest, &unknown), b"");
+    guest.client.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_version_the_guest_does_not_speak_is_refused() {
+    let guest = TestGuest::start();
+    for version in [0, 2, u16::MAX] {
+        let mut request = preface(version).to_vec();
+        encode(&Op::Ping, &mut request);
+        assert_eq!(answer_to(&guest, &request), preface(0));
+    }
+    guest.client.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn random_bytes_never_stop_the_guest() {
+    let guest = TestGuest::start();
+    let mut runner = TestRunner::default();
+    let bytes = proptest::collection::vec(any::<u8>(), 0..200);
+    runner
+        .run(&(bytes, any::<bool>()), |(bytes, framed)| {
+            let mut stream = UnixStream::connect(guest.socket()).unwrap();
+            let mut wire = preface(1).to_vec();
+            if framed {
+                wire.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            }
+            // A frame that happens to be `Terminate` would be obeyed.
+            if bytes.first() != Some(&6) {
+                wire.extend_from_slice(&bytes);
+            }
+            let _ = stream.write_all(&wire);
+            Ok(())
+        })
+        .unwrap();
+    guest.client.ping().await.unwrap();
+    assert_eq!(guest.sh("echo fine").await.out(), "fine\n");
+}
+
+#[tokio::test]
+async fn a_peer_that_breaks_the_rules_of_an_exec_is_cut_and_the_exec_goes_on() {
+    let guest = TestGuest::start();
+    for violation in [
+        ToGuest::Stdin(vec![0; guest_proto::STDIN_WINDOW + 1]),
+        ToGuest::Ack(Offsets { stdout: 1 << 40, stderr: 0 }),
+        ToGuest::Forget,
+    ] {
+        let request = {
+            let mut request = command(&["cat"]);
+            request.stdin = sandkeep::guest::Stdin::Piped;
+            request
+        };
+        let id = request.id.clone();
+        drop(guest.client.exec(request).await.unwrap());
+        let mut wire = preface(1).to_vec();
+        encode(&Op::Attach { exec_id: id.to_string(), from: Offsets::default() }, &mut wire);
+        encode(&violation, &mut wire);
+        answer_to(&guest, &wire);
+        let mut execution = guest.client.attach(&id, Offsets::default()).await.unwrap();
+        execution.input().close().await.unwrap();
+        assert_eq!(collect(&mut execution).await.end.outcome, Outcome::Exited(0));
+    }
+}
+
+#[tokio::test]
+async fn connections_that_ask_for_nothing_do_not_keep_others_out() {
+    let guest = TestGuest::start();
+    let mut idle = Vec::new();
+    for _ in 0..500 {
+        idle.push(UnixStream::connect(guest.socket()).unwrap());
+    }
+    guest.client.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_in_single_bytes_are_understood() {
+    let guest = TestGuest::start();
+    let mut stream = UnixStream::connect(guest.socket()).unwrap();
+    let mut wire = preface(1).to_vec();
+    encode(&Op::Ping, &mut wire);
+    for byte in wire {
+        stream.write_all(&[byte]).unwrap();
+    }
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let mut reader = FrameReader::new();
+    reader.feed(&answer);
+    assert_eq!(reader.take_raw(), Some(preface(1)));
+    assert_eq!(reader.next_message(), Ok(Some(FromGuest::Pong)));
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_answer_is_not_waited_for_for_ever() {
+    // A socket that nobody serves: connecting works, an answer never comes.
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join(sandkeep::home::GUEST_SOCKET);
+    let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+    let directory = std::fs::File::open(home.path()).unwrap().into();
+    let pool = std::sync::Arc::new(sandkeep::guest::NoLeaves);
+    let client = sandkeep::guest::GuestClient::new(directory, pool).unwrap();
+    let answer = client.ping().await;
+    assert!(
+        matches!(answer, Err(sandkeep::guest::GuestError::TimedOut { after }) if after >= Duration::from_secs(1)),
+        "{answer:?}"
+    );
+}

@@ -1,0 +1,11 @@
+//! The guest and its client, over a real socket, with real processes. Needs root, for the guest
+//! becomes PID 1 of a namespace.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod commands;
+mod harness;
+mod hostile;
+mod lifetime;
+mod streams;
+mod trees;

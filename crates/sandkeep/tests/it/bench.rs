@@ -1,0 +1,29 @@
+//! The benchmark runs and reports; what it measures is no test.
+
+use serde_json::Value;
+
+use crate::support::{Ran, binary, obstacle};
+
+#[test]
+fn the_bench_measures_what_it_says_and_leaves_nothing() {
+    crate::skip_if!(obstacle());
+    let place = tempfile::tempdir().expect("a temp dir");
+    let output = binary()
+        .env("TMPDIR", place.path())
+        .env("SANDKEEP_STORAGE_SIZE_MB", "512")
+        .args(["bench", "--rounds", "3", "--json"])
+        .output();
+    let ran: Ran = output.expect("the binary runs").into();
+    assert_eq!(ran.assert_no_panic().code, 0, "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let measures = report["measures"].as_array().expect("measures");
+    for name in ["spawn", "cold", "exec", "destroy"] {
+        let figures = measures.iter().find(|m| m["measure"] == name).expect(name);
+        assert_eq!(figures["n"], 3, "{figures}");
+        assert!(figures["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{figures}");
+        assert!(figures["times_spawn"].is_number(), "{figures}");
+    }
+    assert_eq!(report["regime"], "back_to_back");
+    let left = std::fs::read_dir(place.path()).expect("it is there").count();
+    assert_eq!(left, 0, "the bench left its data directory: {}", ran.stderr);
+}

@@ -1,0 +1,149 @@
+//! The commands as a person types them.
+
+use serde_json::Value;
+
+use crate::daemon;
+use crate::support::{Daemon, Ran, binary, run_with_stdin};
+
+fn call(daemon: &Daemon, arguments: &[&str]) -> Ran {
+    let output = binary().env("SANDKEEP_URL", daemon.url()).args(arguments).output();
+    let ran: Ran = output.expect("the binary runs").into();
+    ran.assert_no_panic();
+    ran
+}
+
+/// It worked; its stdout without the last line end.
+fn ok(daemon: &Daemon, arguments: &[&str]) -> String {
+    let ran = call(daemon, arguments);
+    assert_eq!(ran.code, 0, "{arguments:?}: {ran:?}");
+    ran.stdout.trim_end().to_owned()
+}
+
+fn json(daemon: &Daemon, arguments: &[&str]) -> Value {
+    let text = ok(daemon, arguments);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_sandbox_lives_its_whole_life_by_commands() {
+    let daemon = daemon!();
+    let id = ok(&daemon, &["create", "--label", "task=7", "--memory-mb", "256"]);
+    assert_eq!(daemon.ids(), [id.as_str()]);
+    assert!(ok(&daemon, &["ls"]).contains(&id));
+    let shown = ok(&daemon, &["show", &id]);
+    assert!(shown.contains("running") && shown.contains("task=7"), "{shown}");
+    assert_eq!(ok(&daemon, &["exec", &id, "--", "sh", "-c", "echo kept > ~/f; cat ~/f"]), "kept");
+    ok(&daemon, &["stop", &id]);
+    assert!(ok(&daemon, &["ls"]).contains("stopped"));
+    ok(&daemon, &["start", &id]);
+    assert_eq!(ok(&daemon, &["exec", &id, "cat", "/home/user/f"]), "kept");
+    ok(&daemon, &["rm", &id]);
+    assert_eq!(daemon.ids(), [""; 0]);
+}
+
+#[test]
+fn every_answer_can_be_had_as_json() {
+    let daemon = daemon!();
+    let created = json(&daemon, &["create", "--json"]);
+    let id = created["id"].as_str().expect("an id");
+    assert_eq!(json(&daemon, &["show", "--json", id]), daemon.get(id));
+    assert_eq!(json(&daemon, &["ls", "--json"])["items"][0]["id"], id);
+    assert_eq!(json(&daemon, &["exec", "--json", id, "--", "echo", "hi"])["stdout"], "hi\n");
+    assert_eq!(json(&daemon, &["stop", "--json", id])["state"], "stopped");
+    assert_eq!(json(&daemon, &["start", "--json", id])["state"], "running");
+    assert_eq!(json(&daemon, &["runtimes", "--json"])["runtimes"][0]["name"], "native");
+    json(&daemon, &["rm", "--json", id]);
+}
+
+#[test]
+fn the_beginning_of_an_id_is_enough_while_it_is_unique() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    assert_eq!(ok(&daemon, &["exec", &id[..10], "--", "echo", "hi"]), "hi");
+    let _second = daemon.create();
+    let ran = call(&daemon, &["show", "sb"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.complaint().contains(&id), "it does not say which: {ran:?}");
+    assert_eq!(call(&daemon, &["show", "sbzzzz"]).code, 1);
+}
+
+#[test]
+fn exec_passes_everything_through() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let ran = call(&daemon, &["exec", &id, "--", "sh", "-c", "echo out; echo err >&2; exit 9"]);
+    assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (9, "out\n", "err\n"));
+    assert_eq!(call(&daemon, &["exec", &id, "--", "no-such-command"]).code, 127);
+    assert_eq!(call(&daemon, &["exec", &id, "--", "/etc/passwd"]).code, 126);
+    assert_eq!(call(&daemon, &["exec", &id, "--", "sh", "-c", "kill -15 $$"]).code, 143);
+    assert_eq!(
+        call(&daemon, &["exec", "--timeout", "300ms", &id, "--", "sleep", "1000"]).code,
+        124
+    );
+    assert_eq!(
+        ok(
+            &daemon,
+            &[
+                "exec",
+                "-e",
+                "A=b",
+                "--cwd",
+                "/",
+                "-u",
+                "root",
+                &id,
+                "--",
+                "sh",
+                "-c",
+                "echo $A; pwd; id -u"
+            ]
+        ),
+        "b\n/\n0"
+    );
+    let mut command = binary();
+    command.env("SANDKEEP_URL", daemon.url()).args(["exec", "-i", &id, "--", "tr", "a-z", "A-Z"]);
+    assert_eq!(run_with_stdin(&mut command, b"shout").stdout, "SHOUT");
+    let gone = call(&daemon, &["exec", "sbzzzz", "--", "true"]);
+    assert_eq!(gone.code, 125, "not to be mistaken for the command's own: {gone:?}");
+}
+
+#[test]
+fn without_a_daemon_a_command_says_how_to_get_one() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", free.local_addr().expect("bound"));
+    drop(free);
+    let output = binary().args(["ls", "--url", &url]).output();
+    let ran: Ran = output.expect("the binary runs").into();
+    assert_eq!(ran.assert_no_panic().code, 1, "{ran:?}");
+    assert!(ran.complaint().contains("sandkeep serve"), "{ran:?}");
+    let output = binary().args(["no-such-command"]).output();
+    assert_eq!(Ran::from(output.expect("the binary runs")).code, 2);
+}
+
+#[test]
+fn the_doctor_tells_what_belongs_to_whom() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let (clean, said) = crate::support::doctor(&daemon.data_dir());
+    assert!(clean, "{said:#}");
+    let found = said["found"].as_array().expect("found");
+    for kind in ["process", "cgroup", "volume", "socket", "row", "home", "namespace"] {
+        let owned =
+            found.iter().any(|thing| thing["kind"] == kind && thing["owner"] == id.as_str());
+        assert!(owned, "no {kind} of {id}: {said:#}");
+    }
+    assert!(said["counts"].is_object(), "{said:#}");
+}
+
+#[test]
+fn the_doctor_finds_what_belongs_to_nobody() {
+    let daemon = daemon!();
+    daemon.create();
+    let stray =
+        daemon.data_dir().join("sandboxes").join(sandkeep::sandbox::SandboxId::random().as_str());
+    std::fs::create_dir(&stray).expect("root writes anywhere");
+    let (clean, said) = crate::support::doctor(&daemon.data_dir());
+    // The daemon may have cleared it away meanwhile.
+    let _ = std::fs::remove_dir(&stray);
+    assert!(!clean, "a stray home was not seen: {said:#}");
+}

@@ -1,0 +1,226 @@
+//! The daemon is killed at every named point of every verb, and started again. Nothing acknowledged is
+//! lost, what was half done is whole or gone, and nothing is left over.
+
+use std::os::unix::process::ExitStatusExt;
+
+use sandkeep::failpoint::ALL;
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Patience, Setup, obstacle, until_some};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Create,
+    Exec,
+    Stop,
+    Start,
+    Destroy,
+}
+
+impl Verb {
+    const ALL: [Self; 5] = [Self::Create, Self::Exec, Self::Stop, Self::Start, Self::Destroy];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Exec => "exec",
+            Self::Stop => "stop",
+            Self::Start => "start",
+            Self::Destroy => "destroy",
+        }
+    }
+
+    fn points(self) -> impl Iterator<Item = &'static str> {
+        ALL.iter().copied().filter(move |point| {
+            point.strip_prefix(self.name()).is_some_and(|rest| rest.starts_with('.'))
+        })
+    }
+
+    /// The sandbox that the verb is for, with a file in it; `create` makes its own.
+    fn prepare(self, daemon: &Daemon) -> Option<String> {
+        if self == Self::Create {
+            return None;
+        }
+        let id = daemon.create();
+        daemon.sh(&id, "echo kept > ~/note; sleep 100000 >/dev/null 2>&1 &").ok();
+        if self == Self::Start {
+            daemon.verb(&id, "stop");
+        }
+        Some(id)
+    }
+
+    /// Asks for it. The daemon dies of it, before or after its answer.
+    fn request(self, daemon: &Daemon, subject: Option<&str>) -> std::io::Result<(u16, Value)> {
+        let target = format!("/api/v1/sandboxes/{}", subject.unwrap_or_default());
+        match self {
+            Self::Create => daemon.try_request("POST", "/api/v1/sandboxes", &json!({})),
+            Self::Exec => {
+                let body = json!({ "command": "echo out; sync; exit 3" });
+                daemon.try_request("POST", &format!("{target}/execs"), &body)
+            }
+            Self::Stop | Self::Start => {
+                daemon.try_request("POST", &format!("{target}/{}", self.name()), &Value::Null)
+            }
+            Self::Destroy => daemon.try_request("DELETE", &target, &Value::Null),
+        }
+    }
+}
+
+/// A sandbox that has nothing to do with it, and must not notice.
+struct Witness {
+    id: String,
+    process: String,
+}
+
+impl Witness {
+    fn new(daemon: &Daemon) -> Self {
+        let id = daemon.create();
+        let command = "echo here > ~/note; sleep 100000 >/dev/null 2>&1 & echo $!";
+        let process = daemon.sh(&id, command).ok();
+        Self { id, process }
+    }
+
+    fn assert_unharmed(&self, daemon: &Daemon, point: &str) {
+        let command = format!("cat ~/note /proc/{}/comm", self.process);
+        assert_eq!(daemon.sh(&self.id, &command).ok(), "here\nsleep", "{point}");
+    }
+}
+
+fn survives_every_failpoint(verb: Verb) {
+    assert!(verb.points().count() > 0, "{} has no failpoints", verb.name());
+    let mut daemon = Daemon::start();
+    let witness = Witness::new(&daemon);
+    for point in verb.points() {
+        eprintln!("killing at {point}");
+        let subject = verb.prepare(&daemon);
+        daemon.kill_9();
+        daemon.start_again(&Setup::default().env("SANDKEEP_FAILPOINT", point));
+        let answer = verb.request(&daemon, subject.as_deref());
+        let status = daemon.wait_for_end();
+        assert_eq!(status.signal(), Some(9), "{point} was never passed: {answer:?}");
+
+        daemon.start_again(&Setup::default());
+        let acknowledged = answer.ok().filter(|(status, _)| (200..300).contains(status));
+        witness.assert_unharmed(&daemon, point);
+        assert_whole_or_gone(&daemon, verb, subject.as_deref(), acknowledged, &witness, point);
+        daemon.assert_no_leaks();
+        for id in daemon.ids().iter().filter(|id| **id != witness.id) {
+            daemon.destroy(id);
+        }
+        daemon.assert_no_leaks();
+        assert_eq!(daemon.ids(), [witness.id.as_str()], "{point}");
+    }
+}
+
+/// The state of a sandbox once no verb is under way; `None` if it is gone.
+fn settled(daemon: &Daemon, id: &str) -> Option<String> {
+    until_some("what was under way is over", Patience::Short, || {
+        let (status, view) =
+            daemon.request("GET", &format!("/api/v1/sandboxes/{id}"), &Value::Null);
+        let state = view["state"].as_str().unwrap_or_default();
+        match status {
+            404 => Some(None),
+            _ if !view["operation"].is_null() => None,
+            _ if ["creating", "destroying"].contains(&state) => None,
+            _ => Some(Some(state.to_owned())),
+        }
+    })
+}
+
+fn assert_whole_or_gone(
+    daemon: &Daemon,
+    verb: Verb,
+    subject: Option<&str>,
+    acknowledged: Option<(u16, Value)>,
+    witness: &Witness,
+    point: &str,
+) {
+    let answered = acknowledged.is_some();
+    match (verb, subject) {
+        (Verb::Create, _) => {
+            let others: Vec<String> =
+                daemon.ids().into_iter().filter(|id| *id != witness.id).collect();
+            assert!(others.len() <= 1, "{point}: one create made {others:?}");
+            if let Some((_, view)) = acknowledged {
+                assert_eq!(others, [view["id"].as_str().expect("an id")], "{point}: it was lost");
+            }
+            for id in &others {
+                if settled(daemon, id).is_some() {
+                    assert_usable(daemon, id, "echo kept", point);
+                }
+            }
+        }
+        (Verb::Exec, Some(id)) => {
+            if let Some((_, answer)) = acknowledged {
+                assert_eq!(answer["exit_code"], 3, "{point}: {answer}");
+            }
+            assert_eq!(settled(daemon, id).as_deref(), Some("running"), "{point}");
+            assert_usable(daemon, id, "cat ~/note", point);
+        }
+        (Verb::Stop, Some(id)) | (Verb::Start, Some(id)) => {
+            let state = settled(daemon, id).unwrap_or_else(|| panic!("{point}: it was lost"));
+            assert!(["running", "stopped"].contains(&&*state), "{point}: {state}");
+            if answered {
+                let expected = if verb == Verb::Stop { "stopped" } else { "running" };
+                assert_eq!(state, expected, "{point}: what was acknowledged is lost");
+            }
+            assert_usable(daemon, id, "cat ~/note", point);
+        }
+        (Verb::Destroy, Some(id)) => match settled(daemon, id) {
+            None => {}
+            Some(_) => {
+                assert!(!answered, "{point}: what was acknowledged is lost");
+                assert_usable(daemon, id, "cat ~/note", point);
+            }
+        },
+        (Verb::Exec | Verb::Stop | Verb::Start | Verb::Destroy, None) => {
+            panic!("{} needs a sandbox", verb.name())
+        }
+    }
+}
+
+/// It runs, or can be started, and has its files.
+fn assert_usable(daemon: &Daemon, id: &str, command: &str, point: &str) {
+    if daemon.state(id) != "running" {
+        daemon.verb(id, "start");
+    }
+    assert_eq!(daemon.sh(id, command).ok(), "kept", "{point}");
+}
+
+#[test]
+fn every_failpoint_belongs_to_a_verb_that_is_tried() {
+    let tried: Vec<&str> = Verb::ALL.iter().flat_map(|verb| verb.points()).collect();
+    for point in ALL {
+        assert!(tried.contains(point), "nobody tries {point}");
+    }
+}
+
+#[test]
+fn create_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Create);
+}
+
+#[test]
+fn exec_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Exec);
+}
+
+#[test]
+fn stop_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Stop);
+}
+
+#[test]
+fn start_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Start);
+}
+
+#[test]
+fn destroy_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Destroy);
+}

@@ -1,0 +1,17 @@
+//! Tests against the real daemon process, on real namespaces, cgroups and filesystems. One binary, so
+//! that it links once; one module per promise.
+
+mod bench;
+mod cli;
+mod crash;
+mod exec;
+#[cfg(feature = "failpoints")]
+mod failpoints;
+mod isolation;
+mod lifecycle;
+mod limits;
+mod parallel;
+mod run;
+mod startup;
+mod support;
+mod syscalls;

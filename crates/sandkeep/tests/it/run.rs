@@ -1,0 +1,154 @@
+//! `sandkeep run`: no daemon, a throwaway sandbox, nothing left behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{
+    Patience, Ran, binary, cgroups_of, obstacle, processes_in_cgroup, run_with_stdin, until,
+    until_some,
+};
+
+/// A place for temporary data directories that only this test uses.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::Builder::new().prefix("sandkeep-it-run-").tempdir().expect("a temp dir"),
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = binary();
+        command.env("TMPDIR", self.dir.path()).arg("run").args(arguments);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        let ran: Ran = self.command(arguments).output().expect("the binary runs").into();
+        ran.assert_no_panic();
+        ran
+    }
+
+    fn leftovers(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.dir.path()).expect("it is there");
+        entries.map(|entry| entry.expect("readable").path()).collect()
+    }
+
+    fn assert_empty(&self) {
+        let leftovers = self.leftovers();
+        assert!(leftovers.is_empty(), "{leftovers:?}");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
+        assert!(!mounts.contains(&*self.dir.path().to_string_lossy()), "{mounts}");
+    }
+}
+
+#[test]
+fn everything_passes_through_and_nothing_stays() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let ran = place.run(&["--", "sh", "-c", "echo out; echo err >&2; exit 5"]);
+    assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (5, "out\n", "err\n"));
+    let shouted = run_with_stdin(&mut place.command(&["--", "tr", "a-z", "A-Z"]), b"shout");
+    assert_eq!((shouted.code, &*shouted.stdout), (0, "SHOUT"));
+    assert_eq!(place.run(&["--", "no-such-command"]).code, 127);
+    assert_eq!(place.run(&["--", "sh", "-c", "kill -9 $$"]).code, 137);
+    assert_eq!(place.run(&["--timeout", "300ms", "--", "sleep", "1000"]).code, 124);
+    place.assert_empty();
+}
+
+#[test]
+fn large_input_and_output_arrive_whole() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let bytes: Vec<u8> = (0..20_000_000u32).map(|n| b'a' + (n % 26) as u8).collect();
+    let ran = run_with_stdin(&mut place.command(&["--", "cat"]), &bytes);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.as_bytes() == bytes, "{} of {} bytes", ran.stdout.len(), bytes.len());
+}
+
+#[test]
+fn runs_side_by_side_do_not_meet() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let outputs: BTreeSet<String> = std::thread::scope(|scope| {
+        let one = |n: usize| {
+            let place = &place;
+            scope.spawn(move || {
+                let ran = place.run(&["--", "sh", "-c", &format!("echo {n} > /tmp/n; cat /tmp/*")]);
+                assert_eq!(ran.code, 0, "{ran:?}");
+                ran.stdout
+            })
+        };
+        let threads: Vec<_> = (0..6).map(one).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    assert_eq!(outputs, (0..6).map(|n| format!("{n}\n")).collect());
+    place.assert_empty();
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_after_the_next_one() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let mut victim = place
+        .command(&["--", "sh", "-c", "setsid sleep 100000 & echo up; sleep 100000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut stdout = std::io::BufReader::new(victim.stdout.take().expect("it is piped"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stdout, &mut line).expect("it prints");
+    assert_eq!(line, "up\n");
+    let data = place.leftovers().pop().expect("its data directory");
+    let instance = instance_of(&data);
+    assert!(processes_in_cgroup(&instance).len() >= 3);
+
+    victim.kill().expect("it is our child");
+    victim.wait().expect("it is our child");
+    // The lifeline: no next run is needed for the processes.
+    until("the sandbox has died with it", Patience::Short, || {
+        processes_in_cgroup(&instance).is_empty()
+    });
+    assert_eq!(place.run(&["--", "echo", "next"]).stdout, "next\n");
+    until("the next run has swept up", Patience::Short, || place.leftovers().is_empty());
+    let cgroups = cgroups_of(&instance);
+    assert!(cgroups.is_empty(), "{cgroups:?}");
+    place.assert_empty();
+}
+
+fn instance_of(data: &Path) -> String {
+    until_some("the instance has a name", Patience::Short, || {
+        let text = fs::read_to_string(data.join("instance")).ok()?;
+        Some(text.trim().to_owned()).filter(|name| !name.is_empty())
+    })
+}
+
+#[test]
+fn a_signal_reaches_the_command() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let mut child = place
+        .command(&[
+            "--",
+            "sh",
+            "-c",
+            "trap 'echo caught; exit 6' TERM; echo up; while :; do sleep 0.1; done",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut stdout = std::io::BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut said = String::new();
+    std::io::BufRead::read_line(&mut stdout, &mut said).expect("it prints");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
+    std::io::Read::read_to_string(&mut stdout, &mut said).expect("it ends");
+    assert_eq!(child.wait().expect("it is our child").code(), Some(6));
+    assert_eq!(said, "up\ncaught\n");
+    place.assert_empty();
+}

@@ -1,0 +1,181 @@
+//! Starting: what can go wrong is one clear line and a documented exit code.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::daemon;
+use crate::support::{Daemon, Ran, Setup, binary, obstacle};
+
+/// A `serve` that ends by itself because it cannot start.
+fn serve_in(data_dir: &Path, arguments: &[&str]) -> Ran {
+    let output = binary()
+        .arg("serve")
+        .arg("--data-dir")
+        .arg(data_dir)
+        .args(arguments)
+        .env("SANDKEEP_STORAGE_SIZE_MB", "512")
+        .output();
+    output.expect("the binary runs").into()
+}
+
+fn assert_refused(ran: &Ran, code: i32, word: &str) {
+    ran.assert_no_panic();
+    assert_eq!(ran.code, code, "{ran:?}");
+    assert!(ran.complaint().contains(word), "no {word:?} in {:?}", ran.complaint());
+    let lines = ran.stderr.lines().filter(|line| line.starts_with("sandkeep: ")).count();
+    assert_eq!(lines, 1, "one clear line: {ran:?}");
+}
+
+#[test]
+fn a_second_daemon_on_one_data_directory_refuses() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let ran = serve_in(&daemon.data_dir(), &["--listen", "127.0.0.1:0"]);
+    assert_refused(&ran, 5, "another sandkeep");
+    assert!(ran.complaint().contains(&daemon.pid().to_string()), "it does not say which: {ran:?}");
+    assert_eq!(daemon.sh(&id, "echo alive").ok(), "alive", "the first one is not harmed");
+}
+
+#[test]
+fn a_taken_port_is_said_and_leaves_nothing() {
+    crate::skip_if!(obstacle());
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let data = tempfile::tempdir().expect("a temp dir");
+    let ran = serve_in(data.path(), &["--listen", &address]);
+    assert_refused(&ran, 3, &address);
+    crate::support::assert_nothing_left(data.path());
+}
+
+#[test]
+fn an_address_that_others_could_reach_is_refused() {
+    let data = tempfile::tempdir().expect("a temp dir");
+    assert_refused(&serve_in(data.path(), &["--listen", "0.0.0.0:0"]), 3, "loopback");
+    assert_refused(&serve_in(data.path(), &["--listen", "[::]:0"]), 3, "loopback");
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_used_is_said() {
+    let parent = tempfile::tempdir().expect("a temp dir");
+    let file = parent.path().join("file");
+    fs::write(&file, "not a directory").expect("it is ours");
+    assert_refused(&serve_in(&file, &["--listen", "127.0.0.1:0"]), 4, "file");
+    let nowhere = Path::new("/proc/sandkeep");
+    assert_refused(&serve_in(nowhere, &["--listen", "127.0.0.1:0"]), 4, "/proc/sandkeep");
+}
+
+#[test]
+fn a_wrong_option_is_a_usage_error() {
+    let data = tempfile::tempdir().expect("a temp dir");
+    let ran = serve_in(data.path(), &["--storage", "nonsense"]);
+    ran.assert_no_panic();
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.stderr.contains("btrfs") && ran.stderr.contains("local"), "{ran:?}");
+}
+
+#[test]
+fn a_storage_that_cannot_be_made_is_said() {
+    crate::skip_if!(obstacle());
+    let data = tempfile::tempdir().expect("a temp dir");
+    // Larger than any disk: the image cannot be allocated.
+    let output = binary()
+        .args(["serve", "--listen", "127.0.0.1:0", "--storage", "btrfs", "--data-dir"])
+        .arg(data.path())
+        .env("SANDKEEP_STORAGE_SIZE_MB", "900000000")
+        .output()
+        .expect("the binary runs");
+    assert_refused(&output.into(), 6, "storage");
+    crate::support::assert_nothing_left(data.path());
+}
+
+#[test]
+fn the_greeting_says_where_it_is_and_what_to_try() {
+    let daemon = daemon!();
+    let said = daemon.said();
+    for part in [daemon.url(), daemon.data_dir().display().to_string(), "native".to_owned()] {
+        assert!(said.contains(&part), "no {part} in {said}");
+    }
+    assert!(said.contains("create") && said.contains("exec"), "{said}");
+    let health = daemon.expect(200, "GET", "/healthz", &Value::Null);
+    assert_eq!(health["status"], "ok");
+}
+
+#[test]
+fn the_data_directory_is_for_its_owner_alone() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!(mode(&daemon.data_dir()), 0o700);
+    assert_eq!(mode(&daemon.home(&id).join("meta.json")), 0o600);
+}
+
+#[test]
+fn the_mock_is_there_only_when_asked_for() {
+    let plain = daemon!();
+    let problem = plain.expect(400, "POST", "/api/v1/sandboxes", &json!({ "runtime": "mock" }));
+    assert!(problem["detail"].as_str().is_some_and(|d| d.contains("mock")), "{problem}");
+    let listing = plain.expect(200, "GET", "/api/v1/runtimes", &Value::Null);
+    assert_eq!(listing["runtimes"].as_array().map(Vec::len), Some(1), "{listing}");
+    assert_eq!(listing["runtimes"][0]["name"], "native");
+    assert_eq!(listing["runtimes"][0]["default"], true);
+
+    let mocking = Daemon::start_with(&Setup::default().argument("--enable-mock"));
+    let id = mocking.create_with(&json!({ "runtime": "mock" }));
+    assert_eq!(mocking.get(&id)["runtime"], "mock");
+    assert_eq!(mocking.get(&mocking.create())["runtime"], "native", "the default does not change");
+}
+
+/// The binary in a place that another user can reach, and a data directory of that user.
+struct Nobody {
+    place: tempfile::TempDir,
+}
+
+const NOBODY: u32 = 65_534;
+
+impl Nobody {
+    fn new() -> Self {
+        let place = tempfile::tempdir().expect("a temp dir");
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+        fs::copy(env!("CARGO_BIN_EXE_sandkeep"), place.path().join("sandkeep")).expect("a copy");
+        let data = place.path().join("data");
+        fs::create_dir(&data).expect("ours");
+        chown(&data, Some(NOBODY), Some(NOBODY)).expect("root gives away");
+        Self { place }
+    }
+
+    fn call(&self, arguments: &[&str]) -> Ran {
+        let mut command = Command::new(self.place.path().join("sandkeep"));
+        command.args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").env_clear();
+        command.output().expect("the copy runs").into()
+    }
+}
+
+#[test]
+fn another_user_of_the_machine_is_refused() {
+    let daemon = daemon!();
+    let url = daemon.url();
+    let stranger = Nobody::new();
+    for arguments in [["ls", "--url", &url], ["create", "--url", &url]] {
+        let ran = stranger.call(&arguments);
+        ran.assert_no_panic();
+        assert_eq!(ran.code, 1, "{ran:?}");
+        assert!(ran.complaint().contains("65534"), "{ran:?}");
+    }
+    assert_eq!(daemon.ids(), [""; 0]);
+}
+
+#[test]
+fn without_root_the_refusal_says_what_is_missing() {
+    crate::skip_if!(obstacle());
+    let nobody = Nobody::new();
+    let data = nobody.place.path().join("data").display().to_string();
+    let ran = nobody.call(&["serve", "--listen", "127.0.0.1:0", "--data-dir", &data]);
+    assert_refused(&ran, 7, "native");
+    assert!(ran.complaint().contains("root"), "it does not say what is missing: {ran:?}");
+}

@@ -1,0 +1,51 @@
+//! What the tests stand on: a daemon of one's own, requests to it, bounded waits, and a look at the
+//! host that does not trust the daemon's own.
+
+mod cli;
+mod daemon;
+mod exec;
+mod host;
+mod leaks;
+mod wait;
+
+pub use cli::{Ran, binary, run_with_stdin, sandkeep};
+pub use daemon::{Daemon, Setup};
+pub use exec::{Finished, bytes};
+pub use host::{children_named, cpu_seconds, processes_in_cgroup, wait_gone};
+pub use leaks::{assert_nothing_left, cgroups_of, doctor};
+pub use wait::{Patience, until, until_some};
+
+/// Why this machine cannot run the tests that need a real sandbox; `None` if it can.
+pub fn obstacle() -> Option<&'static str> {
+    (!rustix::process::geteuid().is_root()).then_some("needs root")
+}
+
+/// The full name of the test it stands in, without the name of the binary.
+#[macro_export]
+macro_rules! test_name {
+    () => {{
+        fn here() {}
+        let path = std::any::type_name_of_val(&here);
+        path.trim_end_matches("::here").split_once("::").map_or(path, |(_, name)| name)
+    }};
+}
+
+/// Leaves the test, saying why, if this machine cannot run it.
+#[macro_export]
+macro_rules! skip_if {
+    ($reason:expr) => {
+        if let Some(reason) = $reason {
+            eprintln!("SKIP {}: {reason}", $crate::test_name!());
+            return;
+        }
+    };
+}
+
+/// A daemon of one's own, or a skip.
+#[macro_export]
+macro_rules! daemon {
+    () => {{
+        $crate::skip_if!($crate::support::obstacle());
+        $crate::support::Daemon::start()
+    }};
+}

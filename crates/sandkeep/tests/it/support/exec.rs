@@ -1,0 +1,86 @@
+//! Commands in a sandbox, through the API.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sandkeep::cli::bench::http::Connection;
+use serde_json::{Value, json};
+
+use super::Daemon;
+
+/// How a blocking exec answered.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    pub outcome: String,
+    pub exit_code: Option<i64>,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub answer: Value,
+}
+
+impl Finished {
+    pub fn stdout_text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub fn stderr_text(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// It exited with 0; its stdout without the last line end.
+    pub fn ok(&self) -> String {
+        assert_eq!(self.exit_code, Some(0), "{self:?}");
+        self.stdout_text().trim_end_matches('\n').to_owned()
+    }
+
+    /// It exited with something else than 0; all that it printed.
+    pub fn refused(&self) -> String {
+        assert_eq!(self.outcome, "exited", "{self:?}");
+        assert_ne!(self.exit_code, Some(0), "it was not refused: {self:?}");
+        self.stdout_text() + &self.stderr_text()
+    }
+}
+
+/// Bytes of an answer, whichever way they came.
+pub fn bytes(answer: &Value, name: &str) -> Vec<u8> {
+    if let Some(text) = answer[name].as_str() {
+        return text.as_bytes().to_vec();
+    }
+    let encoded = answer[format!("{name}_b64")].as_str();
+    let encoded = encoded.unwrap_or_else(|| panic!("neither {name} nor {name}_b64 in {answer}"));
+    STANDARD.decode(encoded).expect("base64")
+}
+
+impl Daemon {
+    /// A shell command as the default user.
+    pub fn sh(&self, id: &str, command: &str) -> Finished {
+        self.exec(id, &json!({ "command": command }))
+    }
+
+    /// A shell command as root inside.
+    pub fn root_sh(&self, id: &str, command: &str) -> Finished {
+        self.exec(id, &json!({ "command": command, "user": "root" }))
+    }
+
+    pub fn exec(&self, id: &str, body: &Value) -> Finished {
+        let answer = self.expect(200, "POST", &format!("/api/v1/sandboxes/{id}/execs"), body);
+        Finished {
+            outcome: answer["outcome"].as_str().expect("an outcome").to_owned(),
+            exit_code: answer["exit_code"].as_i64(),
+            stdout: bytes(&answer, "stdout"),
+            stderr: bytes(&answer, "stderr"),
+            answer,
+        }
+    }
+
+    /// The events of a live exec, as they come. It ends early if the daemon does.
+    pub fn events(&self, id: &str, body: &Value) -> impl Iterator<Item = Value> + use<> {
+        let connection = Connection::open(self.address()).expect("the daemon listens");
+        let target = format!("/api/v1/sandboxes/{id}/execs");
+        let (status, lines) =
+            connection.stream("POST", &target, &body.to_string()).expect("an answer");
+        assert_eq!(status, 200, "{:?}", lines.collect::<Vec<_>>());
+        lines
+            .map_while(Result::ok)
+            .map(|line| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}")))
+    }
+}

@@ -1,0 +1,155 @@
+//! Rules over several files: what the documents and lists promise is what the code has.
+
+use std::collections::BTreeSet;
+
+use crate::rules::is_test;
+use crate::source::{Source, Token};
+
+/// The differences between two sets that ought to be equal, in words.
+fn differences(
+    listed: &BTreeSet<String>,
+    list: &str,
+    used: &BTreeSet<String>,
+    uses: &str,
+) -> Vec<String> {
+    let only_listed = listed.difference(used).map(|n| format!("{n}: in {list}, not in {uses}"));
+    let only_used = used.difference(listed).map(|n| format!("{n}: in {uses}, not in {list}"));
+    only_listed.chain(only_used).collect()
+}
+
+/// `failpoint::ALL` against the `failpoint!("…")`s of the code.
+pub fn failpoints_are_listed(list: &Source, sources: &[Source]) -> Vec<String> {
+    let is_name = |text: &&String| {
+        text.split_once('.').is_some_and(|(verb, place)| is_snake(verb) && is_snake(place))
+    };
+    let listed = list.strings.iter().filter(is_name).cloned().collect();
+    let users = sources.iter().filter(|s| !is_test(s) && s.path != list.path);
+    let used = users.flat_map(failpoints_of).collect();
+    differences(&listed, "failpoint::ALL", &used, "a failpoint! of the code")
+}
+
+fn failpoints_of(source: &Source) -> Vec<String> {
+    let lines = source.text.lines().zip(source.code.lines());
+    lines
+        .filter(|(_, code)| code.contains("failpoint!("))
+        .flat_map(|(text, _)| text.split("failpoint!(\"").skip(1))
+        .filter_map(|rest| rest.split('"').next())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn is_snake(text: &str) -> bool {
+    !text.is_empty()
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// Every public command of the CLI, as it is typed, must be in the text as `sandkeep <command>`.
+pub fn commands_are_documented(sources: &[Source], document: &str) -> Vec<String> {
+    let commands: Vec<String> = sources.iter().flat_map(subcommands).collect();
+    if commands.is_empty() {
+        return vec![
+            "no enum with a derived `Subcommand` was found: this rule sees nothing".into(),
+        ];
+    }
+    commands
+        .into_iter()
+        .filter(|command| !document.contains(&format!("sandkeep {command}")))
+        .map(|command| format!("`sandkeep {command}` is not in the README"))
+        .collect()
+}
+
+/// The variants of enums that derive `Subcommand`, less the hidden ones, in kebab case.
+fn subcommands(source: &Source) -> Vec<String> {
+    if is_test(source) {
+        return Vec::new();
+    }
+    let tokens = source.tokens();
+    let Some(derive) = tokens.iter().position(|t| t.text == "Subcommand" && !in_use(source, t))
+    else {
+        return Vec::new();
+    };
+    let Some(open) = tokens[derive..].iter().position(|t| t.text == "{") else {
+        return Vec::new();
+    };
+    variants(&tokens[derive + open..]).into_iter().map(|name| kebab(&name)).collect()
+}
+
+fn in_use(source: &Source, token: &Token<'_>) -> bool {
+    source.code.lines().nth(token.line - 1).is_some_and(|line| line.trim().starts_with("use "))
+}
+
+/// The names at the first level of a braced enum, except those with an attribute that says `hide`.
+fn variants(tokens: &[Token<'_>]) -> Vec<String> {
+    let mut names = Vec::new();
+    let (mut depth, mut hidden, mut expects_name) = (0usize, false, true);
+    for token in tokens {
+        match token.text {
+            "{" | "(" | "[" => depth += 1,
+            "}" | ")" | "]" if depth <= 1 => break,
+            "}" | ")" | "]" => depth -= 1,
+            "hide" if depth == 3 => hidden = true,
+            "," if depth == 1 => expects_name = true,
+            name if depth == 1 && expects_name && name.starts_with(char::is_uppercase) => {
+                if !std::mem::take(&mut hidden) {
+                    names.push(name.to_owned());
+                }
+                expects_name = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+fn kebab(name: &str) -> String {
+    let mut out = String::new();
+    for c in name.chars() {
+        if c.is_uppercase() && !out.is_empty() {
+            out.push('-');
+        }
+        out.extend(c.to_lowercase());
+    }
+    out
+}
+
+/// Relative links of a Markdown text whose target is not there.
+pub fn links_lead_somewhere(document: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let targets = document.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets
+        .map(|target| target.split('#').next().unwrap_or(""))
+        .filter(|target| !target.is_empty() && !target.contains("://") && !exists(target))
+        .map(|target| format!("the link to {target} leads nowhere"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failpoint_that_is_not_listed_or_not_used_is_found() {
+        let list =
+            Source::new("crates/sandkeep/src/failpoint.rs", "ALL = &[\"create.a\", \"stop.b\"];");
+        let code = |text| [Source::new("crates/sandkeep/src/broker/create.rs", text)];
+        let both = "failpoint!(\"create.a\"); failpoint!(\"stop.b\");";
+        assert_eq!(failpoints_are_listed(&list, &code(both)).len(), 0);
+        assert_eq!(failpoints_are_listed(&list, &code("failpoint!(\"create.a\");")).len(), 1);
+        let more = format!("{both} failpoint!(\"exec.c\");");
+        assert_eq!(failpoints_are_listed(&list, &code(&more)).len(), 1);
+    }
+
+    #[test]
+    fn a_command_that_the_readme_does_not_name_is_found() {
+        let cli = "use clap::Subcommand;\n#[derive(Debug, Subcommand)]\nenum Command {\n/// x\nServe(A),\n#[command(hide = true)]\nLauncher,\nShowAll { id: String },\n}";
+        let sources = [Source::new("crates/sandkeep/src/cli.rs", cli)];
+        assert_eq!(commands_are_documented(&sources, "sandkeep serve, sandkeep show-all"), [""; 0]);
+        assert_eq!(commands_are_documented(&sources, "sandkeep serve").len(), 1);
+        assert_eq!(commands_are_documented(&[], "").len(), 1, "seeing no command must not pass");
+    }
+
+    #[test]
+    fn a_dead_link_is_found() {
+        let text = "[a](docs/a.md#x) [b](https://b.example) [c](#top) [d](gone.md)";
+        assert_eq!(links_lead_somewhere(text, |t| t == "docs/a.md").len(), 1);
+    }
+}
