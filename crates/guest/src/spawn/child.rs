@@ -56,11 +56,7 @@ fn prepare(plan: &Plan) -> Result<(), (Step, c_int)> {
             // Best effort: without CAP_SETPCAP there is nothing to protect, and no_new_privs below
             // keeps root's files from giving capabilities back.
             libc::prctl(libc::PR_SET_SECUREBITS, NO_ROOT | NO_ROOT_LOCKED, 0, 0, 0);
-            // The first number that the kernel does not know is one past the last capability.
-            let mut capability = 0;
-            while libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) == 0 {
-                capability += 1;
-            }
+            drop_bounding_set();
         }
         if let Identity::Become { uid, gid, groups } = &plan.identity {
             become_user(*uid, *gid, groups)?;
@@ -79,6 +75,21 @@ fn prepare(plan: &Plan) -> Result<(), (Step, c_int)> {
         );
     }
     Ok(())
+}
+
+/// Looks before it drops: a drop copies the credentials even if there is nothing to drop.
+unsafe fn drop_bounding_set() {
+    // SAFETY: no memory is involved.
+    unsafe {
+        for capability in 0.. {
+            match libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) {
+                0 => {}
+                1 => drop(libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0)),
+                // One past the last capability that the kernel knows.
+                _ => return,
+            }
+        }
+    }
 }
 
 const NO_ROOT: c_int = 1;

@@ -69,11 +69,24 @@ pub enum Entry {
     V2(OwnedFd),
 }
 
-/// The descriptors of a leaf, in the order of its [`LeafKind`].
+/// The files of a leaf.
 #[derive(Debug)]
 pub struct LeafFiles {
     pub kind: LeafKind,
+    /// In the order of the kind.
     pub fds: Vec<OwnedFd>,
+    /// Where the kernel counts what it killed for want of memory, if this machine limits memory.
+    oom_events: Option<OwnedFd>,
+}
+
+impl LeafFiles {
+    /// How often the kernel killed in this leaf for want of memory.
+    pub fn oom_kills(&self) -> io::Result<u64> {
+        let Some(events) = &self.oom_events else { return Ok(0) };
+        let mut buffer = [0; 256];
+        let len = rustix::io::pread(events, &mut buffer, 0)?;
+        files::field(&String::from_utf8_lossy(&buffer[..len]), "oom_kill")
+    }
 }
 
 /// One kind of hierarchy, with the groups of one instance in it. Names are sandbox ids and leaf
@@ -113,9 +126,6 @@ pub trait Hierarchy: Send + Sync {
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>>;
 
     fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool>;
-
-    /// How often the kernel killed in this leaf for want of memory.
-    fn leaf_oom_kills(&self, sandbox: &str, leaf: &str) -> io::Result<u64>;
 }
 
 /// Why there are no control groups to use.

@@ -20,8 +20,18 @@ pub struct Leaves {
 #[derive(Default)]
 struct Book {
     made: usize,
+    /// One is kept open, because opening its files takes a good part of an exec.
+    ready: Option<Opened>,
     free: Vec<String>,
     lingering: Vec<String>,
+}
+
+/// A leaf with its files.
+struct Opened {
+    name: String,
+    files: LeafFiles,
+    /// The oom counter when the leaf was last looked at.
+    oom_kills: u64,
 }
 
 impl Leaves {
@@ -30,7 +40,7 @@ impl Leaves {
         let lingering = cgroups.leaves(sandbox.as_str())?;
         let numbers = lingering.iter().filter_map(|name| name.strip_prefix('l')?.parse().ok());
         let made = numbers.map(|number: usize| number + 1).max().unwrap_or(0);
-        let book = Mutex::new(Book { made, free: Vec::new(), lingering });
+        let book = Mutex::new(Book { made, ready: None, free: Vec::new(), lingering });
         Ok(Arc::new(Self { cgroups, sandbox, book }))
     }
 
@@ -39,8 +49,7 @@ impl Leaves {
     }
 
     /// The name of a leaf without processes.
-    fn take(&self) -> io::Result<String> {
-        let mut book = self.book();
+    fn take(&self, book: &mut Book) -> io::Result<String> {
         if let Some(name) = book.free.pop() {
             return Ok(name);
         }
@@ -55,29 +64,37 @@ impl Leaves {
         Ok(name)
     }
 
-    fn open_leaf(self: Arc<Self>, name: String) -> io::Result<Box<dyn Leaf>> {
-        let sandbox = self.sandbox.as_str();
-        let files = self.cgroups.open_leaf(sandbox, &name)?;
-        let oom_kills_before = self.cgroups.leaf_oom_kills(sandbox, &name)?;
-        Ok(Box::new(NativeLeaf { leaves: self, name, files, oom_kills_before }))
+    fn open_leaf(&self, name: String) -> io::Result<Opened> {
+        let files = self.cgroups.open_leaf(self.sandbox.as_str(), &name)?;
+        let oom_kills = files.oom_kills()?;
+        Ok(Opened { name, files, oom_kills })
     }
 
-    fn give_back(&self, name: String) {
-        let empty = self.cgroups.leaf_is_empty(self.sandbox.as_str(), &name);
+    fn give_back(&self, leaf: Opened) {
+        let empty = self.cgroups.leaf_is_empty(self.sandbox.as_str(), &leaf.name);
         let mut book = self.book();
-        match empty {
-            Ok(true) => book.free.push(name),
-            Ok(false) => book.lingering.push(name),
+        match (empty, &book.ready) {
+            (Ok(true), None) => book.ready = Some(leaf),
+            (Ok(true), Some(_)) => book.free.push(leaf.name),
+            (Ok(false), _) => book.lingering.push(leaf.name),
             // The sandbox is going, and its groups with it.
-            Err(_) => {}
+            (Err(_), _) => {}
         }
     }
 }
 
 impl LeafPool for Leaves {
     fn acquire(self: Arc<Self>) -> io::Result<Box<dyn Leaf>> {
-        let name = self.take()?;
-        self.open_leaf(name)
+        let mut book = self.book();
+        let opened = match book.ready.take() {
+            Some(ready) => ready,
+            None => {
+                let name = self.take(&mut book)?;
+                self.open_leaf(name)?
+            }
+        };
+        drop(book);
+        Ok(Box::new(NativeLeaf { leaves: self, opened: Some(opened) }))
     }
 
     fn adopt(self: Arc<Self>, name: &str) -> io::Result<Box<dyn Leaf>> {
@@ -86,42 +103,48 @@ impl LeafPool for Leaves {
             let at = book.lingering.iter().position(|lingering| lingering == name);
             at.map(|at| book.lingering.swap_remove(at))
         };
-        match known {
-            Some(name) => self.open_leaf(name),
-            None => Err(io::ErrorKind::NotFound.into()),
-        }
+        let opened = self.open_leaf(known.ok_or(io::ErrorKind::NotFound)?)?;
+        Ok(Box::new(NativeLeaf { leaves: self, opened: Some(opened) }))
     }
 }
 
 struct NativeLeaf {
     leaves: Arc<Leaves>,
-    name: String,
-    files: LeafFiles,
-    oom_kills_before: u64,
+    /// There until it is given back.
+    opened: Option<Opened>,
+}
+
+impl NativeLeaf {
+    fn opened(&self) -> &Opened {
+        self.opened.as_ref().expect("a leaf is given back only when it is dropped")
+    }
 }
 
 impl Leaf for NativeLeaf {
     fn kind(&self) -> LeafKind {
-        self.files.kind
+        self.opened().files.kind
     }
 
     fn name(&self) -> &str {
-        &self.name
+        &self.opened().name
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.files.fds.iter().map(AsFd::as_fd).collect()
+        self.opened().files.fds.iter().map(AsFd::as_fd).collect()
     }
 
     fn oom_kills(&self) -> u64 {
-        let sandbox = self.leaves.sandbox.as_str();
-        let now = self.leaves.cgroups.leaf_oom_kills(sandbox, &self.name);
-        now.unwrap_or(0).saturating_sub(self.oom_kills_before)
+        let opened = self.opened();
+        opened.files.oom_kills().unwrap_or(0).saturating_sub(opened.oom_kills)
     }
 }
 
 impl Drop for NativeLeaf {
     fn drop(&mut self) {
-        self.leaves.give_back(std::mem::take(&mut self.name));
+        let Some(mut opened) = self.opened.take() else { return };
+        if let Ok(now) = opened.files.oom_kills() {
+            opened.oom_kills = now;
+        }
+        self.leaves.give_back(opened);
     }
 }

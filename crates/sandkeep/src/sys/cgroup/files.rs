@@ -145,7 +145,11 @@ pub fn read_number(path: &Path) -> io::Result<u64> {
 
 /// The number behind `name` in a file of `name number` lines.
 pub fn read_field(path: &Path, name: &str) -> io::Result<u64> {
-    let text = fs::read_to_string(path)?;
+    field(&fs::read_to_string(path)?, name)
+}
+
+/// The number behind `name` in lines of `name number`.
+pub fn field(text: &str, name: &str) -> io::Result<u64> {
     text.lines()
         .filter_map(|line| line.split_once(' '))
         .find(|(field, _)| *field == name)

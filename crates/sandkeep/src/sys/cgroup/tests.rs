@@ -65,10 +65,10 @@ fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
     hierarchy.entry("sandbox").expect("it can be entered");
 
     hierarchy.make_leaf("sandbox", "l0").expect("a leaf is made");
-    hierarchy.open_leaf("sandbox", "l0").expect("a leaf is opened");
+    let leaf = hierarchy.open_leaf("sandbox", "l0").expect("a leaf is opened");
+    assert_eq!(leaf.oom_kills().expect("read"), 0);
     assert_eq!(hierarchy.leaves("sandbox").expect("listed"), ["l0"]);
     assert!(hierarchy.leaf_is_empty("sandbox", "l0").expect("read"));
-    assert_eq!(hierarchy.leaf_oom_kills("sandbox", "l0").expect("read"), 0);
 
     let busy = Busy::in_leaf(hierarchy, "l0");
     assert!(!hierarchy.leaf_is_empty("sandbox", "l0").expect("read"));

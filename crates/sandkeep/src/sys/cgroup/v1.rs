@@ -209,14 +209,16 @@ impl Hierarchy for V1 {
             open_file(&freezer.join("tasks"), OFlags::RDWR)?,
             open_file(&freezer.join("freezer.state"), OFlags::RDWR)?,
         ];
+        let mut oom_events = None;
         if let Some(memory) = &self.memory {
-            let tasks = memory.join(sandbox).join("work").join(leaf).join("tasks");
-            fds.push(open_file(&tasks, OFlags::WRONLY)?);
+            let memory = memory.join(sandbox).join("work").join(leaf);
+            fds.push(open_file(&memory.join("tasks"), OFlags::WRONLY)?);
+            oom_events = Some(open_file(&memory.join("memory.oom_control"), OFlags::RDONLY)?);
         }
         if let Some(pids) = &self.pids {
             fds.push(open_file(&pids.join(sandbox).join("work/tasks"), OFlags::WRONLY)?);
         }
-        Ok(LeafFiles { kind: LeafKind::V1, fds })
+        Ok(LeafFiles { kind: LeafKind::V1, fds, oom_events })
     }
 
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {
@@ -226,15 +228,5 @@ impl Hierarchy for V1 {
     fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool> {
         let tasks = self.freezer.join(sandbox).join("work").join(leaf).join("tasks");
         Ok(files::first_pid(&tasks)?.is_none())
-    }
-
-    fn leaf_oom_kills(&self, sandbox: &str, leaf: &str) -> io::Result<u64> {
-        match &self.memory {
-            Some(memory) => {
-                let leaf = memory.join(sandbox).join("work").join(leaf);
-                files::read_field(&leaf.join("memory.oom_control"), "oom_kill")
-            }
-            None => Ok(0),
-        }
     }
 }

@@ -167,11 +167,17 @@ impl Hierarchy for V2 {
 
     fn open_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<LeafFiles> {
         let dir = self.work(sandbox).join(leaf);
-        let open = |file: &str| {
-            openat(CWD, dir.join(file), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        let open = |file: &str, flags: OFlags| {
+            openat(CWD, dir.join(file), flags | OFlags::CLOEXEC, Mode::empty())
         };
-        let fds = vec![open_dir(&dir)?, open("cgroup.kill")?, open("cgroup.procs")?];
-        Ok(LeafFiles { kind: LeafKind::V2, fds })
+        let (kill, procs) =
+            (open("cgroup.kill", OFlags::WRONLY)?, open("cgroup.procs", OFlags::WRONLY)?);
+        let oom_events = match self.controllers.memory {
+            true => Some(open("memory.events", OFlags::RDONLY)?),
+            false => None,
+        };
+        let fds = vec![open_dir(&dir)?, kill, procs];
+        Ok(LeafFiles { kind: LeafKind::V2, fds, oom_events })
     }
 
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {
@@ -181,13 +187,6 @@ impl Hierarchy for V2 {
     fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool> {
         let events = self.work(sandbox).join(leaf).join("cgroup.events");
         Ok(files::read_field(&events, "populated")? == 0)
-    }
-
-    fn leaf_oom_kills(&self, sandbox: &str, leaf: &str) -> io::Result<u64> {
-        if !self.controllers.memory {
-            return Ok(0);
-        }
-        files::read_field(&self.work(sandbox).join(leaf).join("memory.events"), "oom_kill")
     }
 }
 
