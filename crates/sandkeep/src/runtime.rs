@@ -62,8 +62,8 @@ pub struct Plan {
     pub binds: Arc<[Bind]>,
     pub resources: Resources,
     pub privilege: Privilege,
-    /// A directory of the host for this sandbox alone, which the sandbox cannot see. The caller has
-    /// put the sandbox's `meta.json` there.
+    /// A directory of the host for this sandbox alone, which the sandbox cannot see. When it is
+    /// started, the caller has put its `meta.json` there.
     pub home: PathBuf,
     pub lifetime: Lifetime,
 }

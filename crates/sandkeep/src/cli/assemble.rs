@@ -39,7 +39,7 @@ pub async fn daemon(config: &Config, data: DataDir) -> Result<Assembled, Error> 
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
-    let mut runtimes = vec![native(&data, Lifetime::Detached).await];
+    let mut runtimes = vec![native(&data).await];
     if config.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
@@ -49,20 +49,19 @@ pub async fn daemon(config: &Config, data: DataDir) -> Result<Assembled, Error> 
 /// The broker of one `run`: nothing in it outlives the process.
 pub async fn throwaway(data: DataDir) -> Result<Assembled, Error> {
     let opened = storage::open(StorageChoice::Local, data.path(), &BtrfsOptions::default())?;
-    let runtimes = vec![native(&data, Lifetime::WithDaemon).await];
+    let runtimes = vec![native(&data).await];
     let store = Arc::new(MemoryStore::new());
     open(data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
 }
 
 /// A runtime that cannot work here is still listed, with the reason.
-async fn native(data: &DataDir, lifetime: Lifetime) -> Arc<dyn Runtime> {
+async fn native(data: &DataDir) -> Arc<dyn Runtime> {
     let instance = data.instance().as_str();
     let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsString::from);
     let options = NativeOptions {
         data_dir: data.path().to_owned(),
         instance: instance.to_owned(),
         launcher: launcher.into(),
-        lifetime,
     };
     match NativeRuntime::start(options).await {
         Ok(runtime) => runtime,

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Capabilities, Death, Found, Lifetime, Plan, Runtime, RuntimeError, Stats, Usable};
+use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
 use crate::guest::Guest;
 use crate::home::{Home, HomeState};
 use crate::sandbox::SandboxId;
@@ -36,7 +36,6 @@ pub struct NativeOptions {
     pub instance: String,
     /// How to execute the launcher: this program with the arguments that make it one.
     pub launcher: Vec<OsString>,
-    pub lifetime: Lifetime,
 }
 
 pub struct NativeRuntime {
@@ -44,7 +43,7 @@ pub struct NativeRuntime {
     instance: String,
     cgroups: Arc<dyn Hierarchy>,
     launcher: Arc<Launcher>,
-    lifeline: Option<live::Lifeline>,
+    lifeline: live::Lifeline,
     id_ranges: Arc<Mutex<IdRanges>>,
     live: Mutex<HashMap<SandboxId, Arc<Live>>>,
 }
@@ -83,10 +82,7 @@ impl NativeRuntime {
     ) -> Result<Arc<Self>, NativeUnusable> {
         let launcher = Launcher::start(options.launcher).await.map_err(NativeUnusable::Launcher)?;
         let id_ranges = IdRanges::new().map_err(NativeUnusable::IdRanges)?;
-        let lifeline = match options.lifetime {
-            Lifetime::Detached => None,
-            Lifetime::WithDaemon => Some(live::Lifeline::new().map_err(NativeUnusable::Lifeline)?),
-        };
+        let lifeline = live::Lifeline::new().map_err(NativeUnusable::Lifeline)?;
         Ok(Arc::new(Self {
             data_dir: options.data_dir,
             instance: options.instance,
@@ -167,7 +163,7 @@ impl Runtime for NativeRuntime {
             cpu_limit: controllers.cpu,
             pids_limit: controllers.pids,
             pause: true,
-            survives_daemon: self.lifeline.is_none(),
+            survives_daemon: true,
         }
     }
 

@@ -1,9 +1,9 @@
 //! create: the first thing anybody does, so nothing on this path waits that need not.
 //!
 //! ```text
-//!   ┌ home, meta `creating` ──────────────────────────┐
-//!   └ row `creating` → volume → template's files ─────┴▶ runtime ▶ launch ▶ ┌ meta `ready`
-//!                                                                           └ row `running`
+//!   ┌ home, meta `creating` ────────────────────────────────────┐
+//!   └ row `creating` → volume → template's files → runtime's ───┴▶ launch ▶ ┌ row `running`
+//!                                                                           └ meta `ready`
 //! ```
 //!
 //! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
@@ -19,8 +19,8 @@ use crate::broker::supervisor::{Fate, Supervisor};
 use crate::error::{Error, with_causes};
 use crate::failpoint;
 use crate::home::{DataDir, Phase};
+use crate::runtime::Plan;
 use crate::sandbox::{Event, Operation};
-use crate::storage::Root;
 use crate::store::Revision;
 
 const MIB: u64 = 1024 * 1024;
@@ -48,29 +48,25 @@ impl Supervisor {
     }
 
     async fn make(&mut self) -> Result<(), Error> {
-        let (home, volume) = tokio::join!(self.make_home(), self.make_volume());
-        let (revision, root) = volume;
+        let (home, (revision, plan)) = tokio::join!(self.make_home(), self.make_parts());
         self.revision = revision;
         home?;
-        let plan = self.plan(root?)?;
-        self.runtime.create(&plan).await?;
-        failpoint!("create.after_runtime_create");
-        self.runtime.start(&plan).await?;
+        self.runtime.start(&plan?).await?;
         failpoint!("create.after_launch");
         self.enter().await?;
         self.meta.phase = Phase::Ready;
         let status = self.after(Event::Done(Operation::Create));
-        let ready = async {
-            self.write_meta().await?;
-            failpoint!("create.after_meta_ready");
-            Ok::<(), Error>(())
-        };
         let running = async {
             let put = self.shared.registry.put(&self.meta, &status, self.revision).await;
             failpoint!("create.after_outcome");
             put
         };
-        let (ready, running) = tokio::join!(ready, running);
+        let ready = async {
+            self.write_meta().await?;
+            failpoint!("create.after_meta_ready");
+            Ok::<(), Error>(())
+        };
+        let (running, ready) = tokio::join!(running, ready);
         self.revision = Some(running?);
         ready?;
         self.publish(status);
@@ -88,23 +84,27 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Records the intent and fills the volume; the row's revision counts even if the rest fails.
-    async fn make_volume(&self) -> (Option<Revision>, Result<Root, Error>) {
+    /// Records the intent, then makes the volume and what the runtime needs; the row's revision counts
+    /// even if the rest fails.
+    async fn make_parts(&self) -> (Option<Revision>, Result<Plan, Error>) {
         let revision = match self.shared.registry.put(&self.meta, &self.status(), None).await {
             Ok(revision) => revision,
             Err(error) => return (None, Err(error.into())),
         };
         failpoint!("create.after_intent");
-        (Some(revision), self.fill_volume().await)
+        (Some(revision), self.make_volume_and_shell().await)
     }
 
-    async fn fill_volume(&self) -> Result<Root, Error> {
+    async fn make_volume_and_shell(&self) -> Result<Plan, Error> {
         let template = Arc::clone(self.shared.template(self.meta.spec.template())?);
         let quota = self.meta.spec.resources().disk_mb.map(|disk_mb| disk_mb * MIB);
         let root = self.shared.storage.create(self.id(), quota).await?;
         failpoint!("create.after_volume");
         template.lay_out(&root).await?;
         failpoint!("create.after_template");
-        Ok(root)
+        let plan = self.plan(root)?;
+        self.runtime.create(&plan).await?;
+        failpoint!("create.after_runtime_create");
+        Ok(plan)
     }
 }

@@ -11,7 +11,7 @@ use super::leaves::Leaves;
 use super::live::Live;
 use crate::guest::GuestClient;
 use crate::home;
-use crate::runtime::{Bind, Death, Plan, RuntimeError};
+use crate::runtime::{Bind, Death, Lifetime, Plan, RuntimeError};
 use crate::sandbox::{Privilege, SandboxId};
 use crate::storage::Root;
 use crate::sys::cgroup::{Entry, Limits};
@@ -133,7 +133,13 @@ impl NativeRuntime {
         descriptors: &'a Descriptors,
     ) -> (Launch, Vec<BorrowedFd<'a>>) {
         let mut fds = vec![descriptors.root.as_fd(), descriptors.listener.as_fd()];
-        fds.extend(self.lifeline.as_ref().map(AsFd::as_fd));
+        let lifeline = match plan.lifetime {
+            Lifetime::Detached => Lifeline::None,
+            Lifetime::WithDaemon => {
+                fds.push(self.lifeline.as_fd());
+                Lifeline::Passed
+            }
+        };
         fds.extend(descriptors.binds.iter().map(AsFd::as_fd));
         fds.extend(descriptors.entry.iter().map(AsFd::as_fd));
         let ranges = self.id_ranges.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,10 +152,7 @@ impl NativeRuntime {
                 Privilege::Root => launcher::Privilege::Root,
             },
             shm_bytes: plan.resources.memory_mb * MEBIBYTE / 2,
-            lifeline: match self.lifeline {
-                Some(_) => Lifeline::Passed,
-                None => Lifeline::None,
-            },
+            lifeline,
             bind_targets: plan.binds.iter().map(target).collect(),
             entry: descriptors.entry_kind,
             next_id_bases: ranges.next(NEXT_ID_BASES),

@@ -82,7 +82,6 @@ impl Instance {
                 data_dir: data.path().to_owned(),
                 instance: name.clone(),
                 launcher: launcher()?,
-                lifetime: Lifetime::Detached,
             },
             hierarchy(version, &name)?,
         )

@@ -84,16 +84,18 @@ impl Drop for V1 {
 
 fn set_memory_limit(work: &Path, bytes: u64) -> io::Result<()> {
     let limit = bytes.to_string();
-    // Together with swap the limit must never be below the one without: raising and lowering need
-    // different orders, so each write is tried on both sides of the other.
-    let with_swap = work.join("memory.memsw.limit_in_bytes");
-    let swap_first = files::write(&with_swap, &limit);
-    files::write(&work.join("memory.limit_in_bytes"), &limit)?;
-    match swap_first {
-        Ok(()) => Ok(()),
+    let (memory, with_swap) =
+        (work.join("memory.limit_in_bytes"), work.join("memory.memsw.limit_in_bytes"));
+    // The limit with swap must never be below the one without: a group that had a lower one before
+    // needs the other order.
+    if files::write(&memory, &limit).is_err() {
+        files::write(&with_swap, &limit)?;
+        return files::write(&memory, &limit);
+    }
+    match files::write(&with_swap, &limit) {
         // Without swap accounting there is no such file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(_) => files::write(&with_swap, &limit),
+        result => result,
     }
 }
 
