@@ -99,8 +99,7 @@ pub struct RuntimeView {
 impl Broker {
     /// Reconciles what an earlier daemon left, and is ready.
     pub async fn open(parts: Parts) -> Result<Self, Error> {
-        let path = parts.data.path().display().to_string();
-        let host = admission::host_limits().map_err(|source| Error::DataDir { path, source })?;
+        let host = admission::host_limits(parts.storage.as_ref()).await?;
         let shared = Arc::new(Shared::new(parts, host));
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         reconcile::once(&shared).await?;

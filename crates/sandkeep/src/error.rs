@@ -53,6 +53,13 @@ pub enum Error {
     #[error("another sandkeep{} uses {path}", pid.map(|p| format!(" (pid {p})")).unwrap_or_default())]
     DataDirInUse { path: String, pid: Option<u32> },
 
+    /// This machine does not say how much it has.
+    #[error("cannot read how much memory and how many processors there are: {source}")]
+    HostUnreadable {
+        #[source]
+        source: std::io::Error,
+    },
+
     #[error("cannot use the data directory {path}: {source}")]
     DataDir {
         path: String,

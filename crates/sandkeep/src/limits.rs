@@ -34,6 +34,9 @@ pub const GUEST_ANSWER: Duration = Duration::from_secs(10);
 /// How long to wait while others fill the guest's queue: the kernel does not tell when it has room.
 pub const GUEST_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long nobody must have asked the launcher for anything before it makes namespaces ahead.
+pub const LAUNCHER_QUIET: Duration = Duration::from_millis(10);
+
 /// How long the launcher may take for one request.
 pub const LAUNCHER_ANSWER: Duration = Duration::from_secs(10);
 
@@ -70,6 +73,9 @@ pub const PIDS_MIN: u64 = 4;
 pub const PIDS_MAX: u64 = 32_768;
 pub const PIDS_DEFAULT: u64 = 512;
 pub const DISK_MIN_MB: u64 = 1;
+/// A sandbox that does not say how much disk it needs gets this much, or its share of a small pool.
+pub const DISK_DEFAULT_MB: u64 = 4096;
+pub const DISK_DEFAULT_POOL_SHARE: u64 = 4;
 /// A petabyte: beyond it a size in bytes comes near the end of its type.
 pub const DISK_MAX_MB: u64 = 1024 * 1024 * 1024;
 

@@ -2,8 +2,10 @@
 
 use super::shared::Shared;
 use crate::error::Error;
+use crate::limits;
 use crate::runtime::Capabilities;
 use crate::sandbox::{HostLimits, ResourcesDraft, Spec, SpecDraft};
+use crate::storage::Storage;
 
 /// Checks a draft against this machine and the parts of this broker.
 pub(super) fn admit(shared: &Shared, mut draft: SpecDraft) -> Result<Spec, Error> {
@@ -59,7 +61,23 @@ fn refuse_what_cannot_be_kept(
 }
 
 /// What this machine has.
-pub(super) fn host_limits() -> std::io::Result<HostLimits> {
+pub(super) async fn host_limits(storage: &dyn Storage) -> Result<HostLimits, Error> {
+    let unreadable = |source| Error::HostUnreadable { source };
+    let (memory_mb, cpus) = memory_and_cpus().map_err(unreadable)?;
+    Ok(HostLimits { memory_mb, cpus, disk_default_mb: disk_default_mb(storage).await? })
+}
+
+/// Without a quota one sandbox could fill the disk of all.
+async fn disk_default_mb(storage: &dyn Storage) -> Result<Option<u64>, Error> {
+    if !storage.capabilities().disk_quota {
+        return Ok(None);
+    }
+    let pool_mb = storage.pool_health().await?.total_bytes / (1024 * 1024);
+    let share_mb = pool_mb / limits::DISK_DEFAULT_POOL_SHARE;
+    Ok(Some(share_mb.clamp(limits::DISK_MIN_MB, limits::DISK_DEFAULT_MB)))
+}
+
+fn memory_and_cpus() -> std::io::Result<(u64, f64)> {
     let cpus = std::thread::available_parallelism()?.get();
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
     let memory_kb: Option<u64> = meminfo
@@ -69,5 +87,5 @@ pub(super) fn host_limits() -> std::io::Result<HostLimits> {
     let unreadable = || std::io::Error::other("/proc/meminfo does not say MemTotal");
     let memory_mb = memory_kb.ok_or_else(unreadable)? / 1024;
     // No machine has so many processors that a float could not count them.
-    Ok(HostLimits { memory_mb, cpus: cpus as f64 })
+    Ok((memory_mb, cpus as f64))
 }

@@ -114,9 +114,10 @@ impl Exit {
             // The registry is a file of the data directory.
             Error::DataDir { .. } | Error::Store(_) => Self::DataDirUnusable,
             Error::Storage(_) | Error::StorageLacks { .. } => Self::StorageUnusable,
-            Error::Runtime(_) | Error::RuntimeUnusable { .. } | Error::UnknownRuntime { .. } => {
-                Self::RuntimeUnusable
-            }
+            Error::HostUnreadable { .. }
+            | Error::Runtime(_)
+            | Error::RuntimeUnusable { .. }
+            | Error::UnknownRuntime { .. } => Self::RuntimeUnusable,
             Error::InvalidSpec(_)
             | Error::InvalidField { .. }
             | Error::UnknownTemplate { .. }

@@ -14,7 +14,7 @@ fn data() -> (tempfile::TempDir, DataDir) {
 }
 
 fn meta(data: &DataDir) -> Meta {
-    let host = HostLimits { memory_mb: 4096, cpus: 2.0 };
+    let host = HostLimits { memory_mb: 4096, cpus: 2.0, disk_default_mb: None };
     let spec = SpecDraft::default().check(&host).expect("valid");
     let labels = Labels { instance: data.instance().as_str().to_owned(), owner: Owner::local() };
     Meta::new(SandboxId::random(), labels, spec, data.boot_id().to_owned())

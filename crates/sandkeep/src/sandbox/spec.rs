@@ -129,6 +129,9 @@ pub struct ResourcesDraft {
 pub struct HostLimits {
     pub memory_mb: u64,
     pub cpus: f64,
+    /// The disk of a sandbox that asks for none in particular; none where the storage holds no
+    /// quotas.
+    pub disk_default_mb: Option<u64>,
 }
 
 /// A draft that is wrong in one field.
@@ -184,11 +187,12 @@ impl ResourcesDraft {
         }
         let pids = self.pids.unwrap_or(limits::PIDS_DEFAULT);
         within("resources.pids", pids, limits::PIDS_MIN..=limits::PIDS_MAX, "allowed at most")?;
-        if let Some(disk_mb) = self.disk_mb {
+        let disk_mb = self.disk_mb.or(host.disk_default_mb);
+        if let Some(disk_mb) = disk_mb {
             let range = limits::DISK_MIN_MB..=limits::DISK_MAX_MB;
             within("resources.disk_mb", disk_mb, range, "allowed at most")?;
         }
-        Ok(Resources { memory_mb, cpus, pids, disk_mb: self.disk_mb })
+        Ok(Resources { memory_mb, cpus, pids, disk_mb })
     }
 }
 
@@ -269,7 +273,7 @@ impl fmt::Debug for NamesOnly<'_> {
 mod tests {
     use super::*;
 
-    const HOST: HostLimits = HostLimits { memory_mb: 4096, cpus: 1.0 };
+    const HOST: HostLimits = HostLimits { memory_mb: 4096, cpus: 1.0, disk_default_mb: None };
 
     fn map(pairs: &[(&str, &str)]) -> Option<BTreeMap<String, String>> {
         Some(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())

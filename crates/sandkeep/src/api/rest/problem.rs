@@ -123,6 +123,7 @@ pub fn code_of(error: &Error) -> Code {
         Error::SandboxFailed { .. } => Code::SandboxFailed,
         Error::DataDirInUse { .. } => Code::DataDirInUse,
         Error::DataDir { .. } => Code::DataDirUnusable,
+        Error::HostUnreadable { .. } => Code::RuntimeFailed,
         Error::ShuttingDown => Code::ShuttingDown,
         Error::Store(error) => code_of_store(error),
         Error::Storage(error) => code_of_storage(error),

@@ -93,7 +93,7 @@ impl Instance {
     async fn plan(&self, resources: Resources) -> Plan {
         let id = SandboxId::random();
         let labels = Labels { instance: self.name.clone(), owner: Owner::local() };
-        let host = HostLimits { memory_mb: 1024 * 1024, cpus: 64.0 };
+        let host = HostLimits { memory_mb: 1024 * 1024, cpus: 64.0, disk_default_mb: None };
         let spec = SpecDraft::default().check(&host).expect("defaults are valid");
         let meta = Meta::new(id.clone(), labels.clone(), spec, "this boot".to_owned());
         let home = Home::new(self.data.path(), id.clone(), self.name.clone());

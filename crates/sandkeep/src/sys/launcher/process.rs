@@ -6,6 +6,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, open};
@@ -14,6 +15,7 @@ use rustix::mount::MountAttrFlags;
 use super::child::{Child, MASKED, Report, spawn};
 use super::{Answer, EntryKind, Launch, Lifeline, MESSAGE_MAX_BYTES, Request};
 use crate::guest::image;
+use crate::limits;
 use crate::sys::namespace::{self, ChildStack};
 use crate::sys::{landlock, mount, seccomp, socket};
 
@@ -163,9 +165,18 @@ impl Process {
         }
     }
 
-    /// Makes namespaces ahead, one at a time, as long as no request waits.
+    /// Makes namespaces ahead, one at a time, as long as no request waits. It begins only after a
+    /// while of quiet: right after a launch the new guest and the daemon need the processors.
     fn prepare_while_idle(&mut self) -> io::Result<()> {
-        while !self.request_waits()? {
+        let mut patience = limits::LAUNCHER_QUIET;
+        loop {
+            if self.networks.len() >= NETWORKS_READY && self.wanted.is_empty() {
+                return Ok(());
+            }
+            if self.request_comes_within(patience)? {
+                return Ok(());
+            }
+            patience = Duration::ZERO;
             if self.networks.len() < NETWORKS_READY {
                 let made = namespace::network(self.proc.as_fd(), self.home_network.as_fd())?;
                 self.networks.push(made);
@@ -181,13 +192,12 @@ impl Process {
             let made = namespace::user(self.proc.as_fd(), &mut self.stack, base)?;
             self.users.push((base, made));
         }
-        Ok(())
     }
 
-    fn request_waits(&self) -> io::Result<bool> {
+    fn request_comes_within(&self, patience: Duration) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        Ok(poll(&mut fds, Some(&at_once))? > 0)
+        let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
+        Ok(poll(&mut fds, Some(&patience))? > 0)
     }
 }
 
