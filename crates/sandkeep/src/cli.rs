@@ -28,6 +28,7 @@ mod tests;
 
 use std::future::Future;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -108,6 +109,15 @@ enum Command {
         /// Which data directory it works for; only to be told apart by
         #[arg(long)]
         instance: String,
+        /// When the process it works for is killed, clear up what such left in this directory
+        #[arg(long, value_name = "DIR")]
+        sweep: Option<PathBuf>,
+    },
+    /// Clear up after killed runs
+    #[command(hide = true)]
+    Sweep {
+        /// Where they had their directories
+        parent: PathBuf,
     },
 }
 
@@ -122,9 +132,9 @@ struct Format {
 /// The whole program.
 pub fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
-    if let Command::Launcher { .. } = command {
+    if let Command::Launcher { sweep, .. } = command {
         // It makes processes by clone, so it must stay without threads, and so without tokio.
-        return crate::sys::launcher::main();
+        return crate::sys::launcher::main(sweep.map(|parent| run::sweeper(&parent)));
     }
     let own_failure = match command {
         Command::Run(_) | Command::Exec(_) => Some(Exit::SandkeepFailed),
@@ -159,6 +169,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => with_threads(bench(args)),
         Command::Version(args) => version::run(args),
+        Command::Sweep { parent } => with_threads(run::sweep(parent)),
         Command::Launcher { .. } => unreachable!("the launcher is started before any dispatch"),
     }
 }

@@ -1,7 +1,7 @@
 //! Which parts a broker is made of: the one place that knows all implementations.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::broker::{Broker, Parts};
@@ -39,29 +39,32 @@ pub async fn daemon(config: &Config, data: DataDir) -> Result<Assembled, Error> 
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
-    let mut runtimes = vec![native(&data).await];
+    let mut runtimes = vec![native(&data, &[]).await];
     if config.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
     open(data, Arc::new(store), opened.storage, runtimes, Lifetime::Detached).await
 }
 
-/// The broker of one `run`: nothing in it outlives the process.
-pub async fn throwaway(data: DataDir) -> Result<Assembled, Error> {
+/// The broker of one `run`: nothing in it outlives the process. If that is killed, its launcher
+/// clears up in `parent`.
+pub async fn throwaway(data: DataDir, parent: &Path) -> Result<Assembled, Error> {
     let opened = storage::open(StorageChoice::Local, data.path(), &BtrfsOptions::default())?;
-    let runtimes = vec![native(&data).await];
+    let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
+    let runtimes = vec![native(&data, &sweep).await];
     let store = Arc::new(MemoryStore::new());
     open(data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
 }
 
 /// A runtime that cannot work here is still listed, with the reason.
-async fn native(data: &DataDir) -> Arc<dyn Runtime> {
+async fn native(data: &DataDir, launcher_options: &[&OsStr]) -> Arc<dyn Runtime> {
     let instance = data.instance().as_str();
-    let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsString::from);
+    let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);
+    let launcher = launcher.iter().chain(launcher_options).map(OsString::from);
     let options = NativeOptions {
         data_dir: data.path().to_owned(),
         instance: instance.to_owned(),
-        launcher: launcher.into(),
+        launcher: launcher.collect(),
     };
     match NativeRuntime::start(options).await {
         Ok(runtime) => runtime,

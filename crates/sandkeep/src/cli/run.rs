@@ -6,6 +6,8 @@
 mod place;
 mod signals;
 
+use std::path::{Path, PathBuf};
+
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
@@ -41,7 +43,7 @@ pub async fn run(args: Args) -> Result<Exit, Failure> {
     place::sweep(&parent).await;
     let data = place::make(&parent)?;
     let path = data.path().to_owned();
-    let assembled = assemble::throwaway(data).await;
+    let assembled = assemble::throwaway(data, &parent).await;
     let result = match assembled {
         Ok(assembled) => {
             let result = in_sandbox(&assembled.broker, draft, args.exec, &mut signals).await;
@@ -55,6 +57,18 @@ pub async fn run(args: Args) -> Result<Exit, Failure> {
         tracing::warn!("{error}");
     }
     result
+}
+
+/// The program that clears up after killed runs.
+pub fn sweeper(parent: &Path) -> std::process::Command {
+    let mut sweeper = std::process::Command::new("/proc/self/exe");
+    sweeper.arg("sweep").arg(parent);
+    sweeper
+}
+
+pub async fn sweep(parent: PathBuf) -> Result<Exit, Failure> {
+    place::sweep(&parent).await;
+    Ok(Exit::Ok)
 }
 
 fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {

@@ -92,9 +92,43 @@ fn runs_side_by_side_do_not_meet() {
 }
 
 #[test]
-fn a_killed_run_leaves_nothing_after_the_next_one() {
+fn a_killed_run_leaves_nothing_behind() {
     crate::skip_if!(obstacle());
     let place = Place::new();
+    let (mut victim, instance) = running_victim(&place);
+    victim.kill().expect("it is our child");
+    victim.wait().expect("it is our child");
+    // The lifeline ends the processes, the launcher clears up the rest.
+    until("it is cleared up", Patience::Short, || place.leftovers().is_empty());
+    assert!(processes_in_cgroup(&instance).is_empty());
+    until("its cgroups are gone", Patience::Short, || cgroups_of(&instance).is_empty());
+    place.assert_empty();
+}
+
+#[test]
+fn a_run_killed_together_with_its_launcher_leaves_nothing_after_the_next_one() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let (mut victim, instance) = running_victim(&place);
+    // The launcher first, so that nobody is there to clear up; it must not be replaced in between.
+    kill("-STOP", victim.id());
+    for launcher in launchers_of(&instance) {
+        kill("-9", launcher);
+    }
+    victim.kill().expect("it is our child");
+    victim.wait().expect("it is our child");
+    until("the sandbox has died with it", Patience::Short, || {
+        processes_in_cgroup(&instance).is_empty()
+    });
+    assert_eq!(place.run(&["--", "echo", "next"]).stdout, "next\n");
+    until("the next run has swept up", Patience::Short, || place.leftovers().is_empty());
+    let cgroups = cgroups_of(&instance);
+    assert!(cgroups.is_empty(), "{cgroups:?}");
+    place.assert_empty();
+}
+
+/// A `run` in the middle of a command that has left something in the background, and its instance.
+fn running_victim(place: &Place) -> (std::process::Child, String) {
     let mut victim = place
         .command(&["--", "sh", "-c", "setsid sleep 100000 & echo up; sleep 100000"])
         .stdout(Stdio::piped())
@@ -107,18 +141,23 @@ fn a_killed_run_leaves_nothing_after_the_next_one() {
     let data = place.leftovers().pop().expect("its data directory");
     let instance = instance_of(&data);
     assert!(processes_in_cgroup(&instance).len() >= 3);
+    (victim, instance)
+}
 
-    victim.kill().expect("it is our child");
-    victim.wait().expect("it is our child");
-    // The lifeline: no next run is needed for the processes.
-    until("the sandbox has died with it", Patience::Short, || {
-        processes_in_cgroup(&instance).is_empty()
-    });
-    assert_eq!(place.run(&["--", "echo", "next"]).stdout, "next\n");
-    until("the next run has swept up", Patience::Short, || place.leftovers().is_empty());
-    let cgroups = cgroups_of(&instance);
-    assert!(cgroups.is_empty(), "{cgroups:?}");
-    place.assert_empty();
+fn kill(signal: &str, pid: u32) {
+    let killed = std::process::Command::new("kill").args([signal, &pid.to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+}
+
+fn launchers_of(instance: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").expect("proc is there");
+    let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = command.split(|byte| *byte == 0);
+        words.next() == Some(b"sandkeep-launcher") && words.any(|w| w == instance.as_bytes())
+    })
+    .collect()
 }
 
 fn instance_of(data: &Path) -> String {

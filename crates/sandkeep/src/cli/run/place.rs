@@ -42,7 +42,7 @@ fn parent_lock(parent: &Path, how: FlockOperation) -> Option<File> {
 pub async fn sweep(parent: &Path) {
     for data in claim(parent) {
         let path = data.path().to_owned();
-        match clear(data).await {
+        match clear(data, parent).await {
             Ok(()) => tracing::info!("removed {}, left by a killed run", path.display()),
             Err(e) => tracing::warn!("cannot clear {}, left by a killed run: {e}", path.display()),
         }
@@ -80,9 +80,9 @@ fn leftovers(parent: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-async fn clear(data: DataDir) -> Result<(), Error> {
+async fn clear(data: DataDir, parent: &Path) -> Result<(), Error> {
     let path = data.path().to_owned();
-    let assembled = assemble::throwaway(data).await?;
+    let assembled = assemble::throwaway(data, parent).await?;
     let who = Principal::local();
     for view in assembled.broker.list(&who).await? {
         assembled.broker.destroy(&who, &view.id).await?;

@@ -32,7 +32,7 @@ mod v2 {
 #[test]
 #[ignore = "it is executed by the tests of the native runtime"]
 fn act_as_launcher() {
-    let code = crate::sys::launcher::main();
+    let code = crate::sys::launcher::main(None);
     assert_eq!(code, std::process::ExitCode::SUCCESS);
 }
 

@@ -5,7 +5,8 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,13 +26,41 @@ const NETWORKS_READY: usize = 4;
 const USERS_READY: usize = 8;
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Runs the launcher on the socket that is its stdin, until the daemon goes away.
-pub fn main() -> ExitCode {
-    let Err(error) = Process::set_up().and_then(|mut process| process.serve()) else {
-        return ExitCode::SUCCESS;
-    };
-    eprintln!("sandkeep launcher: {error}");
-    ExitCode::FAILURE
+/// Runs the launcher on the socket that is its stdin, until the daemon goes away. If that goes
+/// without a goodbye, the launcher becomes `heir`, if there is one: the daemon of a `run` has nobody
+/// else to clear up after it.
+pub fn main(heir: Option<Command>) -> ExitCode {
+    match launch_and_inherit(heir) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sandkeep launcher: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn launch_and_inherit(heir: Option<Command>) -> io::Result<()> {
+    let read = OFlags::RDONLY | OFlags::CLOEXEC;
+    let host_mounts = open("/proc/self/ns/mnt", read, Mode::empty())?;
+    let ending = Process::set_up()?.serve()?;
+    match (ending, heir) {
+        (Ending::Vanished, Some(heir)) => become_heir(heir, &host_mounts),
+        (Ending::Vanished, None) | (Ending::Goodbye, _) => Ok(()),
+    }
+}
+
+/// How the daemon left.
+enum Ending {
+    Goodbye,
+    Vanished,
+}
+
+fn become_heir(mut heir: Command, host_mounts: &OwnedFd) -> io::Result<()> {
+    let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
+    rustix::thread::move_into_link_name_space(host_mounts.as_fd(), kind)?;
+    // SAFETY: the default disposition is what every program expects to start with.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    Err(heir.stdin(Stdio::null()).exec())
 }
 
 struct Process {
@@ -75,7 +104,7 @@ impl Process {
         })
     }
 
-    fn serve(&mut self) -> io::Result<()> {
+    fn serve(&mut self) -> io::Result<Ending> {
         let mut buffer = vec![0; MESSAGE_MAX_BYTES];
         loop {
             self.prepare_while_idle()?;
@@ -84,11 +113,11 @@ impl Process {
                 received => received?,
             };
             if len == 0 {
-                return Ok(());
+                return Ok(Ending::Vanished);
             }
             match postcard::from_bytes(&buffer[..len]) {
                 Ok(Request::Launch(launch)) => self.answer(launch, fds)?,
-                Ok(Request::Goodbye) => return Ok(()),
+                Ok(Request::Goodbye) => return Ok(Ending::Goodbye),
                 Err(_) => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
