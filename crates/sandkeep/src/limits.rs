@@ -34,8 +34,15 @@ pub const GUEST_ANSWER: Duration = Duration::from_secs(10);
 /// How long to wait while others fill the guest's queue: the kernel does not tell when it has room.
 pub const GUEST_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long to wait for the end of a killed sandbox before thawing it once more: the guest may have
+/// frozen something in its last moment.
+pub const KILL_LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// How long nobody must have asked the launcher for anything before it makes namespaces ahead.
 pub const LAUNCHER_QUIET: Duration = Duration::from_millis(10);
+
+/// How long to wait before another launcher is started after one could not be.
+pub const LAUNCHER_RETRY: Duration = Duration::from_secs(1);
 
 /// How long the launcher may take for one request.
 pub const LAUNCHER_ANSWER: Duration = Duration::from_secs(10);

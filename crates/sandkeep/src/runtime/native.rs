@@ -20,13 +20,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::io::Interest;
 
 use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
 use crate::guest::Guest;
 use crate::home::{Home, HomeState};
+use crate::limits;
 use crate::sandbox::SandboxId;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::launcher::Launcher;
+use crate::sys::{pidfd, reactor};
 use id_ranges::IdRanges;
 use live::Live;
 
@@ -81,7 +84,7 @@ impl NativeRuntime {
         cgroups: Box<dyn Hierarchy>,
     ) -> Result<Arc<Self>, NativeUnusable> {
         let launcher = Launcher::start(options.launcher).await.map_err(NativeUnusable::Launcher)?;
-        let id_ranges = IdRanges::new().map_err(NativeUnusable::IdRanges)?;
+        let id_ranges = IdRanges::new(&options.instance).map_err(NativeUnusable::IdRanges)?;
         let lifeline = live::Lifeline::new().map_err(NativeUnusable::Lifeline)?;
         Ok(Arc::new(Self {
             data_dir: options.data_dir,
@@ -106,8 +109,8 @@ impl NativeRuntime {
     /// The sandbox if it runs, whoever started it.
     fn live(&self, id: &SandboxId) -> Result<Option<Arc<Live>>, RuntimeError> {
         let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(live) = all.get(id) {
-            return Ok((!live.is_dead()).then(|| Arc::clone(live)));
+        if let Some(live) = all.get(id).filter(|live| !live.is_dead()) {
+            return Ok(Some(Arc::clone(live)));
         }
         let found = self
             .cgroups
@@ -125,21 +128,37 @@ impl NativeRuntime {
         self.live(id)?.ok_or_else(|| RuntimeError::NotRunning { id: id.clone() })
     }
 
-    fn forget(&self, id: &SandboxId) {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    /// Lets go of a guest that is dead, and of its range of ids.
+    async fn forget(&self, id: &SandboxId) {
+        let known = self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        if let Some(live) = known {
+            live.died().await;
+        }
     }
 
-    /// Kills the guest, and with it every process of its namespace, and waits for the end.
+    /// Kills the guest, and with it every process of its namespace, and waits for the end. It needs
+    /// nothing but the control group: the sandbox's home may be gone.
     async fn kill(&self, id: &SandboxId) -> Result<(), RuntimeError> {
-        let Some(live) = self.live(id)? else {
-            self.forget(id);
-            return Ok(());
-        };
-        live.kill().map_err(Self::failed("kill its guest"))?;
-        // A frozen process dies only when it is thawed.
-        self.cgroups.thaw(id.as_str()).map_err(Self::failed("thaw it"))?;
-        live.died().await;
-        self.forget(id);
+        let failed = || Self::failed("kill its guest");
+        // One that was killed while it started may be followed by another that starts.
+        while let Some(pid) = self.cgroups.guest_pid(id.as_str()).map_err(failed())? {
+            let Ok(pidfd) = pidfd::open(pid) else { continue };
+            // The number may be another's by now: the group tells.
+            if self.cgroups.guest_pid(id.as_str()).map_err(failed())? != Some(pid) {
+                continue;
+            }
+            pidfd::kill(&pidfd).map_err(failed())?;
+            let gone = reactor::watch(pidfd, Interest::READABLE).map_err(failed())?;
+            loop {
+                // A frozen process dies only when it is thawed.
+                self.cgroups.thaw(id.as_str()).map_err(Self::failed("thaw it"))?;
+                let gone = tokio::time::timeout(limits::KILL_LOOK_AGAIN, gone.readable()).await;
+                if gone.is_ok() {
+                    break;
+                }
+            }
+        }
+        self.forget(id).await;
         Ok(())
     }
 }

@@ -59,11 +59,12 @@ fn loopback_up() -> io::Result<()> {
 /// A user namespace that maps 0..[`ID_RANGE`] to `base` and up, kept by its descriptor.
 pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, base: u32) -> io::Result<OwnedFd> {
     let mut pidfd: RawFd = -1;
+    let us = std::process::id() as usize;
+    let launcher = std::ptr::without_provenance_mut(us);
     let flags = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_PIDFD | libc::SIGCHLD;
     // SAFETY: the child runs `stand_by` on its own stack, which outlives it because we wait for its
-    // exit below; it shares our memory but makes only one system call.
-    let pid =
-        unsafe { libc::clone(stand_by, stack.top(), flags, std::ptr::null_mut(), &raw mut pidfd) };
+    // exit below; it shares our memory but makes only system calls on numbers.
+    let pid = unsafe { libc::clone(stand_by, stack.top(), flags, launcher, &raw mut pidfd) };
     if pid < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -77,7 +78,16 @@ pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, base: u32) -> io::Resu
 }
 
 /// The child of [`user`]: it exists so that the namespace does, until it is killed.
-extern "C" fn stand_by(_: *mut c_void) -> libc::c_int {
+extern "C" fn stand_by(launcher: *mut c_void) -> libc::c_int {
+    // SAFETY: neither call touches memory.
+    let orphaned = unsafe {
+        // It must not outlive a launcher that is killed before it could kill its child.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::getppid() as usize != launcher.addr()
+    };
+    if orphaned {
+        return 0;
+    }
     let null = std::ptr::null_mut::<c_void>();
     loop {
         // SAFETY: waiting for no descriptor, for ever, touches no memory.

@@ -127,12 +127,8 @@ fn leaf(action: Action) -> Vec<sock_filter> {
             allow,
             statement(RETURN, errno(refuse)),
         ],
-        Action::UnlessSecond { values, refuse } => {
-            let mut program = vec![statement(LOAD, OFFSET_SECOND_ARGUMENT)];
-            program.extend(one_of(values));
-            program.extend([allow, statement(RETURN, errno(refuse))]);
-            program
-        }
+        Action::UnlessFirst { values, refuse } => unless(OFFSET_FIRST_ARGUMENT, values, refuse),
+        Action::UnlessSecond { values, refuse } => unless(OFFSET_SECOND_ARGUMENT, values, refuse),
         Action::OnlyFirst { values, refuse } => {
             let mut program = vec![statement(LOAD, OFFSET_FIRST_ARGUMENT)];
             program.extend(one_of(values));
@@ -140,6 +136,14 @@ fn leaf(action: Action) -> Vec<sock_filter> {
             program
         }
     }
+}
+
+fn unless(offset: u32, values: &'static [u32], refuse: i32) -> Vec<sock_filter> {
+    let mut program = vec![statement(LOAD, offset)];
+    program.extend(one_of(values));
+    program.push(statement(RETURN, libc::SECCOMP_RET_ALLOW));
+    program.push(statement(RETURN, errno(refuse)));
+    program
 }
 
 /// Falls through if the loaded value is none of `values`, else skips one instruction.
@@ -196,6 +200,7 @@ mod tests {
             Action::Allow => (false, 0),
             Action::Errno(number) => (true, number),
             Action::UnlessFlags { mask, refuse } => (arguments[0] & mask != 0, refuse),
+            Action::UnlessFirst { values, refuse } => (values.contains(&arguments[0]), refuse),
             Action::UnlessSecond { values, refuse } => (values.contains(&arguments[1]), refuse),
             Action::OnlyFirst { values, refuse } => (!values.contains(&arguments[0]), refuse),
         };

@@ -118,7 +118,12 @@ impl Skeleton {
             unless_there(mkdirat(&root, path, Mode::from_raw_mode(mode)))?;
             if mode & 0o1000 != 0 {
                 // mkdir leaves out what the umask forbids.
-                let made = openat(&root, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+                let made = openat(
+                    &root,
+                    path,
+                    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?;
                 rustix::fs::fchmod(made, Mode::from_raw_mode(mode))?;
             }
         }

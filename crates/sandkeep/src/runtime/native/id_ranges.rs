@@ -2,6 +2,7 @@
 //! a guest runs in it; files on volumes hold ids as they are inside, so ranges need not last.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
 use crate::sys::namespace::ID_RANGE;
@@ -21,7 +22,8 @@ pub struct IdRanges {
 }
 
 impl IdRanges {
-    pub fn new() -> io::Result<Self> {
+    /// Two instances on one host do not know of each other's ranges, so each begins somewhere else.
+    pub fn new(instance: &str) -> io::Result<Self> {
         let mut foreign = Vec::new();
         for file in ["/etc/subuid", "/etc/subgid"] {
             match std::fs::read_to_string(file) {
@@ -30,7 +32,12 @@ impl IdRanges {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { foreign, used: BTreeSet::new(), cursor: FIRST_BASE })
+        let mut hasher = DefaultHasher::new();
+        instance.hash(&mut hasher);
+        let ranges = u64::from((LAST_BASE - FIRST_BASE) / ID_RANGE);
+        // The remainder is below the number of ranges, and so fits.
+        let cursor = FIRST_BASE + (hasher.finish() % ranges) as u32 * ID_RANGE;
+        Ok(Self { foreign, used: BTreeSet::new(), cursor })
     }
 
     /// Takes the next free range.

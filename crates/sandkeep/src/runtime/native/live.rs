@@ -62,10 +62,6 @@ impl Live {
         Arc::clone(&self.guest) as Arc<dyn Guest>
     }
 
-    pub fn kill(&self) -> io::Result<()> {
-        pidfd::kill(self.pidfd.get_ref())
-    }
-
     pub fn is_dead(&self) -> bool {
         self.death.get().is_some()
     }

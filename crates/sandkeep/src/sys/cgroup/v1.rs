@@ -62,10 +62,6 @@ impl V1 {
         }
         bases
     }
-
-    fn set_freezer(&self, sandbox: &str, state: &str) -> io::Result<()> {
-        files::write(&self.freezer.join(sandbox).join("work/freezer.state"), state)
-    }
 }
 
 fn make_base(mount: &Path, instance: &str) -> Result<PathBuf, Unusable> {
@@ -156,15 +152,23 @@ impl Hierarchy for V1 {
             }
             std::thread::yield_now();
         }
-        self.set_freezer(sandbox, "THAWED")?;
+        self.thaw(sandbox)?;
         Err(io::Error::new(io::ErrorKind::TimedOut, "a process could not be frozen"))
     }
 
+    /// The guest freezes a leaf to kill what is in it; if it is killed meanwhile, the leaf stays
+    /// frozen by itself, whatever its parent is.
     fn thaw(&self, sandbox: &str) -> io::Result<()> {
-        match self.set_freezer(sandbox, "THAWED") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
+        let work = self.freezer.join(sandbox).join("work");
+        let mut groups = vec![work.clone()];
+        groups.extend(files::children(&work)?.into_iter().map(|leaf| work.join(leaf)));
+        for group in groups {
+            match files::write(&group.join("freezer.state"), "THAWED") {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        Ok(())
     }
 
     fn remove(&self, sandbox: &str) -> io::Result<()> {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::MountAttrFlags;
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
 
 use super::Privilege;
@@ -176,9 +176,10 @@ fn clone_sharing_memory(
 ) -> io::Result<u32> {
     let flags = NAMESPACES | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     let argument = std::ptr::from_ref(child).cast_mut().cast::<c_void>();
-    // SAFETY: the child runs on its own stack and only reads what `child` refers to; with
-    // CLONE_VFORK this thread, the only one, stands still until it has executed or exited, so
-    // nothing it uses can go away.
+    // SAFETY: the child runs on its own stack and only reads what `child` refers to; it may allocate,
+    // from the heap that it shares with us. With CLONE_VFORK this thread, the only one, stands still
+    // until it has executed or exited, so nothing that it uses can change or go away. A child killed
+    // in the middle of an allocation could leave the heap locked: then we hang, and are replaced.
     let pid = unsafe { libc::clone(enter, stack.top(), flags, argument, pidfd) };
     u32::try_from(pid).map_err(|_| io::Error::last_os_error())
 }
@@ -242,6 +243,7 @@ fn become_guest(child: &Child<'_>) -> (Step, io::Error) {
 }
 
 fn enter_cgroup(child: &Child<'_>) -> io::Result<()> {
+    die_with_launcher(Some(Signal::KILL))?;
     for tasks in &child.tasks {
         rustix::io::write(tasks, b"0")?;
     }
@@ -335,7 +337,15 @@ fn enter_users(child: &Child<'_>) -> io::Result<()> {
     let (uid, gid) = (Uid::ROOT, Gid::ROOT);
     rustix::thread::set_thread_groups(&[])?;
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-    Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
+    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    // The kernel forgets it with a change of ids.
+    die_with_launcher(Some(Signal::KILL))
+}
+
+/// Until it is the guest, the child must not outlive a launcher that is killed: before it is in its
+/// control group nobody could find it. The guest itself does outlive it.
+fn die_with_launcher(signal: Option<Signal>) -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(signal)?)
 }
 
 /// The guest gets what is left in the bounding set when it is executed as root.
@@ -405,6 +415,7 @@ fn reset_signals() {
 }
 
 fn load_filter(child: &Child<'_>) -> io::Result<()> {
+    die_with_launcher(None)?;
     child.filter.load()
 }
 

@@ -90,8 +90,10 @@ impl Launcher {
             Ok(answer) => answer,
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         };
-        if answer.is_ok() {
-            connection.state = Talk::Quiet;
+        match answer {
+            Ok(_) => connection.state = Talk::Quiet,
+            // Whoever looks for what it may have started must not meet it still at work.
+            Err(_) => connection.end().map_err(LaunchError::Died)?,
         }
         match answer.map_err(LaunchError::Died)? {
             (Answer::Launched { pid }, Some(pidfd)) => Ok(Launched { pid, pidfd }),
@@ -112,8 +114,7 @@ impl Launcher {
     /// Replaces a launcher that is dead or out of step with us.
     fn revive(&self, connection: &mut Connection) -> io::Result<()> {
         if connection.state == Talk::Asked {
-            pidfd::kill(pidfd::open(connection.process.id())?)?;
-            connection.process.wait()?;
+            connection.end()?;
         } else if connection.process.try_wait()?.is_none() {
             return Ok(());
         }
@@ -142,6 +143,12 @@ impl Drop for Launcher {
 }
 
 impl Connection {
+    /// Kills the launcher, if it is not dead already.
+    fn end(&mut self) -> io::Result<()> {
+        self.process.kill()?;
+        self.process.wait().map(|_| ())
+    }
+
     async fn ask(
         &self,
         request: &[u8],
@@ -189,12 +196,14 @@ async fn keep_running(launcher: std::sync::Weak<Launcher>, pidfd: OwnedFd) {
             return;
         }
         let Some(launcher) = launcher.upgrade() else { return };
-        match launcher.watch_next().await {
-            Ok(next) => pidfd = next,
-            Err(error) => {
-                tracing::error!(%error, "no launcher can be started; sandboxes cannot be");
-                return;
+        pidfd = loop {
+            match launcher.watch_next().await {
+                Ok(next) => break next,
+                Err(error) => {
+                    tracing::error!(%error, "no launcher can be started; sandboxes cannot be");
+                    tokio::time::sleep(limits::LAUNCHER_RETRY).await;
+                }
             }
-        }
+        };
     }
 }

@@ -107,7 +107,10 @@ impl Process {
     fn serve(&mut self) -> io::Result<Ending> {
         let mut buffer = vec![0; MESSAGE_MAX_BYTES];
         loop {
-            self.prepare_while_idle()?;
+            if let Err(error) = self.prepare_while_idle() {
+                // What could not be made ahead is made, or refused, when it is asked for.
+                eprintln!("sandkeep launcher: cannot make namespaces ahead: {error}");
+            }
             let (len, fds) = match socket::receive_with_fds(self.socket, &mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 received => received?,
@@ -147,7 +150,7 @@ impl Process {
         let users = self.users(launch.id_base).map_err(during("make a user namespace"))?;
         let received =
             Received::sort(launch, fds).ok_or(("receive its descriptors", libc::EPROTO))?;
-        shift_ids(&received, users.as_fd()).map_err(during("map its ids"))?;
+        set_properties(&received, users.as_fd()).map_err(during("map its ids"))?;
         let (dev, nulls) = dev_mounts().map_err(during("prepare /dev"))?;
         self.report.clear();
         let child = Child {
@@ -260,23 +263,14 @@ impl Received {
     }
 }
 
-/// The root is the sandbox's own: its ids must be shifted. Binds only look better when they are, and
-/// some filesystems cannot.
-fn shift_ids(received: &Received, users: BorrowedFd<'_>) -> io::Result<()> {
-    let quiet = MountAttrFlags::MOUNT_ATTR_NODEV;
-    mount::set_id_map(&received.root, quiet, users)?;
+/// The root is the sandbox's own, so its ids are shifted. Binds are the host's and are not: as root
+/// inside owns nothing there, it reads only what everybody may.
+fn set_properties(received: &Received, users: BorrowedFd<'_>) -> io::Result<()> {
+    mount::set_id_map(&received.root, MountAttrFlags::MOUNT_ATTR_NODEV, users)?;
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY
         | MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV;
-    for (_, bind) in &received.binds {
-        match mount::set_id_map(bind, read_only, users) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                mount::set_attributes(bind, read_only)?;
-            }
-            result => result?,
-        }
-    }
-    Ok(())
+    received.binds.iter().try_for_each(|(_, bind)| mount::set_attributes(bind, read_only))
 }
 
 /// A mount of the shared /dev, and one of its null for each masked file.

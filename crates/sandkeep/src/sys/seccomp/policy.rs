@@ -13,6 +13,11 @@ pub enum Action {
         mask: u32,
         refuse: i32,
     },
+    /// Refused if the first argument is one of these.
+    UnlessFirst {
+        values: &'static [u32],
+        refuse: i32,
+    },
     /// Refused if the second argument is one of these.
     UnlessSecond {
         values: &'static [u32],
@@ -58,6 +63,12 @@ const REFUSED_IOCTLS: &[u32] = &[
 const SOCKET_FAMILIES: &[u32] =
     &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32, libc::AF_NETLINK as u32];
 
+const PAIR_FAMILIES: &[u32] = &[libc::AF_UNIX as u32];
+
+/// The guest is PID 1 and has the ids of root inside, which is all that the kernel asks for before
+/// it changes another process's limits or priority.
+const THE_GUEST: &[u32] = &[1];
+
 pub fn action(number: u32) -> Action {
     let call = c_long::from(number);
     if number > LAST_KNOWN || GAP.contains(&number) || call == libc::SYS_clone3 {
@@ -72,6 +83,19 @@ pub fn action(number: u32) -> Action {
         libc::SYS_ioctl => Action::UnlessSecond { values: REFUSED_IOCTLS, refuse: libc::EPERM },
         libc::SYS_socket => {
             Action::OnlyFirst { values: SOCKET_FAMILIES, refuse: libc::EAFNOSUPPORT }
+        }
+        libc::SYS_socketpair => {
+            Action::OnlyFirst { values: PAIR_FAMILIES, refuse: libc::EAFNOSUPPORT }
+        }
+        libc::SYS_prlimit64
+        | libc::SYS_sched_setscheduler
+        | libc::SYS_sched_setparam
+        | libc::SYS_sched_setattr
+        | libc::SYS_sched_setaffinity => {
+            Action::UnlessFirst { values: THE_GUEST, refuse: libc::EPERM }
+        }
+        libc::SYS_setpriority | libc::SYS_ioprio_set => {
+            Action::UnlessSecond { values: THE_GUEST, refuse: libc::EPERM }
         }
         _ => Action::Allow,
     }
