@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Found, INSTANCE, Kind, names};
+use crate::sys::mount;
 
 /// Where a storage may mount itself, and the file it mounts.
 const STORAGE_MOUNT: &str = "storage/btrfs";
@@ -36,9 +37,12 @@ fn owner(shared: bool) -> Option<String> {
 }
 
 fn mounts_beneath(data: &Path) -> io::Result<Vec<PathBuf>> {
-    let table = fs::read_to_string("/proc/self/mountinfo")?;
-    let paths = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-    Ok(paths.filter(|path| path.starts_with(data) && path != data).collect())
+    Ok(beneath(&fs::read_to_string("/proc/self/mountinfo")?, data))
+}
+
+fn beneath(table: &str, data: &Path) -> Vec<PathBuf> {
+    let paths = table.lines().filter_map(|line| line.split(' ').nth(4)).map(mount::unescape);
+    paths.filter(|path| path.starts_with(data) && path != data).collect()
 }
 
 fn loop_devices() -> io::Result<Vec<(String, PathBuf)>> {
@@ -53,4 +57,21 @@ fn loop_devices() -> io::Result<Vec<(String, PathBuf)>> {
         }
     }
     Ok(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_seen_in_a_data_directory_of_any_name() {
+        let table = "\
+1 0 8:1 / / rw - ext4 /dev/sda rw
+2 1 7:0 / /srv/a\\040b\\134c/storage/btrfs rw - btrfs /dev/loop0 rw
+3 1 7:1 / /srv/a rw - btrfs /dev/loop1 rw
+";
+        let found = beneath(table, Path::new("/srv/a b\\c"));
+        assert_eq!(found, [Path::new("/srv/a b\\c/storage/btrfs")]);
+        assert_eq!(beneath(table, Path::new("/srv/a")), [""; 0].map(PathBuf::from));
+    }
 }

@@ -15,6 +15,7 @@ use crate::cli::assemble;
 use crate::error::Error;
 use crate::home::DataDir;
 use crate::sandbox::{Principal, SandboxId};
+use crate::sys::mount;
 
 const PREFIX: &str = "sandkeep-run.";
 /// How much of a random id makes a directory's name; a name that is taken is an error, not a risk.
@@ -97,16 +98,18 @@ pub fn remove(path: &Path) -> Result<(), Error> {
     let unusable = |source| Error::DataDir { path: path.display().to_string(), source };
     let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(unusable)?;
     if let Some(mount) = mount_beneath(&mounts, path) {
-        return Err(unusable(io::Error::other(format!("something is still mounted on {mount}"))));
+        return Err(unusable(io::Error::other(format!(
+            "something is still mounted on {}",
+            mount.display()
+        ))));
     }
     fs::remove_dir_all(path).map_err(unusable)
 }
 
 /// The first mount point in a mountinfo table that is `path` or in it.
-fn mount_beneath<'a>(table: &'a str, path: &Path) -> Option<&'a str> {
-    let escaped = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
-    points.into_iter().find(|point| Path::new(point).starts_with(&escaped))
+fn mount_beneath(table: &str, path: &Path) -> Option<PathBuf> {
+    let mut points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(mount::unescape);
+    points.find(|point| point.starts_with(path))
 }
 
 #[cfg(test)]
@@ -129,7 +132,7 @@ mod tests {
     fn a_place_with_a_mount_in_it_is_not_removed() {
         let table =
             "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:1 /usr /tmp/a\\040b/x ro - ext4 d rw\n";
-        assert_eq!(mount_beneath(table, Path::new("/tmp/a b")), Some("/tmp/a\\040b/x"));
+        assert_eq!(mount_beneath(table, Path::new("/tmp/a b")), Some("/tmp/a b/x".into()));
         assert_eq!(mount_beneath(table, Path::new("/tmp/a")), None);
         assert_eq!(mount_beneath(table, Path::new("/tmp/c")), None);
     }

@@ -1,10 +1,10 @@
 //! Small files in a cgroup filesystem, and where those are mounted.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use crate::sys::mount;
 
 /// A mounted cgroup filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub fn parse_mounts(mountinfo: &str) -> Vec<CgroupMount> {
 
 fn parse_mount(line: &str) -> Option<CgroupMount> {
     let (left, right) = line.split_once(" - ")?;
-    let path = unescape(left.split(' ').nth(4)?);
+    let path = mount::unescape(left.split(' ').nth(4)?);
     let mut right = right.split(' ');
     let kind = match right.next()? {
         "cgroup" => {
@@ -42,29 +42,6 @@ fn parse_mount(line: &str) -> Option<CgroupMount> {
         _ => return None,
     };
     Some(CgroupMount { path, kind })
-}
-
-/// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescape(field: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let escaped = after
-            .first_chunk::<3>()
-            .filter(|_| byte == b'\\')
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match escaped {
-            Some(code) => {
-                bytes.push(code);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(OsStr::from_bytes(&bytes))
 }
 
 /// The group that holds the groups of all instances.
