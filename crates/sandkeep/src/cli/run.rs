@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream, Stdin};
 use crate::limits::RUN_STDIN_CHUNK_BYTES;
 use crate::sandbox::{Principal, SandboxId, SpecDraft};
+use place::Place;
 use signals::Signals;
 
 /// Run one command in a throwaway sandbox, without a daemon
@@ -42,7 +43,7 @@ pub async fn run(args: Args) -> Result<Exit, Failure> {
     let parent = std::env::temp_dir();
     place::sweep(&parent).await;
     let data = place::make(&parent)?;
-    let path = data.path().to_owned();
+    let place = Place::of(&data);
     let assembled = assemble::throwaway(data, &parent).await;
     let result = match assembled {
         Ok(assembled) => {
@@ -53,8 +54,9 @@ pub async fn run(args: Args) -> Result<Exit, Failure> {
         Err(error) => Err(error.into()),
     };
     // What could not be destroyed keeps its directory, and so the next run finds it.
-    if let Err(error) = place::remove(&path) {
-        tracing::warn!("{error}");
+    if let Err(error) = place.remove() {
+        let path = place.path().display();
+        print::note(&format!("{path} is kept, and the next run tries to clear it: {error}"));
     }
     result
 }

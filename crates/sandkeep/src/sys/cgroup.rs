@@ -163,6 +163,18 @@ pub fn instance_dirs(instance: &str) -> io::Result<Vec<PathBuf>> {
     Ok(files::cgroup_mounts()?.into_iter().map(dir).filter(|dir| dir.is_dir()).collect())
 }
 
+/// Removes the groups of an instance that hold no processes, and says where it still has some.
+pub fn remove_empty(instance: &str) -> io::Result<Vec<PathBuf>> {
+    for base in instance_dirs(instance)? {
+        for sandbox in files::children(&base)? {
+            // The kernel refuses to remove a group with processes; that it is left is the answer.
+            let _ = files::remove(&base.join(sandbox));
+        }
+        files::remove_instance(&base);
+    }
+    instance_dirs(instance)
+}
+
 /// Which kind of hierarchy [`open`] would use, for people; makes nothing.
 pub fn kind() -> io::Result<Option<&'static str>> {
     let mounts = files::cgroup_mounts()?;

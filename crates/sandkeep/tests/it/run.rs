@@ -127,6 +127,34 @@ fn a_run_killed_together_with_its_launcher_leaves_nothing_after_the_next_one() {
     place.assert_empty();
 }
 
+#[test]
+fn groups_that_only_a_killed_run_knew_of_go_when_they_are_empty() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let data = place.dir.path().join("sandkeep-run.killed");
+    fs::create_dir(&data).expect("it is ours");
+    // Whoever is killed between making groups and noting down its sandbox leaves just this.
+    let instance = "killedrun".to_owned() + &sandkeep::sandbox::SandboxId::random().as_str()[2..9];
+    fs::write(data.join("instance"), &instance).expect("it is ours");
+    let hierarchy = sandkeep::sys::cgroup::open(&instance).expect("control groups");
+    let group = hierarchy.roots().pop().expect("a root").join("sbkilled/work/l0");
+    fs::create_dir_all(&group).expect("root makes groups");
+    let mut straggler = Command::new("sleep").arg("100000").spawn().expect("sleep runs");
+    fs::write(group.join("cgroup.procs"), straggler.id().to_string()).expect("it enters");
+    drop(hierarchy);
+
+    assert_eq!(place.run(&["--", "echo", "next"]).stdout, "next\n");
+    assert_eq!(place.leftovers(), [data.as_path()], "what still runs keeps its record");
+    assert!(group.is_dir());
+
+    straggler.kill().expect("it is our child");
+    straggler.wait().expect("it is our child");
+    assert_eq!(place.run(&["--", "echo", "next"]).stdout, "next\n");
+    let cgroups = cgroups_of(&instance);
+    assert!(cgroups.is_empty(), "{cgroups:?}");
+    place.assert_empty();
+}
+
 /// A `run` in the middle of a command that has left something in the background, and its instance.
 fn running_victim(place: &Place) -> (std::process::Child, String) {
     let mut victim = place

@@ -13,9 +13,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::cli::assemble;
 use crate::error::Error;
-use crate::home::DataDir;
+use crate::home::{DataDir, Instance};
 use crate::sandbox::{Principal, SandboxId};
-use crate::sys::mount;
+use crate::sys::{cgroup, mount};
 
 const PREFIX: &str = "sandkeep-run.";
 /// How much of a random id makes a directory's name; a name that is taken is an error, not a risk.
@@ -82,28 +82,57 @@ fn leftovers(parent: &Path) -> Vec<PathBuf> {
 }
 
 async fn clear(data: DataDir, parent: &Path) -> Result<(), Error> {
-    let path = data.path().to_owned();
+    let place = Place::of(&data);
     let assembled = assemble::throwaway(data, parent).await?;
     let who = Principal::local();
     for view in assembled.broker.list(&who).await? {
         assembled.broker.destroy(&who, &view.id).await?;
     }
     assembled.close().await;
-    remove(&path)
+    place.remove()
 }
 
-/// The last step: nothing runs in it any more. Should anything still be mounted in it, which would
-/// be a fault, then it may be a part of the host, and removing "it" would remove that.
-pub fn remove(path: &Path) -> Result<(), Error> {
-    let unusable = |source| Error::DataDir { path: path.display().to_string(), source };
-    let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(unusable)?;
-    if let Some(mount) = mount_beneath(&mounts, path) {
-        return Err(unusable(io::Error::other(format!(
-            "something is still mounted on {}",
-            mount.display()
-        ))));
+/// What is to be removed when the broker in it is gone.
+pub struct Place {
+    path: PathBuf,
+    instance: Instance,
+}
+
+impl Place {
+    pub fn of(data: &DataDir) -> Self {
+        Self { path: data.path().to_owned(), instance: data.instance().clone() }
     }
-    fs::remove_dir_all(path).map_err(unusable)
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The last step. The directory is the only record of what its run made, so it stays as long as
+    /// any of that does, and the next run tries again.
+    pub fn remove(&self) -> Result<(), Error> {
+        self.clear_host().and_then(|()| fs::remove_dir_all(&self.path)).map_err(|source| {
+            let path = self.path.display().to_string();
+            Error::DataDir { path, source }
+        })
+    }
+
+    /// Fails if something of the run is left outside of its directory. A run that was killed before it
+    /// noted down its sandbox leaves groups of which no broker knows.
+    fn clear_host(&self) -> io::Result<()> {
+        // What is mounted in it may be a part of the host, and removing "it" would remove that.
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        if let Some(mount) = mount_beneath(&mounts, &self.path) {
+            let problem = format!("something is still mounted on {}", mount.display());
+            return Err(io::Error::other(problem));
+        }
+        match cgroup::remove_empty(self.instance.as_str())?.first() {
+            Some(group) => {
+                let problem = format!("there are still processes in {}", group.display());
+                Err(io::Error::other(problem))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// The first mount point in a mountinfo table that is `path` or in it.
