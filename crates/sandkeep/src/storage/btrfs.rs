@@ -70,6 +70,11 @@ impl BtrfsStorage {
         image::path(data_dir).exists()
     }
 
+    /// Whether a pool of the size that was asked for, if one was, can be had on this disk.
+    pub(super) fn check_size(data_dir: &Path, options: &BtrfsOptions) -> Result<(), StorageError> {
+        image::check_size(data_dir, options)
+    }
+
     async fn offload<T: Send + 'static>(
         &self,
         id: &SandboxId,

@@ -74,6 +74,8 @@ fn open_auto(data_dir: &Path, options: &BtrfsOptions) -> Result<Opened, StorageE
     match BtrfsStorage::open(data_dir, options) {
         Ok(storage) => Ok(Opened { storage: Arc::new(storage), warning: None }),
         Err(StorageError::Unusable { reason, .. }) if !BtrfsStorage::has_image(data_dir) => {
+            // A wrong number is no property of the machine, and the choice would be for good.
+            BtrfsStorage::check_size(data_dir, options)?;
             local(data_dir, format!("btrfs storage is not usable here: {reason}"))
         }
         Err(error) => Err(error),

@@ -95,6 +95,22 @@ fn a_storage_that_cannot_be_made_is_said() {
 }
 
 #[test]
+fn a_pool_size_that_cannot_be_had_is_never_worked_around() {
+    crate::skip_if!(obstacle());
+    let data = tempfile::tempdir().expect("a temp dir");
+    for size in ["1", "900000000", "18446744073709551615"] {
+        let output = binary()
+            .args(["serve", "--listen", "127.0.0.1:0", "--storage", "auto", "--data-dir"])
+            .arg(data.path())
+            .env("SANDKEEP_STORAGE_SIZE_MB", size)
+            .output()
+            .expect("the binary runs");
+        assert_refused(&output.into(), 6, "256 MiB");
+    }
+    crate::support::assert_nothing_left(data.path());
+}
+
+#[test]
 fn the_greeting_says_where_it_is_and_what_to_try() {
     let daemon = daemon!();
     let said = daemon.said();

@@ -58,19 +58,15 @@ fn make(data_dir: &Path, path: &Path, options: &BtrfsOptions) -> Result<File, St
         .create(&storage)
         .map_err(|source| io_error(what(), source))?;
     let directory = File::open(&storage).map_err(|source| io_error(what(), source))?;
-    let size_bytes = match options.image_bytes {
-        Some(bytes) if bytes < limits::POOL_MIN_BYTES => {
-            let (min, mb) = (limits::POOL_MIN_BYTES >> 20, bytes >> 20);
-            return Err(unusable(format!(
-                "a pool of {mb} MiB is too small; use {min} MiB or more"
-            )));
-        }
-        Some(bytes) => bytes,
-        None => default_bytes(&directory).map_err(|source| io_error(what(), source))?,
-    };
-    // A crash leaves the file under this name; the next attempt begins anew.
+    // A crash leaves the file under this name; the next attempt begins anew, with its blocks.
     let unfinished = path.with_extension("img.new");
-    let made = fill(&unfinished, size_bytes);
+    let _ = std::fs::remove_file(&unfinished);
+    check_size(data_dir, options)?;
+    let size = match options.image_bytes {
+        Some(bytes) => Size::Asked(bytes),
+        None => Size::Chosen(default_bytes(&directory).map_err(|e| io_error(what(), e))?),
+    };
+    let made = fill(&unfinished, size);
     if made.is_err() {
         // Its blocks are wanted back. If that fails too, the first error is the one to tell.
         let _ = std::fs::remove_file(&unfinished);
@@ -82,12 +78,51 @@ fn make(data_dir: &Path, path: &Path, options: &BtrfsOptions) -> Result<File, St
     Ok(file)
 }
 
+/// Whether a pool of the size that was asked for can be had on this disk.
+pub(super) fn check_size(data_dir: &Path, options: &BtrfsOptions) -> Result<(), StorageError> {
+    let Some(bytes) = options.image_bytes else { return Ok(()) };
+    let free_bytes = File::open(data_dir)
+        .and_then(|directory| Ok(tree::health(directory)?.free_bytes))
+        .map_err(|source| io_error(format!("look at {}", data_dir.display()), source))?;
+    if (limits::POOL_MIN_BYTES..=free_bytes).contains(&bytes) {
+        return Ok(());
+    }
+    let [asked, min, free] = [bytes, limits::POOL_MIN_BYTES, free_bytes].map(|bytes| bytes >> 20);
+    Err(unusable(format!(
+        "a pool of {asked} MiB cannot be had; choose at least {min} MiB and at most the {free} MiB that are free"
+    )))
+}
+
+/// How large a pool is to be, and who said so.
+#[derive(Clone, Copy)]
+enum Size {
+    Asked(u64),
+    Chosen(u64),
+}
+
+impl Size {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Asked(bytes) | Self::Chosen(bytes) => bytes,
+        }
+    }
+
+    /// Where we chose, another storage may do; who asked for a size wants to know.
+    fn no_space(self, directory: &Path) -> StorageError {
+        let what = format!("a pool of {} MiB in {}", self.bytes() >> 20, directory.display());
+        match self {
+            Self::Asked(_) => io_error(format!("make {what}"), Errno::NOSPC.into()),
+            Self::Chosen(_) => unusable(format!("there is no space for {what}; free some")),
+        }
+    }
+}
+
 fn default_bytes(directory: &File) -> io::Result<u64> {
     let quarter = tree::health(directory)?.free_bytes / 4;
     Ok(quarter.clamp(limits::POOL_MIN_BYTES, limits::POOL_MAX_BYTES))
 }
 
-fn fill(path: &Path, size_bytes: u64) -> Result<File, StorageError> {
+fn fill(path: &Path, size: Size) -> Result<File, StorageError> {
     let what = || format!("make {}", path.display());
     let file = OpenOptions::new()
         .create(true)
@@ -97,12 +132,8 @@ fn fill(path: &Path, size_bytes: u64) -> Result<File, StorageError> {
         .mode(0o600)
         .open(path)
         .map_err(|source| io_error(what(), source))?;
-    fallocate(&file, FallocateFlags::empty(), 0, size_bytes).map_err(|error| match error {
-        Errno::NOSPC => unusable(format!(
-            "there is no space for a pool of {} MiB in {}; free some, or choose a smaller one",
-            size_bytes >> 20,
-            path.parent().unwrap_or(path).display()
-        )),
+    fallocate(&file, FallocateFlags::empty(), 0, size.bytes()).map_err(|error| match error {
+        Errno::NOSPC => size.no_space(path.parent().unwrap_or(path)),
         Errno::OPNOTSUPP => {
             unusable(format!("the filesystem of {} cannot reserve space", path.display()))
         }

@@ -269,15 +269,20 @@ fn auto_stays_with_local_volumes() {
     assert!(opened.warning.is_some_and(|warning| warning.contains("disk_mb")));
 }
 
-#[tokio::test]
-async fn auto_says_why_it_uses_local_storage() {
+#[test]
+fn a_size_that_cannot_be_had_is_refused_and_not_worked_around() {
     let dir = DataDir::new();
-    let too_small = BtrfsOptions { image_bytes: Some(1) };
-    let opened = open(StorageChoice::Auto, dir.path(), &too_small).expect("auto");
-    assert_eq!(opened.storage.name(), "local");
-    let warning = opened.warning.expect("a warning");
-    assert!(warning.contains("disk_mb") && warning.contains("btrfs"), "{warning}");
+    for (bytes, word) in [(1 << 20, "1 MiB"), (u64::MAX, "17592186044415 MiB")] {
+        for choice in [StorageChoice::Auto, StorageChoice::Btrfs] {
+            let options = BtrfsOptions { image_bytes: Some(bytes) };
+            let refused = open(choice, dir.path(), &options).err().expect("no storage");
+            let said = refused.to_string();
+            assert!(matches!(refused, StorageError::Unusable { .. }), "{said}");
+            assert!(said.contains(word) && said.contains("256 MiB"), "{said}");
+        }
+    }
     assert!(!image::path(dir.path()).exists());
+    assert!(!dir.path().join("storage/local").exists());
 }
 
 /// What create and destroy cost, alone. Figures, no verdict.
