@@ -91,9 +91,13 @@ const INSTANCE: &str = "instance";
 
 /// Looks for everything that belongs to the data directory.
 pub fn leaks(data: &Path) -> Result<Leaks, DoctorError> {
+    // Mount tables and loop devices show the real path.
+    let data = std::fs::canonicalize(data).map_err(during("the data directory"))?;
+    let trash = disk::trash(&data)?;
     let mut looks = 1;
     loop {
-        let found = look(data)?;
+        let mut found = look(&data)?;
+        found.extend(disk::trash_found(&data, &trash)?);
         if looks == LOOKS_MAX || found.iter().all(|found| found.owner.is_some()) {
             return Ok(Leaks::new(found));
         }
@@ -113,10 +117,8 @@ impl Leaks {
     }
 }
 
-/// One look at the machine.
+/// One look at the machine. `data` is a real path.
 fn look(data: &Path) -> Result<Vec<Found>, DoctorError> {
-    // Mount tables and loop devices show the real path.
-    let data = &std::fs::canonicalize(data).map_err(during("the data directory"))?;
     let survey = home::survey(data).map_err(during("the homes"))?;
     let rows = disk::rows(data)?;
     let owners = Owners::new(&survey, &rows);

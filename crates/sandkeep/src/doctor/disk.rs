@@ -1,5 +1,6 @@
 //! What is on disk: rows, homes, volumes, sockets.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{DoctorError, Found, Kind, Owners, during, names};
@@ -7,9 +8,29 @@ use crate::broker;
 use crate::home::{self, Survey};
 use crate::sandbox::SandboxId;
 
+/// Where `local` storage puts the volumes that it removes.
+const TRASH: &str = "storage/local/.trash";
+
 /// The sandboxes that the registry knows; none if there is no registry.
 pub fn rows(data: &Path) -> Result<Vec<SandboxId>, DoctorError> {
     Ok(broker::registered(&data.join(home::REGISTRY))?)
+}
+
+/// The volumes that are being removed, by the names they have meanwhile.
+pub fn trash(data: &Path) -> Result<BTreeSet<String>, DoctorError> {
+    Ok(names(&data.join(TRASH)).map_err(during("the volumes"))?.into_iter().collect())
+}
+
+/// What a daemon should have removed since it was put into the trash. What came later is being
+/// removed now.
+pub fn trash_found(data: &Path, since: &BTreeSet<String>) -> Result<Vec<Found>, DoctorError> {
+    let left = |name: &String| Found {
+        kind: Kind::Volume,
+        name: name.clone(),
+        owner: None,
+        detail: format!("{TRASH}/{name}"),
+    };
+    Ok(trash(data)?.intersection(since).map(left).collect())
 }
 
 pub fn found(

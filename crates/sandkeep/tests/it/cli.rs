@@ -147,3 +147,16 @@ fn the_doctor_finds_what_belongs_to_nobody() {
     let _ = std::fs::remove_dir(&stray);
     assert!(!clean, "a stray home was not seen: {said:#}");
 }
+
+#[test]
+fn the_doctor_finds_volumes_that_nobody_goes_on_removing() {
+    let data = tempfile::tempdir().expect("a temp dir");
+    let trashed = data.path().join("storage/local/.trash/halfgone");
+    std::fs::create_dir_all(&trashed).expect("it is ours");
+    let (clean, said) = crate::support::doctor(data.path());
+    assert!(!clean, "{said:#}");
+    assert_eq!(said["found"][0]["kind"], "volume");
+    assert_eq!(said["found"][0]["name"], "halfgone");
+    std::fs::remove_dir(&trashed).expect("it is ours");
+    assert!(crate::support::doctor(data.path()).0);
+}
