@@ -89,10 +89,14 @@ pub enum DoctorError {
 /// What the owner of all that the sandboxes share is called.
 const INSTANCE: &str = "instance";
 
-/// Looks for everything that belongs to the data directory.
+/// Looks for everything that belongs to the data directory. To one that is not there belongs nothing.
 pub fn leaks(data: &Path) -> Result<Leaks, DoctorError> {
     // Mount tables and loop devices show the real path.
-    let data = std::fs::canonicalize(data).map_err(during("the data directory"))?;
+    let data = match std::fs::canonicalize(data) {
+        Ok(data) => data,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Leaks::new(Vec::new())),
+        Err(error) => return Err(during("the data directory")(error)),
+    };
     let trash = disk::trash(&data)?;
     let mut looks = 1;
     loop {

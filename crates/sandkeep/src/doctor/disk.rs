@@ -7,13 +7,22 @@ use super::{DoctorError, Found, Kind, Owners, during, names};
 use crate::broker;
 use crate::home::{self, Survey};
 use crate::sandbox::SandboxId;
+use crate::store::{SqliteError, StoreError};
 
 /// Where `local` storage puts the volumes that it removes.
 const TRASH: &str = "storage/local/.trash";
 
-/// The sandboxes that the registry knows; none if there is no registry.
+/// The sandboxes that the registry knows; none if there is no registry, or one in which nothing was
+/// ever written: a daemon that is killed in its first start leaves that.
 pub fn rows(data: &Path) -> Result<Vec<SandboxId>, DoctorError> {
-    Ok(broker::registered(&data.join(home::REGISTRY))?)
+    match broker::registered(&data.join(home::REGISTRY)) {
+        Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
+        rows => Ok(rows?),
+    }
+}
+
+fn is_empty(cause: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    matches!(cause.downcast_ref(), Some(SqliteError::Empty { .. }))
 }
 
 /// The volumes that are being removed, by the names they have meanwhile.

@@ -160,3 +160,14 @@ fn the_doctor_finds_volumes_that_nobody_goes_on_removing() {
     std::fs::remove_dir(&trashed).expect("it is ours");
     assert!(crate::support::doctor(data.path()).0);
 }
+
+#[test]
+fn where_no_daemon_ever_came_to_run_nothing_is_leaked() {
+    let data = tempfile::tempdir().expect("a temp dir");
+    let (clean, said) = crate::support::doctor(&data.path().join("never-made"));
+    assert!(clean, "{said:#}");
+    // What a daemon leaves that is killed in its first start.
+    std::fs::write(data.path().join("registry.sqlite3"), "").expect("it is ours");
+    let (clean, said) = crate::support::doctor(data.path());
+    assert!(clean, "{said:#}");
+}

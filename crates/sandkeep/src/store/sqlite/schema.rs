@@ -34,6 +34,8 @@ pub enum SqliteError {
         path.display()
     )]
     NewerSchema { path: PathBuf, found: i64 },
+    #[error("nothing was ever written to {}", path.display())]
+    Empty { path: PathBuf },
     #[error("{} is an SQLite file of another program; move it away", path.display())]
     Foreign { path: PathBuf },
     #[error(
@@ -101,7 +103,8 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, SqliteError> {
     match version(&connection).map_err(named)? {
         Version::Ours(VERSION) => Ok(connection),
         Version::Ours(found) => Err(SqliteError::NewerSchema { path: path.to_owned(), found }),
-        Version::Empty | Version::Foreign => Err(SqliteError::Foreign { path: path.to_owned() }),
+        Version::Empty => Err(SqliteError::Empty { path: path.to_owned() }),
+        Version::Foreign => Err(SqliteError::Foreign { path: path.to_owned() }),
     }
 }
 
