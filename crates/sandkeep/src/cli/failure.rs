@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use crate::api::rest::Problem;
 use crate::api::rest::problem::{detail_of, remedy_of};
 use crate::error::Error;
+use crate::store::{SqliteError, StoreError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -81,6 +82,7 @@ impl Failure {
 
     fn remedy(&self) -> Option<String> {
         match self {
+            Self::Broker(error) if advises(error) => None,
             Self::Broker(error) => Some(remedy_of(error)),
             Self::Refused(problem) => Some(problem.remediation.clone()),
             Self::Unreachable { .. } => {
@@ -100,4 +102,10 @@ impl Failure {
             Self::Usage { .. } | Self::Some { .. } | Self::Tool(_) | Self::System { .. } => None,
         }
     }
+}
+
+/// Whether an error's own text says what to do: that of a registry that cannot be used does.
+fn advises(error: &Error) -> bool {
+    let Error::Store(StoreError::Unavailable(cause)) = error else { return false };
+    cause.downcast_ref::<SqliteError>().is_some_and(SqliteError::advises)
 }

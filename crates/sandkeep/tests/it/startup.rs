@@ -111,6 +111,16 @@ fn a_pool_size_that_cannot_be_had_is_never_worked_around() {
 }
 
 #[test]
+fn a_registry_that_cannot_be_used_is_said_with_the_one_thing_to_do() {
+    crate::skip_if!(obstacle());
+    let data = tempfile::tempdir().expect("a temp dir");
+    fs::write(data.path().join("registry.sqlite3"), "no database at all").expect("it is ours");
+    let ran = serve_in(data.path(), &["--listen", "127.0.0.1:0"]);
+    assert_refused(&ran, 4, "move it away");
+    assert!(!ran.complaint().contains("try again"), "{ran:?}");
+}
+
+#[test]
 fn the_greeting_says_where_it_is_and_what_to_try() {
     let daemon = daemon!();
     let said = daemon.said();

@@ -55,6 +55,16 @@ pub enum SqliteError {
     Closed,
 }
 
+impl SqliteError {
+    /// Whether the error says what to do about it, which is then better than any general advice.
+    pub fn advises(&self) -> bool {
+        match self {
+            Self::NewerSchema { .. } | Self::Foreign { .. } | Self::Damaged { .. } => true,
+            Self::Empty { .. } | Self::Open { .. } | Self::MalformedKey | Self::Closed => false,
+        }
+    }
+}
+
 impl From<SqliteError> for StoreError {
     fn from(error: SqliteError) -> Self {
         StoreError::Unavailable(Box::new(error))
