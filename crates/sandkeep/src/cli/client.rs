@@ -91,7 +91,11 @@ impl Client {
         Failure::NotSandkeep { url: self.base.to_string(), what }
     }
 
-    pub fn broken(&self, source: reqwest::Error) -> Failure {
+    pub fn went_away(&self) -> Failure {
+        Failure::WentAway { url: self.base.to_string() }
+    }
+
+    fn broken(&self, source: reqwest::Error) -> Failure {
         Failure::Unreachable { url: self.base.to_string(), source }
     }
 

@@ -44,12 +44,21 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let path = format!("/api/v1/sandboxes/{id}/execs");
     let body = body(args)?;
     if json {
-        let answer = client.post(&path, &body).await?;
+        let answer = client.post(&path, &body).await.map_err(|e| told(client, e))?;
         print::json(&answer)?;
         let event = Event::deserialize(&answer).map_err(|e| client.not_sandkeep(e.to_string()))?;
         return Ok(event.ended(answer["outcome"].as_str().unwrap_or_default()));
     }
-    follow(client, client.post_live(&path, &body).await?).await
+    let response = client.post_live(&path, &body).await.map_err(|e| told(client, e))?;
+    follow(client, response).await
+}
+
+/// A daemon that was reached and then did not answer has the command, or had it.
+fn told(client: &Client, failure: Failure) -> Failure {
+    match failure {
+        Failure::Unreachable { source, .. } if !source.is_connect() => client.went_away(),
+        other => other,
+    }
 }
 
 fn body(args: Args) -> Result<Value, Failure> {
@@ -96,7 +105,7 @@ struct Event {
 /// Passes output on until the one event that ends the exec.
 async fn follow(client: &Client, mut response: Response) -> Result<Exit, Failure> {
     let mut pending = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|e| client.broken(e))? {
+    while let Some(chunk) = response.chunk().await.map_err(|_| client.went_away())? {
         pending.extend_from_slice(&chunk);
         while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
@@ -110,7 +119,7 @@ async fn follow(client: &Client, mut response: Response) -> Result<Exit, Failure
             }
         }
     }
-    Err(client.not_sandkeep("the stream ended before the exec did".to_owned()))
+    Err(client.went_away())
 }
 
 impl Event {

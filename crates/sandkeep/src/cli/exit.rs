@@ -98,6 +98,7 @@ impl Exit {
             Failure::Usage { .. } => Self::Usage,
             Failure::Refused(_)
             | Failure::Unreachable { .. }
+            | Failure::WentAway { .. }
             | Failure::NotSandkeep { .. }
             | Failure::NoMatch { .. }
             | Failure::Ambiguous { .. }

@@ -22,6 +22,9 @@ pub enum Failure {
         #[source]
         source: reqwest::Error,
     },
+    /// `exec`: the connection broke after the request was sent.
+    #[error("the daemon at {url} went away; the command goes on in the sandbox if it had started")]
+    WentAway { url: String },
     #[error("what answers at {url} is not sandkeep: {what}")]
     NotSandkeep { url: String, what: String },
     #[error("no sandbox has an id that begins with {prefix:?}")]
@@ -87,6 +90,9 @@ impl Failure {
             Self::Refused(problem) => Some(problem.remediation.clone()),
             Self::Unreachable { .. } => {
                 Some("start one with `sandkeep serve`, or say where it is with --url".to_owned())
+            }
+            Self::WentAway { .. } => {
+                Some("what it writes from now on is lost; look at it with another exec".to_owned())
             }
             Self::NotSandkeep { .. } => Some("check --url".to_owned()),
             Self::NoMatch { .. } => Some("`sandkeep ls` shows them all".to_owned()),

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::daemon;
-use crate::support::{Daemon, Ran, binary, run_with_stdin};
+use crate::support::{Daemon, Patience, Ran, Setup, binary, run_with_stdin, until};
 
 fn call(daemon: &Daemon, arguments: &[&str]) -> Ran {
     let output = binary().env("SANDKEEP_URL", daemon.url()).args(arguments).output();
@@ -170,4 +170,30 @@ fn where_no_daemon_ever_came_to_run_nothing_is_leaked() {
     std::fs::write(data.path().join("registry.sqlite3"), "").expect("it is ours");
     let (clean, said) = crate::support::doctor(data.path());
     assert!(clean, "{said:#}");
+}
+
+#[test]
+fn an_exec_whose_daemon_dies_says_that_the_command_goes_on() {
+    let mut daemon = daemon!();
+    let id = daemon.create();
+    for options in [&[][..], &["--json"]] {
+        let following = binary()
+            .env("SANDKEEP_URL", daemon.url())
+            .arg("exec")
+            .args(options)
+            .args([&id, "--", "sh", "-c", "echo > up; exec sleep 100000"])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        until("the command runs", Patience::Short, || {
+            daemon.sh(&id, "rm up 2>/dev/null && echo up").stdout_text().contains("up")
+        });
+        daemon.kill_9();
+        let ran: Ran = following.wait_with_output().expect("it ends").into();
+        assert_eq!(ran.assert_no_panic().code, 125, "{ran:?}");
+        let said = ran.complaint();
+        assert!(said.contains("went away") && said.contains("goes on"), "{ran:?}");
+        daemon.start_again(&Setup::default());
+    }
 }
