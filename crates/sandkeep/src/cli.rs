@@ -43,7 +43,7 @@ use failure::Failure;
 /// Start the broker with `sandkeep serve`, then create sandboxes and run commands in them. To run a
 /// single command in a throwaway sandbox, without any daemon: `sandkeep run -- CMD`.
 #[derive(Debug, Parser)]
-#[command(name = "sandkeep", version, after_long_help = Exit::help())]
+#[command(name = "sandkeep", version, after_long_help = Exit::help(), arg_required_else_help = true)]
 struct Cli {
     #[command(flatten)]
     global: Global,

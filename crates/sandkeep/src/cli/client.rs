@@ -9,6 +9,9 @@ use crate::cli::failure::Failure;
 use crate::limits::CONNECT;
 use crate::sandbox::SandboxId;
 
+/// How much of an id must be given.
+const PREFIX_MIN_LEN: usize = 4;
+
 pub struct Client {
     base: Url,
     http: reqwest::Client,
@@ -70,6 +73,13 @@ impl Client {
     pub async fn resolve(&self, text: &str) -> Result<SandboxId, Failure> {
         if let Ok(id) = text.parse() {
             return Ok(id);
+        }
+        // An empty variable in somebody's script must not name the one sandbox that there is.
+        if !text.starts_with(SandboxId::PREFIX) || text.len() < PREFIX_MIN_LEN {
+            let problem = format!(
+                "{text:?} is neither an id nor the first {PREFIX_MIN_LEN} or more characters of one"
+            );
+            return Err(Failure::Usage { problem });
         }
         let ids = self.sandboxes().await?.into_iter().map(|(sandbox, _)| sandbox.id);
         pick(text, ids.filter(|id| id.as_str().starts_with(text)).collect())

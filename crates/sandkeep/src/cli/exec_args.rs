@@ -19,12 +19,7 @@ pub struct ExecArgs {
     #[arg(long, value_name = "MS", conflicts_with = "timeout")]
     timeout_ms: Option<u64>,
     /// The command and its arguments; after `--` they may look like options
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 

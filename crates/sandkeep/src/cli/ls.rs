@@ -25,12 +25,20 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// `2026-11-15T21:30:00.123456Z` without its fraction.
+fn to_seconds(time: &str) -> String {
+    match time.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => time.to_owned(),
+    }
+}
+
 fn row(sandbox: &Sandbox) -> [String; 5] {
     [
         sandbox.id.to_string(),
         sandbox.condition(),
         sandbox.runtime.clone(),
         sandbox.template.clone(),
-        sandbox.created_at.clone(),
+        to_seconds(&sandbox.created_at),
     ]
 }

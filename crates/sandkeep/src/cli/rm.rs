@@ -1,5 +1,7 @@
 //! `sandkeep rm`.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::cli::client::Client;
@@ -19,9 +21,10 @@ pub struct Args {
 
 /// Destroys all it can; one that cannot be destroyed does not save the others.
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
-    let all = args.ids.len();
+    let ids: BTreeSet<&String> = args.ids.iter().collect();
+    let all = ids.len();
     let mut destroyed = Vec::new();
-    for text in &args.ids {
+    for text in ids {
         match destroy(client, text).await {
             Ok(id) => destroyed.push(id),
             Err(failure) if all == 1 => return Err(failure),

@@ -56,15 +56,25 @@ fn every_answer_can_be_had_as_json() {
 }
 
 #[test]
-fn the_beginning_of_an_id_is_enough_while_it_is_unique() {
+fn the_beginning_of_an_id_is_enough_but_nothing_is_not() {
     let daemon = daemon!();
     let id = daemon.create();
     assert_eq!(ok(&daemon, &["exec", &id[..10], "--", "echo", "hi"]), "hi");
-    let _second = daemon.create();
-    let ran = call(&daemon, &["show", "sb"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.complaint().contains(&id), "it does not say which: {ran:?}");
     assert_eq!(call(&daemon, &["show", "sbzzzz"]).code, 1);
+    // An unset variable in a script must not destroy the one sandbox that there is.
+    for nothing in ["", "s", "sb", "sb2"] {
+        assert_eq!(call(&daemon, &["rm", nothing]).code, 2, "{nothing:?}");
+    }
+    assert_eq!(daemon.ids(), [id]);
+}
+
+#[test]
+fn what_looks_like_an_option_is_one_until_two_dashes() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    assert_eq!(call(&daemon, &["exec", &id, "--bogus", "--", "true"]).code, 2);
+    assert_eq!(ok(&daemon, &["exec", &id, "echo", "-n", "hi"]), "hi");
+    assert_eq!(ok(&daemon, &["exec", &id, "--", "echo", "--json"]), "--json");
 }
 
 #[test]

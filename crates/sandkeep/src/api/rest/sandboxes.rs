@@ -3,8 +3,9 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
+use axum::http::header::LOCATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use serde::Serialize;
 
 use super::body;
@@ -37,10 +38,11 @@ pub async fn create(
     State(broker): State<Broker>,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, Json<View>), Refusal> {
+) -> Result<(StatusCode, [(HeaderName, String); 1], Json<View>), Refusal> {
     let draft = body::optional(&headers, body).await?;
     let view = broker.create(&Principal::local(), draft).await?;
-    Ok((StatusCode::CREATED, Json(view)))
+    let location = format!("/api/v1/sandboxes/{}", view.id);
+    Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)))
 }
 
 pub async fn list(State(broker): State<Broker>) -> Result<Json<Listing>, Refusal> {

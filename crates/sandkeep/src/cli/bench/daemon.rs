@@ -26,7 +26,15 @@ impl OwnDaemon {
     pub fn start() -> io::Result<Self> {
         let data_dir = parent().join(format!("sandkeep-bench-{}", SandboxId::random()));
         let mut process = Command::new(std::env::current_exe()?)
-            .args(["serve", "--listen", "127.0.0.1:0", "--storage-size-mb", STORAGE_SIZE_MB])
+            .args([
+                "--log",
+                "warn",
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--storage-size-mb",
+                STORAGE_SIZE_MB,
+            ])
             .arg("--data-dir")
             .arg(&data_dir)
             .stdin(Stdio::null())
