@@ -3,6 +3,7 @@
 
 mod crashes;
 mod execs;
+mod flaky_store;
 mod found;
 mod lifecycle;
 mod world;

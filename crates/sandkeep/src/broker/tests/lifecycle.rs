@@ -109,6 +109,21 @@ async fn a_destroy_that_fails_is_kept_and_repeated() {
 }
 
 #[tokio::test]
+async fn a_destroy_that_was_refused_leaves_the_sandbox_to_the_next_daemon() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    world.failing_writes.store(1, Ordering::SeqCst);
+    let refused = broker.destroy(&me(), &id).await;
+    assert!(matches!(refused, Err(Error::Store(_))), "{refused:?}");
+    assert_eq!(broker.get(&me(), &id).await.expect("it is there").state, State::Running);
+    let broker = world.reopen(broker).await;
+    assert_eq!(broker.get(&me(), &id).await.expect("it is kept").state, State::Running);
+    broker.destroy(&me(), &id).await.expect("goes");
+    assert_eq!(world.remains().await, [""; 0]);
+}
+
+#[tokio::test]
 async fn a_death_from_outside_is_recorded_with_its_reason_and_start_leads_out() {
     let world = World::new();
     let broker = world.open().await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::flaky_store::FlakyStore;
 use crate::broker::registry::Registry;
 use crate::broker::{Broker, Parts, View};
 use crate::error::Error;
@@ -15,7 +16,7 @@ use crate::home::DataDir;
 use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
 use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State};
 use crate::storage::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage};
-use crate::store::{MemoryStore, StateStore};
+use crate::store::MemoryStore;
 use crate::template::Template;
 
 /// Far longer than anything here takes: a test that waits so long has failed.
@@ -24,6 +25,7 @@ pub(super) const LONG: Duration = Duration::from_secs(20);
 pub(super) struct World {
     dir: tempfile::TempDir,
     pub store: Arc<MemoryStore>,
+    pub failing_writes: Arc<AtomicUsize>,
     pub storage: Arc<Volumes>,
     pub runtime: MockRuntime,
     pub lifetime: Lifetime,
@@ -35,6 +37,7 @@ impl World {
         let data = DataDir::open(&dir.path().join("data")).expect("a data directory");
         Self {
             store: Arc::new(MemoryStore::new()),
+            failing_writes: Arc::default(),
             storage: Arc::new(Volumes::new(dir.path().join("volumes"))),
             runtime: MockRuntime::new(data.instance().as_str()),
             lifetime: Lifetime::Detached,
@@ -51,9 +54,10 @@ impl World {
     }
 
     pub fn parts(&self) -> Parts {
+        let (entries, failing_writes) = (self.store.clone(), self.failing_writes.clone());
         Parts {
             data: DataDir::open(&self.data()).expect("nobody else uses it"),
-            store: Arc::clone(&self.store) as Arc<dyn StateStore>,
+            store: Arc::new(FlakyStore { entries, failing_writes }),
             storage: Arc::clone(&self.storage) as Arc<dyn Storage>,
             runtimes: vec![Arc::new(self.runtime.clone())],
             templates: vec![Arc::new(EmptyTemplate)],

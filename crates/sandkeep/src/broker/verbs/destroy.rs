@@ -7,34 +7,18 @@ use tracing::warn;
 use crate::broker::supervisor::Supervisor;
 use crate::error::{Error, with_causes};
 use crate::failpoint;
-use crate::home::Phase;
+use crate::home::{DataDir, Phase};
 use crate::sandbox::{Event, Operation, Verb};
 
 impl Supervisor {
     pub(in crate::broker) async fn destroy(&mut self) -> Result<(), Error> {
         let (status, _) = self.next(Event::Begin(Verb::Destroy))?;
-        let before = std::mem::replace(&mut self.meta.phase, Phase::Destroying);
-        let (meta, row) = tokio::join!(
-            async {
-                let written = self.mark_destroying().await;
-                failpoint!("destroy.after_meta");
-                written
-            },
-            self.shared.registry.put(&self.meta, &status, self.revision),
-        );
-        match row {
-            Ok(revision) => self.revision = Some(revision),
-            Err(error) => {
-                self.meta.phase = before;
-                return Err(error.into());
-            }
-        }
-        if let Err(error) = meta {
-            // The row is the record; the mark only serves those who have lost it.
-            warn!(id = %self.id(), %error, "cannot mark a home as destroying");
-        }
-        self.publish(status);
+        // The row decides, so it comes first: a mark whose row was refused would make the next daemon
+        // remove a sandbox that is to stay.
+        self.record(status).await?;
         failpoint!("destroy.after_intent");
+        self.mark_destroying().await;
+        failpoint!("destroy.after_meta");
         self.finish_destroy().await
     }
 
@@ -63,14 +47,17 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A home that is gone needs no mark, and none is made anew for it.
-    async fn mark_destroying(&self) -> Result<(), Error> {
+    /// Tells those who may have lost the row. A home that is gone needs no mark, and none is made anew
+    /// for it; one that cannot be marked is removed all the same.
+    pub(in crate::broker) async fn mark_destroying(&mut self) {
+        self.meta.phase = Phase::Destroying;
         let (home, meta) = (self.home.clone(), self.meta.clone());
-        self.shared
-            .blocking(move |_| match home.write(&meta) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                written => written,
-            })
-            .await
+        let mark = move |_: &DataDir| match home.write(&meta) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written,
+        };
+        if let Err(error) = self.shared.blocking(mark).await {
+            warn!(id = %self.id(), %error, "cannot mark a home as destroying");
+        }
     }
 }
