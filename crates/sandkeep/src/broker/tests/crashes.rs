@@ -1,6 +1,8 @@
 //! A crash at every failpoint of every verb, then a new broker: nothing acknowledged is lost, and
 //! nothing is left of what was not.
 
+use std::sync::atomic::Ordering;
+
 use super::world::{LONG, World, create, is_not_found, me};
 use crate::broker::{Broker, ExecDraft};
 use crate::failpoint::{self, simulated};
@@ -39,6 +41,25 @@ async fn create_is_undone_until_it_is_made() {
             (true, [view]) => assert_eq!(view.state, State::Running, "{point}"),
             (_, left) => panic!("{point}: {left:?}"),
         }
+        ends_well(&world, broker, point).await;
+    }
+}
+
+/// Its caller was told that it failed, so it must not come back, however far it had come.
+#[tokio::test]
+async fn the_removal_of_a_failed_create_is_finished() {
+    let removal = ["destroy.after_runtime", "destroy.after_volume", "destroy.after_home"];
+    for point in removal {
+        let world = World::new();
+        let broker = world.open().await;
+        world.storage.failing_creates.store(1, Ordering::SeqCst);
+        simulated::arm(point);
+        broker.create(&me(), SpecDraft::default()).await.expect_err(point);
+        assert!(simulated::has_fired(), "{point} is not on the way");
+        let status = world.statuses().await;
+        assert!(status.iter().all(|status| status.state() == State::Destroying), "{status:?}");
+        let broker = world.reopen(broker).await;
+        assert_eq!(world.remains().await, [""; 0], "{point}");
         ends_well(&world, broker, point).await;
     }
 }

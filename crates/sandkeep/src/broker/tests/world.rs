@@ -14,7 +14,7 @@ use crate::broker::{Broker, Parts, View};
 use crate::error::Error;
 use crate::home::DataDir;
 use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
-use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State};
+use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State, Status};
 use crate::storage::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage};
 use crate::store::MemoryStore;
 use crate::template::Template;
@@ -86,6 +86,13 @@ impl World {
     pub async fn rows(&self) -> Vec<SandboxId> {
         let registry = Registry::new(Arc::clone(&self.store) as _);
         registry.rows().await.expect("rows").into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// What the registry says of each.
+    pub async fn statuses(&self) -> Vec<Status> {
+        let registry = Registry::new(Arc::clone(&self.store) as _);
+        let rows = registry.rows().await.expect("rows").into_iter();
+        rows.map(|(_, row)| row.record.expect("a readable row").status).collect()
     }
 
     /// Everything that is left of any sandbox, by name of the place.

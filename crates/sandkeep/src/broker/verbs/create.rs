@@ -20,7 +20,7 @@ use crate::error::{Error, with_causes};
 use crate::failpoint;
 use crate::home::{DataDir, Phase};
 use crate::runtime::Plan;
-use crate::sandbox::{Event, Operation};
+use crate::sandbox::{Event, Operation, Status};
 use crate::store::Revision;
 
 const MIB: u64 = 1024 * 1024;
@@ -35,7 +35,7 @@ impl Supervisor {
         };
         self.expect_death();
         let status = self.after(Event::Failed(Operation::Create, with_causes(&cause)));
-        self.publish(status);
+        self.record_removal(status).await;
         let fate = match self.tear_down().await {
             Ok(()) => Fate::Gone,
             Err(error) => {
@@ -45,6 +45,17 @@ impl Supervisor {
             }
         };
         (fate, Err(cause))
+    }
+
+    /// Says, as well as it can, that what was made is to go: a crash from here on must not bring back
+    /// a sandbox whose caller was told that there is none.
+    async fn record_removal(&mut self, status: Status) {
+        match self.revision {
+            Some(_) => self.settle(status).await,
+            // There is no row to correct.
+            None => self.publish(status),
+        }
+        self.mark_destroying().await;
     }
 
     async fn make(&mut self) -> Result<(), Error> {
