@@ -21,47 +21,58 @@ impl Supervisor {
     ) -> Result<Fate, Error> {
         let missing = matches!(event, Event::Missing(_));
         let (status, next) = self.next(event)?;
-        match next {
+        let recovered = match next {
             Next::Carry(Operation::Destroy) => {
                 self.publish(status);
                 self.finish_destroy().await?;
                 info!(id = %self.id(), "removed what a create or destroy left");
                 return Ok(Fate::Gone);
             }
-            Next::Carry(Operation::Stop) => self.finish_stop().await?,
+            Next::Carry(Operation::Stop) => self.finish_stop().await,
             // Freezing what is frozen, or thawing what runs, changes nothing.
             Next::Carry(Operation::Pause) => {
                 let frozen = self.runtime.freeze(self.id()).await;
-                self.end_pause(Operation::Pause, frozen).await?;
+                self.end_pause(Operation::Pause, frozen).await
             }
             Next::Carry(Operation::Resume) => {
                 let thawed = self.runtime.thaw(self.id()).await;
-                self.end_pause(Operation::Resume, thawed).await?;
+                self.end_pause(Operation::Resume, thawed).await
             }
             Next::Stay | Next::Record => {
-                if !missing && self.meta.phase != Phase::Ready {
-                    self.meta.phase = Phase::Ready;
-                    self.write_meta().await?;
-                    self.sync_meta().await;
-                }
-                self.remember(status, next).await?;
+                let marked = match missing {
+                    true => Ok(()),
+                    false => self.mark_ready().await,
+                };
+                marked.and(self.remember(status, next).await)
             }
             Next::Carry(Operation::Create | Operation::Start) | Next::Forget => {
                 unreachable!("a look at what is there neither begins anything nor ends a destroy")
             }
-        }
+        };
+        // What runs has a way inside and is watched, whether or not that could be written down.
         self.reenter(handle).await;
-        Ok(Fate::Lives)
+        recovered.map(|()| Fate::Lives)
     }
 
-    /// Writes only what the row does not say already: most rows are right after a restart.
+    async fn mark_ready(&mut self) -> Result<(), Error> {
+        if self.meta.phase == Phase::Ready {
+            return Ok(());
+        }
+        self.meta.phase = Phase::Ready;
+        self.write_meta().await?;
+        self.sync_meta().await;
+        Ok(())
+    }
+
+    /// Shows what was found. Writes only what the row does not say already: most rows are right after
+    /// a restart.
     async fn remember(&mut self, status: Status, next: Next) -> Result<(), Error> {
         match (next, self.revision) {
             (Next::Stay, Some(_)) => {
                 self.publish(status);
                 Ok(())
             }
-            _ => self.record(status).await,
+            _ => self.record_or_show(status).await,
         }
     }
 
@@ -75,8 +86,18 @@ impl Supervisor {
             Err(cause) => Event::Failed(operation, with_causes(cause)),
         };
         let status = self.after(event);
-        self.record(status).await?;
-        Ok(result?)
+        let recorded = self.record_or_show(status).await;
+        result?;
+        recorded
+    }
+
+    /// What was found is true even if it cannot be written.
+    async fn record_or_show(&mut self, status: Status) -> Result<(), Error> {
+        let recorded = self.record(status.clone()).await;
+        if recorded.is_err() {
+            self.publish(status);
+        }
+        recorded
     }
 
     async fn reenter(&mut self, handle: &Arc<Handle>) {

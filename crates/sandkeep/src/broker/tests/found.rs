@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::world::{World, create, me, reaches};
-use crate::broker::Broker;
+use crate::broker::{Broker, ExecDraft};
 use crate::runtime::Runtime;
 use crate::sandbox::{SandboxId, SpecDraft, State};
 use crate::storage::Storage;
@@ -88,7 +89,6 @@ async fn after_a_reboot_what_ran_is_stopped_and_can_be_started() {
     let (ran, stopped) = (create(&broker).await.id, create(&broker).await.id);
     broker.stop(&me(), &stopped).await.expect("stops");
     world.crash(broker).await;
-    // Nothing outlives a reboot, not even a runtime that says so.
     let broker = reboot(&world).await;
     let view = broker.get(&me(), &ran).await.expect("it is there");
     assert_eq!((view.state, view.reason.as_deref()), (State::Stopped, Some("host_rebooted")));
@@ -97,6 +97,25 @@ async fn after_a_reboot_what_ran_is_stopped_and_can_be_started() {
     world.crash(broker).await;
     let broker = reboot_again(&world, "second boot").await;
     assert_eq!(broker.get(&me(), &ran).await.expect("same boot").state, State::Running);
+}
+
+#[tokio::test]
+async fn a_recovery_that_cannot_be_written_is_watched_all_the_same() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    broker.stop(&me(), &id).await.expect("stops");
+    crate::failpoint::simulated::arm("start.after_launch");
+    broker.start(&me(), &id).await.expect_err("a crash");
+    world.crash(broker).await;
+    world.failing_writes.store(1, Ordering::SeqCst);
+    let broker = world.open().await;
+    assert_eq!(world.failing_writes.load(Ordering::SeqCst), 0, "nothing was written");
+    assert_eq!(broker.get(&me(), &id).await.expect("adopted").state, State::Running);
+    let argv = vec!["true".to_owned()];
+    broker.exec(&me(), &id, ExecDraft { argv, ..ExecDraft::default() }).await.expect("a way in");
+    world.runtime.kill(&id);
+    reaches(&broker, &id, State::Failed).await;
 }
 
 #[tokio::test]
