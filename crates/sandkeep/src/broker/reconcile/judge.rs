@@ -5,7 +5,7 @@
 //! | `creating` | meta `ready` | it was made; go by what runs |
 //! | `creating`, `destroying` | anything else | remove |
 //! | any | meta `destroying` | remove: somebody asked for it |
-//! | any other | meta | keep; go by what runs, or `stopped` after a reboot |
+//! | any other | meta | keep; go by what runs, or `stopped` if nothing does after a reboot |
 //! | any other | missing | `failed`: nothing `ready` goes without a recorded destroy |
 //! | unreadable | | leave alone |
 //! | none | meta `ready` | adopt |
@@ -132,11 +132,11 @@ fn known_by_meta(meta: &Meta, liveness: Liveness, boot_id: &str) -> (Status, Eve
 }
 
 /// Every launch writes its boot into the metadata first, so they tell whether what ran then can
-/// still run now.
+/// still run now. What does run needs no such proof.
 fn look(meta: &Meta, liveness: Liveness, boot_id: &str) -> Event {
-    match meta.boot_id == boot_id {
-        true => Event::Found(liveness),
-        false => Event::HostRebooted,
+    match (liveness, meta.boot_id == boot_id) {
+        (Liveness::Running, _) | (Liveness::NotRunning, true) => Event::Found(liveness),
+        (Liveness::NotRunning, false) => Event::HostRebooted,
     }
 }
 

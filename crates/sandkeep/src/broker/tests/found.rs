@@ -100,6 +100,42 @@ async fn after_a_reboot_what_ran_is_stopped_and_can_be_started() {
 }
 
 #[tokio::test]
+async fn a_start_after_one_that_was_refused_is_known_to_be_of_this_boot() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    world.crash(broker).await;
+    let broker = reboot(&world).await;
+    world.failing_writes.store(1, Ordering::SeqCst);
+    broker.start(&me(), &id).await.expect_err("the intent cannot be written");
+    assert_eq!(broker.start(&me(), &id).await.expect("starts").state, State::Running);
+    let meta = fs::read_to_string(world.home(&id).join("meta.json")).expect("a file");
+    assert!(meta.contains("second boot"), "{meta}");
+}
+
+#[tokio::test]
+async fn what_runs_is_adopted_whatever_its_metadata_say_of_the_boot() {
+    let world = World::new();
+    let broker = world.open().await;
+    let before = create(&broker).await;
+    world.crash(broker).await;
+    let broker = reboot_again(&world, "another boot").await;
+    assert_eq!(broker.get(&me(), &before.id).await.expect("adopted"), before);
+}
+
+#[tokio::test]
+async fn a_start_fills_an_empty_home() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    broker.stop(&me(), &id).await.expect("stops");
+    fs::remove_file(world.home(&id).join("meta.json")).expect("emptied");
+    broker.start(&me(), &id).await.expect("starts");
+    let broker = world.reopen(broker).await;
+    assert_eq!(broker.get(&me(), &id).await.expect("adopted").state, State::Running);
+}
+
+#[tokio::test]
 async fn a_recovery_that_cannot_be_written_is_watched_all_the_same() {
     let world = World::new();
     let broker = world.open().await;

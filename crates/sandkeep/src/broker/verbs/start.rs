@@ -5,15 +5,8 @@ use std::time::Duration;
 use crate::broker::supervisor::Supervisor;
 use crate::error::{Error, with_causes};
 use crate::failpoint;
-use crate::home::Phase;
+use crate::home::{DataDir, HomeState, Phase};
 use crate::sandbox::{Event, Next, Operation, State, Verb};
-
-/// In which boot of the host the sandbox last started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Boot {
-    Same,
-    Another,
-}
 
 impl Supervisor {
     pub(in crate::broker) async fn start(&mut self) -> Result<(), Error> {
@@ -24,10 +17,10 @@ impl Supervisor {
         // Who looks at a broken runtime twice gets the same answer, not a second failure.
         self.shared.usable_runtime(self.meta.spec.runtime())?;
         let before = self.status().state();
-        let boot = self.enter_this_boot();
+        self.meta.boot_id = self.shared.data.boot_id().to_owned();
         self.record(status).await?;
         failpoint!("start.after_intent");
-        match self.launch(before, boot).await {
+        match self.launch(before).await {
             Ok(()) => {
                 let status = self.after(Event::Done(Operation::Start));
                 self.settle(status).await;
@@ -44,12 +37,12 @@ impl Supervisor {
         }
     }
 
-    async fn launch(&mut self, before: State, boot: Boot) -> Result<(), Error> {
+    async fn launch(&mut self, before: State) -> Result<(), Error> {
         if before == State::Failed {
             // Whatever went wrong, nothing of it may still run.
             self.runtime.stop(self.id(), Duration::ZERO).await?;
         }
-        self.renew_meta(boot).await?;
+        self.renew_meta().await?;
         let root = self.shared.storage.root(self.id()).await?;
         let plan = self.plan(root)?;
         self.runtime.create(&plan).await?;
@@ -59,24 +52,26 @@ impl Supervisor {
         self.enter().await.map(|_| ())
     }
 
-    fn enter_this_boot(&mut self) -> Boot {
-        let boot_id = self.shared.data.boot_id();
-        if self.meta.boot_id == boot_id {
-            return Boot::Same;
-        }
-        self.meta.boot_id = boot_id.to_owned();
-        Boot::Another
-    }
-
-    /// The metadata must be there and name this boot before anything is launched: otherwise a
-    /// daemon that starts after a crash would take what runs for the remains of an earlier boot.
-    async fn renew_meta(&mut self, boot: Boot) -> Result<(), Error> {
-        match boot {
-            Boot::Same if self.home.path().exists() => Ok(()),
-            Boot::Same | Boot::Another => {
-                self.meta.phase = Phase::Ready;
-                self.write_meta().await
+    /// The metadata must be there, on disk, and name this boot before anything is launched: otherwise
+    /// a daemon that starts after a crash would take what runs for the remains of an earlier boot.
+    /// The file itself is asked, because an earlier start may have failed before it was written.
+    async fn renew_meta(&mut self) -> Result<(), Error> {
+        self.meta.phase = Phase::Ready;
+        let (home, meta) = (self.home.clone(), self.meta.clone());
+        let renew = move |_: &DataDir| match home.read() {
+            HomeState::Known(found)
+                if found.boot_id == meta.boot_id && found.phase == meta.phase =>
+            {
+                Ok(())
             }
-        }
+            HomeState::Known(_)
+            | HomeState::Missing
+            | HomeState::Empty
+            | HomeState::Unreadable(_) => {
+                home.create(&meta)?;
+                home.sync()
+            }
+        };
+        self.shared.blocking(renew).await
     }
 }
