@@ -31,6 +31,9 @@ pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How long a guest may take to answer a request that needs no work.
 pub const GUEST_ANSWER: Duration = Duration::from_secs(10);
 
+/// How long a guest that left an exec unanswered is asked what became of it.
+pub const EXEC_CLEAN_UP: Duration = Duration::from_secs(60);
+
 /// How long to wait while others fill the guest's queue: the kernel does not tell when it has room.
 pub const GUEST_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 

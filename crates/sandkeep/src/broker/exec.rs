@@ -1,6 +1,8 @@
 //! exec: run one command in a running sandbox. Execs go straight to the guest, side by side with each
 //! other and with the supervisor; what they have in common is a count and the sandbox's end.
 
+pub(super) mod sending;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -131,7 +133,7 @@ pub(super) async fn exec(
     })?;
     failpoint!("exec.after_admission");
     let id = request.id.clone();
-    let execution = guest.exec(request).await?;
+    let (execution, permit) = sending::send(shared, &guest, request, permit).await?;
     failpoint!("exec.after_start");
     let input = execution.input();
     let output = Output { shared: Arc::clone(shared), open: Some((execution, permit)) };

@@ -6,4 +6,5 @@ mod execs;
 mod flaky_store;
 mod found;
 mod lifecycle;
+mod sending;
 mod world;

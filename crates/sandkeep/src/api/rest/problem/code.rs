@@ -174,7 +174,7 @@ codes! {
     GuestUnreachable "guest_unreachable" 503 Useful
         "the sandbox does not answer"
         "look at its state (sandkeep show); it may just have ended";
-    GuestTimedOut "guest_timed_out" 504 Useful
+    GuestTimedOut "guest_timed_out" 504 Useless
         "the sandbox did not answer in time"
-        "try again; it may be out of memory or processes";
+        "a command that had begun was canceled: see what it has done before running it again; the sandbox may be out of memory or processes";
 }
