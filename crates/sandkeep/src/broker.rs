@@ -119,6 +119,7 @@ impl Broker {
         let labels =
             Labels { instance: data.instance().as_str().to_owned(), owner: who.owner.clone() };
         let meta = Meta::new(SandboxId::random(), labels, spec, data.boot_id().to_owned());
+        admission::check_row(&meta)?;
         let (supervisor, handle) =
             Supervisor::new(&self.shared, runtime, meta, Status::creating(), None);
         self.shared.admit(Arc::clone(&handle))?;

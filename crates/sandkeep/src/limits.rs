@@ -93,6 +93,11 @@ pub const DISK_MAX_MB: u64 = 1024 * 1024 * 1024;
 pub const STORE_CHANGES_MAX: usize = 16_384;
 /// The largest value the store takes.
 pub const STORE_VALUE_MAX_BYTES: usize = 1024 * 1024;
+/// How much of a value is kept free for what a sandbox's row gains after its first writing: a longer
+/// state, and a reason, of which a byte may take six in JSON.
+pub const ROW_RESERVE_BYTES: usize = 64 * 1024;
+/// The longest reason that is kept; the rest is cut off.
+pub const REASON_MAX_BYTES: usize = 8 * 1024;
 /// Requests that may wait for the store's writer.
 pub const STORE_QUEUE_MAX: usize = 4_096;
 /// Changes that a watcher of the store reads, and that may wait for it, at once.

@@ -1,7 +1,11 @@
 //! May this be made at all? Answered before anything is recorded or done.
 
+use std::collections::BTreeMap;
+
+use super::registry;
 use super::shared::Shared;
 use crate::error::Error;
+use crate::home::Meta;
 use crate::limits;
 use crate::runtime::Capabilities;
 use crate::sandbox::{HostLimits, ResourcesDraft, Spec, SpecDraft};
@@ -33,6 +37,24 @@ pub(super) fn admit(shared: &Shared, mut draft: SpecDraft) -> Result<Spec, Error
         });
     }
     Ok(spec)
+}
+
+/// Every later row must fit as well, or the sandbox could be made and never destroyed.
+pub(super) fn check_row(meta: &Meta) -> Result<(), Error> {
+    let size = registry::row_len(meta);
+    let max = limits::STORE_VALUE_MAX_BYTES - limits::ROW_RESERVE_BYTES;
+    if size <= max {
+        return Ok(());
+    }
+    let bytes = |map: &BTreeMap<String, String>| -> usize {
+        map.iter().map(|(name, value)| name.len() + value.len()).sum()
+    };
+    let field = match bytes(meta.spec.env()) >= bytes(meta.spec.labels()) {
+        true => "env",
+        false => "labels",
+    };
+    let problem = format!("with it the sandbox takes {size} bytes of JSON, more than {max}");
+    Err(Error::InvalidField { field, problem })
 }
 
 /// A broker without any part of a kind knows none by the empty name either, and the error says so.

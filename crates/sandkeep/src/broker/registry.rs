@@ -64,6 +64,11 @@ fn encode(meta: &Meta, status: &Status) -> Vec<u8> {
     serde_json::to_vec(&record).expect("a row holds only strings, numbers and maps of strings")
 }
 
+/// How long the first row of a sandbox is.
+pub(super) fn row_len(meta: &Meta) -> usize {
+    encode(meta, &Status::creating()).len()
+}
+
 /// Why a row says nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum UnreadableRow {

@@ -26,6 +26,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -252,13 +254,22 @@ pub fn apply(status: &Status, event: Event) -> Result<(Status, Next), Denied> {
         }
         Event::Failed(operation, detail) => {
             under_way(status, operation)?;
-            Ok(failed(status, operation, detail))
+            Ok(failed(status, operation, clipped(detail)))
         }
-        Event::Died(detail) => Ok(died(status, detail)),
+        Event::Died(detail) => Ok(died(status, clipped(detail))),
         Event::Found(liveness) => Ok(found(status, liveness)),
         Event::HostRebooted => Ok(rebooted(status)),
-        Event::Missing(detail) => Ok(missing(status, detail)),
+        Event::Missing(detail) => Ok(missing(status, clipped(detail))),
     }
+}
+
+/// A reason is part of the record, and a record that grows too long could not be written any more.
+fn clipped(mut detail: String) -> String {
+    if detail.len() > limits::REASON_MAX_BYTES {
+        detail.truncate(detail.floor_char_boundary(limits::REASON_MAX_BYTES));
+        detail.push('…');
+    }
+    detail
 }
 
 fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {

@@ -6,7 +6,9 @@ use super::world::{LONG, World, create, is_not_found, me, reaches};
 use crate::broker::reconcile;
 use crate::error::Error;
 use crate::home::DataDir;
+use crate::limits;
 use crate::runtime::Lifetime;
+use crate::sandbox::{Event, Operation, Verb, apply};
 use crate::sandbox::{Owner, Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft, State};
 
 #[tokio::test]
@@ -64,6 +66,30 @@ async fn what_cannot_be_had_here_is_refused_and_named() {
     let error = refused(memory).await;
     assert!(matches!(error, Error::InvalidField { field: "resources.memory_mb", .. }), "{error}");
     assert_eq!(world.remains().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_row_could_not_grow_is_refused_and_the_largest_can_go() {
+    let world = World::new();
+    let broker = world.open().await;
+    // A control character takes six bytes in JSON.
+    let env = |bytes: usize| SpecDraft {
+        env: Some((0..4).map(|n| (format!("V{n}"), "\u{1}".repeat(bytes / 24))).collect()),
+        ..SpecDraft::default()
+    };
+    let room = limits::STORE_VALUE_MAX_BYTES - limits::ROW_RESERVE_BYTES;
+    let error = broker.create(&me(), env(room)).await.expect_err("too large");
+    assert!(matches!(error, Error::InvalidField { field: "env", .. }), "{error}");
+    assert_eq!(world.remains().await, [""; 0]);
+    let id = broker.create(&me(), env(room - 1024)).await.expect("it just fits").id;
+    let handle = broker.shared.find(&me(), &id).expect("it is there");
+    let long = "\u{1}".repeat(limits::STORE_VALUE_MAX_BYTES);
+    let failed = Event::Failed(Operation::Destroy, long);
+    let destroying = apply(&handle.snapshot.borrow().status, Event::Begin(Verb::Destroy));
+    let (status, _) = apply(&destroying.expect("legal").0, failed).expect("legal");
+    let reason = serde_json::to_vec(&status).expect("JSON").len();
+    assert!(reason < limits::ROW_RESERVE_BYTES, "{reason} bytes are not in the reserve");
+    broker.destroy(&me(), &id).await.expect("goes");
 }
 
 #[tokio::test]
