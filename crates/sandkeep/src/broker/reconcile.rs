@@ -19,7 +19,7 @@ use super::shared::Shared;
 use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
 use crate::error::Error;
 use crate::limits;
-use crate::runtime::Usable;
+use crate::runtime::{MissingRuntime, Runtime, Usable};
 use crate::sandbox::{Liveness, SandboxId, State};
 use judge::{Case, Evidence, Verdict, judge};
 
@@ -183,19 +183,27 @@ async fn settle(claim: Claim, row: Option<Row>, liveness: Option<Liveness>) {
 
 async fn supervise(mut claim: Claim, case: Case) {
     let shared = Arc::clone(&claim.shared);
-    let runtime = match shared.runtime(case.meta.spec.runtime()) {
-        Ok(runtime) => Arc::clone(runtime),
+    let (runtime, shown) = match shared.runtime(case.meta.spec.runtime()) {
+        Ok(runtime) => (Arc::clone(runtime), None),
         Err(error) => {
-            return warn!(id = %claim.id, %error, "a sandbox is left alone");
+            warn!(id = %claim.id, %error, "a sandbox cannot be reached");
+            (
+                Arc::new(MissingRuntime::new("none", error)) as Arc<dyn Runtime>,
+                case.without_runtime(),
+            )
         }
     };
+    let unreachable = shown.is_some();
     let Case { meta, status, revision, event } = case;
+    let status = shown.unwrap_or(status);
     let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
-    match supervisor.recover(event, &handle).await {
-        Ok(Fate::Gone) => return,
-        Ok(Fate::Lives) => {}
-        // It is in the state that says so, and destroy leads out.
-        Err(error) => warn!(id = %claim.id, %error, "cannot recover a sandbox"),
+    if !unreachable {
+        match supervisor.recover(event, &handle).await {
+            Ok(Fate::Gone) => return,
+            Ok(Fate::Lives) => {}
+            // It is in the state that says so, and destroy leads out.
+            Err(error) => warn!(id = %claim.id, %error, "cannot recover a sandbox"),
+        }
     }
     shared.supervise(handle);
     claim.held = false;

@@ -20,7 +20,7 @@ use std::io;
 
 use crate::broker::registry::{Record, Row};
 use crate::home::{HomeState, Meta, Phase, Unreadable};
-use crate::sandbox::{Event, Liveness, Operation, SandboxId, Status, Verb, apply};
+use crate::sandbox::{Event, Liveness, Next, Operation, SandboxId, Status, Verb, apply};
 use crate::store::Revision;
 
 /// All that is known of one sandbox.
@@ -46,6 +46,21 @@ pub(super) struct Case {
     pub status: Status,
     pub revision: Option<Revision>,
     pub event: Event,
+}
+
+impl Case {
+    /// How it is shown while its runtime is not offered; `None` if it is to be removed all the same.
+    /// It is not for the row: what that says holds again when the runtime is back.
+    pub fn without_runtime(&self) -> Option<Status> {
+        if matches!(self.event, Event::Begin(_)) {
+            return None;
+        }
+        let why = format!("runtime {} is not offered by this daemon", self.meta.spec.runtime());
+        match apply(&self.status, Event::Missing(why)) {
+            Ok((status, Next::Record)) => Some(status),
+            Ok((_, Next::Stay | Next::Carry(_) | Next::Forget)) | Err(_) => None,
+        }
+    }
 }
 
 /// The metadata to write in place of a damaged file; `None` if the file is not known to be

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::world::{World, create, me, reaches};
 use crate::broker::{Broker, ExecDraft};
-use crate::runtime::Runtime;
+use crate::error::Error;
+use crate::runtime::{MissingRuntime, Runtime};
 use crate::sandbox::{SandboxId, SpecDraft, State};
 use crate::storage::Storage;
 use crate::store::MemoryStore;
@@ -227,4 +228,34 @@ async fn an_empty_home_is_removed() {
     fs::create_dir(world.home(&id)).expect("a home");
     let _broker = world.open().await;
     assert_eq!(world.remains().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_runtime_is_not_offered_is_listed_and_waits_for_it() {
+    let world = World::new();
+    let broker = world.open().await;
+    let before = create(&broker).await;
+    world.crash(broker).await;
+    let broker = without_its_runtime(&world).await;
+    let [view] = &broker.list(&me()).await.expect("a list")[..] else { panic!("not listed") };
+    assert_eq!(view.state, State::Failed);
+    let reason = view.reason.as_deref();
+    assert_eq!(reason, Some("missing: runtime mock is not offered by this daemon"));
+    let refused = broker.start(&me(), &before.id).await;
+    assert!(matches!(refused, Err(Error::UnknownRuntime { .. })), "{refused:?}");
+    let broker = world.reopen(broker).await;
+    assert_eq!(broker.get(&me(), &before.id).await.expect("as it was"), before);
+    world.crash(broker).await;
+    let broker = without_its_runtime(&world).await;
+    let refused = broker.destroy(&me(), &before.id).await;
+    assert!(matches!(refused, Err(Error::UnknownRuntime { .. })), "{refused:?}");
+    assert_eq!(broker.list(&me()).await.expect("a list").len(), 1, "nothing says it is gone");
+    let _broker = world.reopen(broker).await;
+    assert_eq!(world.remains().await, [""; 0], "the destroy is finished by who can");
+}
+
+async fn without_its_runtime(world: &World) -> Broker {
+    let mut parts = world.parts();
+    parts.runtimes = vec![Arc::new(MissingRuntime::new("other", "it is not here"))];
+    Broker::open(parts).await.expect("a broker")
 }

@@ -35,6 +35,8 @@ impl Supervisor {
 
     /// Removes everything that goes by this sandbox's id, its row last. Each step may be repeated.
     pub(in crate::broker) async fn tear_down(&mut self) -> Result<(), Error> {
+        // Only the runtime that made it can say that nothing of it is left.
+        self.shared.runtime(self.meta.spec.runtime())?;
         self.runtime.destroy(self.id()).await?;
         failpoint!("destroy.after_runtime");
         self.shared.storage.destroy(self.id()).await?;
