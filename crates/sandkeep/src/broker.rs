@@ -211,6 +211,7 @@ impl Broker {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
+        let _waits = (verb == LifecycleVerb::Destroy).then(|| handle.wait_for_destroy());
         let (answer, done) = oneshot::channel();
         match handle.inbox.try_send(Request { verb, answer }) {
             Ok(()) => self.answer(&handle.id, done).await,

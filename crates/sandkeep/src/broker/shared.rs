@@ -49,6 +49,8 @@ pub(super) struct Handle {
     pub created_at: jiff::Timestamp,
     pub inbox: mpsc::Sender<Request>,
     pub snapshot: watch::Receiver<Snapshot>,
+    /// How many callers wait for a destroy: a stop before it need not be gentle.
+    destroys: watch::Sender<usize>,
     /// One permit for each exec that may still begin.
     pub execs: Arc<Semaphore>,
 }
@@ -58,6 +60,7 @@ impl Handle {
         meta: &Meta,
         inbox: mpsc::Sender<Request>,
         snapshot: watch::Receiver<Snapshot>,
+        destroys: watch::Sender<usize>,
     ) -> Self {
         Self {
             id: meta.id.clone(),
@@ -66,8 +69,15 @@ impl Handle {
             created_at: meta.created_at,
             inbox,
             snapshot,
+            destroys,
             execs: Arc::new(Semaphore::new(limits::EXECS_PER_SANDBOX_MAX)),
         }
+    }
+
+    /// Says that somebody waits for a destroy, until it is dropped.
+    pub fn wait_for_destroy(&self) -> WaitsForDestroy<'_> {
+        self.destroys.send_modify(|waiting| *waiting += 1);
+        WaitsForDestroy(self)
     }
 
     pub fn view(&self) -> View {
@@ -86,6 +96,14 @@ impl Handle {
             privilege: self.spec.privilege(),
             created_at: self.created_at.to_string(),
         }
+    }
+}
+
+pub(super) struct WaitsForDestroy<'a>(&'a Handle);
+
+impl Drop for WaitsForDestroy<'_> {
+    fn drop(&mut self) {
+        self.0.destroys.send_modify(|waiting| *waiting -= 1);
     }
 }
 

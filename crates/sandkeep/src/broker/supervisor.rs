@@ -54,6 +54,7 @@ pub(super) struct Supervisor {
     pub(super) revision: Option<Revision>,
     pub(super) snapshot: watch::Sender<Snapshot>,
     inbox: mpsc::Receiver<Request>,
+    destroys: watch::Receiver<usize>,
     vigil: Vigil,
 }
 
@@ -84,7 +85,8 @@ impl Supervisor {
     ) -> (Self, Arc<Handle>) {
         let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
         let (snapshot, receiver) = watch::channel(Snapshot { status, guest: None });
-        let handle = Arc::new(Handle::new(&meta, sender, receiver));
+        let (waiting, destroys) = watch::channel(0);
+        let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting));
         let supervisor = Self {
             shared: Arc::clone(shared),
             runtime,
@@ -93,6 +95,7 @@ impl Supervisor {
             revision,
             snapshot,
             inbox,
+            destroys,
             vigil: Vigil::Off,
         };
         (supervisor, handle)
@@ -230,6 +233,17 @@ impl Supervisor {
     /// From now on its end is what was asked for.
     pub(super) fn expect_death(&mut self) {
         self.vigil = Vigil::Off;
+    }
+
+    /// Resolves when somebody waits for this sandbox to be destroyed.
+    pub(super) fn destroy_awaited(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut destroys = self.destroys.clone();
+        async move {
+            if destroys.wait_for(|waiting| *waiting > 0).await.is_err() {
+                // Nobody can ask any more.
+                std::future::pending().await
+            }
+        }
     }
 
     pub(super) fn plan(&self, root: Root) -> Result<Plan, Error> {

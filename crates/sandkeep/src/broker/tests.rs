@@ -7,4 +7,5 @@ mod flaky_store;
 mod found;
 mod lifecycle;
 mod sending;
+mod stubborn;
 mod world;

@@ -1,9 +1,12 @@
 //! stop: end all processes; the volume stays.
 
+use std::time::Duration;
+
 use crate::broker::supervisor::Supervisor;
 use crate::error::{Error, with_causes};
 use crate::failpoint;
 use crate::limits;
+use crate::runtime::RuntimeError;
 use crate::sandbox::{Event, Next, Operation, Verb};
 
 impl Supervisor {
@@ -20,7 +23,7 @@ impl Supervisor {
     /// Everything after the intent: also what reconcile does for a stop that was cut short.
     pub(in crate::broker) async fn finish_stop(&mut self) -> Result<(), Error> {
         self.expect_death();
-        let result = self.runtime.stop(self.id(), limits::STOP_GRACE).await;
+        let result = self.end_processes().await;
         failpoint!("stop.after_processes");
         let event = match &result {
             Ok(()) => Event::Done(Operation::Stop),
@@ -30,5 +33,13 @@ impl Supervisor {
         self.settle(status).await;
         failpoint!("stop.after_outcome");
         Ok(result?)
+    }
+
+    /// The grace is for a sandbox that will be used again: a destroy that waits cuts it short.
+    async fn end_processes(&self) -> Result<(), RuntimeError> {
+        tokio::select! {
+            result = self.runtime.stop(self.id(), limits::STOP_GRACE) => result,
+            () = self.destroy_awaited() => self.runtime.stop(self.id(), Duration::ZERO).await,
+        }
     }
 }
