@@ -75,10 +75,8 @@ pub enum LeafKind {
     /// cgroup v1: freezer `tasks` (read and write), `freezer.state` (read and write), then any
     /// number of further `tasks` files (write) that the child enters by writing `0`.
     V1,
-    /// cgroup v2: the leaf's directory (for CLONE_INTO_CGROUP), `cgroup.kill` (write), and
-    /// `cgroup.procs` (write), to which the child writes `0` where clone3 is filtered away or the
-    /// guest's own user may not place a child (the kernel asks the opener of a file, but the caller
-    /// of clone3).
+    /// cgroup v2: `cgroup.kill` (write), then `cgroup.procs` (read and write), which the child enters
+    /// by writing `0`.
     V2,
 }
 

@@ -1,13 +1,14 @@
 //! From a plan to a running process.
 //!
-//! The child is made by clone with CLONE_VM and CLONE_VFORK: it borrows the guest's memory, on a
-//! stack of its own, until it has executed the command, while the guest stands still. Nothing is
-//! copied, so it costs the same however large the guest is. In between, the child makes system
-//! calls only: no allocation, no lock, no panic. What fails there it writes to a page both share.
+//! The child is made by clone with CLONE_VM: it borrows the guest's memory, on a stack of its own,
+//! until it has executed the command. Nothing is copied, so it costs the same however large the
+//! guest is. In between, the child makes system calls only: no allocation, no lock, no panic. What
+//! fails there it writes to a report both share.
 //!
-//! A child for a v2 leaf is placed by clone3 with CLONE_INTO_CGROUP, with memory of its own (clone3
-//! cannot be called with a second stack without assembly). Where that is filtered or denied the
-//! child writes itself into `cgroup.procs` instead, through the host's descriptor.
+//! The guest waits meanwhile, but not for ever, as CLONE_VFORK would: once the child has become the
+//! user, whoever is that user can stop it, or hold up its execve by a lease on the file. The kernel
+//! clears a word of the report when the child lets go of our memory; if that takes too long the
+//! child is killed. What it works on is not used again before it has let go.
 
 #![expect(unsafe_code, reason = "clone, and what a child does before exec")]
 
@@ -15,9 +16,10 @@ mod child;
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use libc::pid_t;
 
@@ -28,6 +30,18 @@ use crate::tree::Leaf;
 /// Far more than the child's few frames need; only touched pages cost memory.
 const STACK_LEN: usize = 64 * 1024;
 const PAGE: usize = 4096;
+/// What the report takes of the stack's upper end; a multiple of the alignment of a stack.
+const REPORT_LEN: usize = 64;
+
+/// How long a child may take until it has executed. It needs a fraction of a millisecond; a crowded
+/// processor or a cold disk may make that much more, and the whole sandbox waits meanwhile.
+const EXEC_PATIENCE: Duration = Duration::from_secs(2);
+/// How long SIGKILL may take. It works on stopped processes; only one that is frozen or waits for a
+/// device lives on, and gets no chance to do anything but die.
+const KILL_PATIENCE: Duration = Duration::from_secs(1);
+/// How often to look whether a killed child is dead: one killed in its first instructions has not
+/// yet asked the kernel to wake us.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the child was doing when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,21 +62,112 @@ const STEPS: [Step; 7] =
 
 /// Where a child leaves word of its failure.
 struct Report {
+    /// Not 0 until the child has executed or exited: the kernel clears it then, and wakes us.
+    working: AtomicU32,
     step: AtomicU32,
     errno: AtomicI32,
 }
 
-/// Whether this kernel and filter let us place a child by clone3.
+/// Whether a child may still use the memory that it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IntoCgroup {
-    NotTriedOrWorks,
-    Denied,
+enum Memory {
+    InUse,
+    LetGo,
+}
+
+/// The memory a child works on: its stack, and the report at its upper end. Never unmapped.
+struct Ground {
+    stack: NonNull<c_void>,
+}
+
+impl Ground {
+    fn new() -> io::Result<Self> {
+        let stack = map(STACK_LEN, libc::MAP_PRIVATE | libc::MAP_STACK)?;
+        // SAFETY: the first page of our own mapping; a stack that overflows faults there.
+        if unsafe { libc::mprotect(stack.as_ptr(), PAGE, libc::PROT_NONE) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { stack })
+    }
+
+    /// The upper end of the stack, where the report begins.
+    fn top(&self) -> NonNull<c_void> {
+        // SAFETY: within the mapping.
+        unsafe { self.stack.byte_add(STACK_LEN - REPORT_LEN) }
+    }
+
+    fn report(&self) -> &Report {
+        const { assert!(size_of::<Report>() <= REPORT_LEN) };
+        // SAFETY: mapped for as long as the guest runs, aligned, zeroed at first, which is a valid
+        // report, and all its fields are atomic.
+        unsafe { self.top().cast().as_ref() }
+    }
+
+    fn prepare(&self) {
+        self.report().step.store(Step::None as u32, Ordering::Relaxed);
+        self.report().working.store(1, Ordering::Release);
+    }
+
+    fn clone_onto(&self, job: &child::Job) -> io::Result<pid_t> {
+        let flags = libc::CLONE_VM | libc::SIGCHLD;
+        // SAFETY: the stack is ours and unused, and the caller leaves it, the report and the job
+        // alone until the child has let go of them. The child also shares our thread-local
+        // storage, which means errno: until then we make no system call whose errno we look at,
+        // and none that would fail and overwrite the child's: a wait for the report fails only
+        // when the child has let go, or when it is about to be killed.
+        let pid = unsafe {
+            let job = std::ptr::from_ref(job).cast_mut().cast();
+            libc::clone(child::run, self.top().as_ptr(), flags, job)
+        };
+        if pid == -1 { Err(io::Error::last_os_error()) } else { Ok(pid) }
+    }
+
+    fn memory(&self) -> Memory {
+        match self.report().working.load(Ordering::Acquire) {
+            0 => Memory::LetGo,
+            _ => Memory::InUse,
+        }
+    }
+
+    /// Waits until the child has executed or exited, or has had enough time to.
+    fn wait(&self) -> Memory {
+        let deadline = Instant::now() + EXEC_PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.memory() == Memory::LetGo || left.is_zero() {
+                return self.memory();
+            }
+            sys::futex_wait(&self.report().working, 1, left);
+        }
+    }
+
+    /// Kills the child, and waits until it is dead or cannot die.
+    fn kill(&self, pid: pid_t) -> Memory {
+        let _ = sys::kill(pid, libc::SIGKILL);
+        let deadline = Instant::now() + KILL_PATIENCE;
+        loop {
+            if self.memory() == Memory::LetGo || sys::is_dead(pid) {
+                return Memory::LetGo;
+            }
+            if Instant::now() >= deadline {
+                return Memory::InUse;
+            }
+            sys::futex_wait(&self.report().working, 1, LOOK_PAUSE);
+        }
+    }
+
+    fn failure(&self) -> Option<(Step, c_int)> {
+        let step = self.report().step.load(Ordering::Acquire) as usize;
+        match STEPS.get(step).copied() {
+            Some(Step::None) | None => None,
+            Some(step) => Some((step, self.report().errno.load(Ordering::Relaxed))),
+        }
+    }
 }
 
 pub struct Spawner {
-    stack: NonNull<c_void>,
-    report: NonNull<Report>,
-    into_cgroup: IntoCgroup,
+    /// `None` after a child could not be killed: it keeps what it was given.
+    ground: Option<Ground>,
     null: Option<OwnedFd>,
     /// What commands see as their limit of descriptors; the guest has raised its own.
     pub descriptor_limit: libc::rlimit,
@@ -70,16 +175,8 @@ pub struct Spawner {
 
 impl Spawner {
     pub fn new() -> io::Result<Self> {
-        let stack = map(STACK_LEN, libc::MAP_PRIVATE | libc::MAP_STACK)?;
-        // SAFETY: the first page of our own mapping; a stack that overflows faults there.
-        if unsafe { libc::mprotect(stack.as_ptr(), PAGE, libc::PROT_NONE) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
         Ok(Self {
-            stack,
-            // All-zero is a valid report, and a page is large enough and aligned for one.
-            report: map(PAGE, libc::MAP_SHARED)?.cast(),
-            into_cgroup: IntoCgroup::NotTriedOrWorks,
+            ground: Some(Ground::new()?),
             null: None,
             descriptor_limit: sys::raise_descriptor_limit(),
         })
@@ -97,115 +194,60 @@ impl Spawner {
     }
 
     /// Starts the command in its leaf. When this returns, it runs or is known not to.
-    pub fn spawn(&mut self, mut plan: Plan, leaf: &Leaf) -> Result<pid_t, NotStarted> {
-        self.report().step.store(Step::None as u32, Ordering::Relaxed);
-        let pid = match leaf {
-            Leaf::V2 { directory, procs, .. } => self.clone_into(directory, procs, &mut plan),
-            Leaf::None | Leaf::V1 { .. } => self.clone_vfork(&plan),
+    pub fn spawn(&mut self, plan: Plan, leaf: &Leaf) -> Result<pid_t, NotStarted> {
+        let ground = match self.ground.take() {
+            Some(ground) => ground,
+            None => Ground::new().map_err(no_more_processes)?,
+        };
+        ground.prepare();
+        let job = Box::new(child::Job { plan, report: NonNull::from(ground.report()) });
+        let cloned = ground.clone_onto(&job);
+        let memory = match cloned {
+            Ok(_) => ground.wait(),
+            Err(_) => Memory::LetGo,
         };
         // The child may have made us visible again when it changed its user.
         let _ = sys::hide_from_ptrace();
-        let pid = pid.map_err(|error| {
-            NotStarted::cannot(format!("the sandbox cannot start another process: {error}"))
-        })?;
-        match self.failure() {
-            None => Ok(pid),
-            Some((step, errno)) => {
-                sys::reap_this(pid);
-                Err(explain(step, errno, &plan))
-            }
-        }
-    }
-
-    fn report(&self) -> &Report {
-        // SAFETY: the page is mapped for as long as the guest runs, and its fields are atomic.
-        unsafe { self.report.as_ref() }
-    }
-
-    fn failure(&self) -> Option<(Step, c_int)> {
-        let step = self.report().step.load(Ordering::Acquire) as usize;
-        match STEPS.get(step).copied() {
-            Some(Step::None) | None => None,
-            Some(step) => Some((step, self.report().errno.load(Ordering::Relaxed))),
-        }
-    }
-
-    fn clone_vfork(&self, plan: &Plan) -> io::Result<pid_t> {
-        let job = child::Job { plan, report: self.report() };
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        // SAFETY: the stack is ours and unused, for the guest stands still until the child has
-        // executed or exited; until then `job` and all it refers to stay alive.
-        let pid = unsafe {
-            let top = self.stack.as_ptr().byte_add(STACK_LEN);
-            libc::clone(child::run, top, flags, (&raw const job).cast_mut().cast())
+        let result = match (cloned, memory) {
+            (Err(error), _) => Err(no_more_processes(error)),
+            (Ok(pid), Memory::InUse) => return Err(self.give_up(pid, ground, job, leaf)),
+            (Ok(pid), Memory::LetGo) => match ground.failure() {
+                None => Ok(pid),
+                Some((step, errno)) => {
+                    sys::reap_this(pid);
+                    Err(explain(step, errno, &job.plan))
+                }
+            },
         };
-        if pid == -1 { Err(io::Error::last_os_error()) } else { Ok(pid) }
+        self.ground = Some(ground);
+        result
     }
 
-    fn clone_into(
+    /// Ends a child that is held up.
+    fn give_up(
         &mut self,
-        directory: &OwnedFd,
-        procs: &OwnedFd,
-        plan: &mut Plan,
-    ) -> io::Result<pid_t> {
-        if self.into_cgroup == IntoCgroup::NotTriedOrWorks {
-            let job = child::Job { plan, report: self.report() };
-            match clone_into_cgroup(directory, &job) {
-                Err(error) if is_denied(&error) => self.into_cgroup = IntoCgroup::Denied,
-                result => return result,
-            }
+        pid: pid_t,
+        ground: Ground,
+        job: Box<child::Job>,
+        leaf: &Leaf,
+    ) -> NotStarted {
+        match ground.kill(pid) {
+            Memory::LetGo => self.ground = Some(ground),
+            // The kernel may still read the job and write to the report before it is dead.
+            Memory::InUse => drop(Box::leak(job)),
         }
-        plan.enter.push(procs.as_raw_fd());
-        self.clone_vfork(plan)
+        // It may have executed in the last moment, and have children by now.
+        let _ = leaf.kill(pid);
+        sys::reap_this(pid);
+        NotStarted::cannot(format!(
+            "the command was not executed within {} s: something in the sandbox holds it up",
+            EXEC_PATIENCE.as_secs()
+        ))
     }
 }
 
-/// Whether clone3 is filtered away, too old, or not allowed to our user.
-fn is_denied(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL | libc::E2BIG)
-    )
-}
-
-/// The kernel's `struct clone_args` up to `cgroup`.
-#[repr(C)]
-#[derive(Default)]
-struct CloneArguments {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-    set_tid: u64,
-    set_tid_size: u64,
-    cgroup: u64,
-}
-
-const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-
-fn clone_into_cgroup(directory: &OwnedFd, job: &child::Job<'_>) -> io::Result<pid_t> {
-    let arguments = CloneArguments {
-        flags: CLONE_INTO_CGROUP | libc::CLONE_VFORK.cast_unsigned() as u64,
-        exit_signal: libc::SIGCHLD.cast_unsigned() as u64,
-        cgroup: directory.as_raw_fd().cast_unsigned() as u64,
-        ..CloneArguments::default()
-    };
-    // SAFETY: without CLONE_VM this is a fork: the child goes on here with its own copy of memory,
-    // and only runs the job, which never returns.
-    unsafe {
-        match libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
-                child::run((&raw const *job).cast_mut().cast());
-                sys::exit(126)
-            }
-            pid => Ok(pid as pid_t),
-        }
-    }
+fn no_more_processes(error: io::Error) -> NotStarted {
+    NotStarted::cannot(format!("the sandbox cannot start another process: {error}"))
 }
 
 fn map(len: usize, flags: c_int) -> io::Result<NonNull<c_void>> {

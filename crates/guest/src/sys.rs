@@ -6,9 +6,11 @@
 mod setup;
 mod socket;
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
 
 use libc::pid_t;
 
@@ -55,13 +57,6 @@ pub fn open_null() -> io::Result<OwnedFd> {
 /// Opens a file a second time, for reading.
 pub fn open_again(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     std::fs::File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map(OwnedFd::from)
-}
-
-/// Opens a file for reading in a directory that is known only by its descriptor.
-pub fn open_in(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: the name is a NUL-terminated string.
-    owned(unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags) })
 }
 
 pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
@@ -194,13 +189,46 @@ pub fn reap() -> Reaped {
     }
 }
 
+/// How long a dying child is waited for. It takes microseconds; one that takes longer is reaped with
+/// the orphans when its SIGCHLD comes.
+const REAP_PATIENCE: Duration = Duration::from_millis(100);
+const REAP_PAUSE: Duration = Duration::from_micros(10);
+
 /// Reaps a child that is dying.
 pub fn reap_this(pid: pid_t) {
+    let deadline = Instant::now() + REAP_PATIENCE;
     let mut status = 0;
     // SAFETY: `status` is writable.
-    while check(unsafe { libc::waitpid(pid, &mut status, 0) })
-        .is_err_and(|error| error.kind() == io::ErrorKind::Interrupted)
-    {}
+    while unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } == 0
+        && Instant::now() < deadline
+    {
+        std::thread::sleep(REAP_PAUSE);
+    }
+}
+
+/// Whether a child is dead; it is not reaped.
+pub fn is_dead(pid: pid_t) -> bool {
+    // SAFETY: all-zero is a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` is writable; the kernel leaves the pid in it 0 if the child lives.
+    unsafe {
+        libc::waitid(libc::P_PID, pid.cast_unsigned(), &mut info, flags) == 0
+            && info.si_pid() == pid
+    }
+}
+
+/// Waits until a word is no longer `value`, somebody wakes us, or the time is over; which of these
+/// it was, the caller sees by looking again.
+pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Duration) {
+    // SAFETY: all-zero is a valid timespec.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    time.tv_sec = timeout.as_secs() as _;
+    time.tv_nsec = timeout.subsec_nanos() as _;
+    // SAFETY: the kernel only reads the word and the time.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const time)
+    };
 }
 
 /// Sends a signal to a process, or to a group or all as in kill(2).

@@ -25,7 +25,7 @@ const SCANS: usize = 8;
 pub enum Leaf {
     None,
     V1 { tasks: OwnedFd, state: OwnedFd },
-    V2 { directory: OwnedFd, kill: OwnedFd, procs: OwnedFd },
+    V2 { kill: OwnedFd, procs: OwnedFd },
 }
 
 /// Whether anything of the tree was still alive when last looked at.
@@ -49,8 +49,9 @@ impl Leaf {
                 Some((Self::V1 { tasks, state }, enter))
             }
             LeafKind::V2 => {
-                let (directory, kill, procs) = (fds.next()?, fds.next()?, fds.next()?);
-                Some((Self::V2 { directory, kill, procs }, Vec::new()))
+                let (kill, procs) = (fds.next()?, fds.next()?);
+                let enter = vec![procs.try_clone().ok()?];
+                Some((Self::V2 { kill, procs }, enter))
             }
         }
     }
@@ -60,12 +61,12 @@ impl Leaf {
         match self {
             Self::None => kill_descendants(leader),
             Self::V1 { tasks, state } => kill_frozen(tasks, state),
-            Self::V2 { directory, kill, .. } => {
-                if is_populated(directory) == Tree::Empty {
+            Self::V2 { kill, procs } => {
+                if look(procs) == Tree::Empty {
                     return Tree::Empty;
                 }
                 let _ = sys::write(kill.as_fd(), b"1");
-                is_populated(directory)
+                look(procs)
             }
         }
     }
@@ -111,13 +112,9 @@ fn read_tasks(tasks: BorrowedFd<'_>) -> io::Result<Vec<pid_t>> {
     Ok(String::from_utf8_lossy(&text).lines().filter_map(|line| line.parse().ok()).collect())
 }
 
-/// `cgroup.events` may be read by anybody who has the directory.
-fn is_populated(directory: &OwnedFd) -> Tree {
-    let mut text = [0u8; 128];
-    let events = sys::open_in(directory.as_fd(), c"cgroup.events")
-        .and_then(|file| sys::read_at(file.as_fd(), &mut text, 0));
-    match events {
-        Ok(len) if text[..len].windows(11).any(|word| word == b"populated 0") => Tree::Empty,
+fn look(procs: &OwnedFd) -> Tree {
+    match read_tasks(procs.as_fd()) {
+        Ok(pids) if pids.is_empty() => Tree::Empty,
         Ok(_) | Err(_) => Tree::Alive,
     }
 }

@@ -1,8 +1,8 @@
-//! What the child does between clone and exec. It may share the guest's memory: system calls only.
+//! What the child does between clone and exec. It shares the guest's memory: system calls only.
 //! Ids are changed by raw calls, because the C library's would try to tell other threads.
 
 use std::ffi::{c_int, c_long, c_void};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
 use guest_proto::Privilege;
@@ -10,18 +10,23 @@ use guest_proto::Privilege;
 use super::{Report, Step};
 use crate::plan::{CwdChosen, Identity, Plan};
 
-pub struct Job<'a> {
-    pub plan: &'a Plan,
-    pub report: &'a Report,
+pub struct Job {
+    pub plan: Plan,
+    pub report: NonNull<Report>,
 }
 
 /// The entry of the child; returns only by failing, as the exit code.
 pub extern "C" fn run(job: *mut c_void) -> c_int {
     // SAFETY: the parent passes a job that lives until we have executed or exited.
-    let job = unsafe { &*job.cast_const().cast::<Job<'_>>() };
-    let (step, errno) = become_command(job.plan);
-    job.report.errno.store(errno, Ordering::Relaxed);
-    job.report.step.store(step as u32, Ordering::Release);
+    let job = unsafe { &*job.cast_const().cast::<Job>() };
+    // SAFETY: as the job.
+    let report = unsafe { job.report.as_ref() };
+    // SAFETY: the word stays mapped. By this call and not by CLONE_CHILD_CLEARTID, which musl's clone
+    // refuses; it cannot fail.
+    unsafe { libc::syscall(libc::SYS_set_tid_address, report.working.as_ptr()) };
+    let (step, errno) = become_command(&job.plan);
+    report.errno.store(errno, Ordering::Relaxed);
+    report.step.store(step as u32, Ordering::Release);
     // SAFETY: ends this process without running anything of the parent's.
     unsafe { libc::_exit(126) }
 }
@@ -60,6 +65,9 @@ fn prepare(plan: &Plan) -> Result<(), (Step, c_int)> {
         }
         if let Identity::Become { uid, gid, groups } = &plan.identity {
             become_user(*uid, *gid, groups)?;
+            // The change has made the memory we share as visible as the host's `fs.suid_dumpable`
+            // says, and we belong to the user now.
+            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         }
         change_directory(plan)?;
         if plan.privilege == Privilege::None {

@@ -144,3 +144,55 @@ async fn a_guest_that_does_not_answer_is_not_waited_for_for_ever() {
         "{answer:?}"
     );
 }
+
+/// Takes a lease on the file `$1`, and stops whoever waits for it to execute it.
+const HOLD_UP: &str = r#"
+import fcntl, os, signal, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+def stop(*_):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if pid != "1" and open(f"/proc/{pid}/comm").read() == "sandkeep-guest\n":
+                os.kill(int(pid), signal.SIGSTOP)
+                os.write(1, b"stopped\n")
+        except OSError:
+            pass
+signal.signal(signal.SIGIO, stop)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+os.write(1, b"holding\n")
+while True:
+    signal.pause()
+"#;
+
+#[tokio::test]
+async fn a_child_held_up_and_stopped_before_it_executes_does_not_hold_up_the_guest() {
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        eprintln!("SKIP: there is no python3 to take a lease with");
+        return;
+    }
+    let guest = TestGuest::start();
+    let as_user = |argv: &[&str]| {
+        let mut request = command(argv);
+        request.user = "1000:1000".to_owned();
+        request
+    };
+    let copied = guest
+        .run(as_user(&["/bin/sh", "-c", "d=$(mktemp -d); cp /bin/true $d/held; printf $d"]))
+        .await;
+    let directory = copied.out();
+    let held = format!("{directory}/held");
+    let mut holder = guest.client.exec(as_user(&["python3", "-c", HOLD_UP, &held])).await.unwrap();
+    wait_for_output(&mut holder, b"holding\n").await;
+    let asked = std::time::Instant::now();
+    let ran = guest.run(as_user(&[&held])).await;
+    assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
+    wait_for_output(&mut holder, b"stopped\n").await;
+    assert_eq!(ran.end.outcome, Outcome::Exited(126), "{ran:?}");
+    assert!(ran.end.error.unwrap().contains("not executed within"));
+    for _ in 0..3 {
+        assert_eq!(guest.run(as_user(&["echo", "fine"])).await.out(), "fine\n");
+    }
+    let left = guest.sh("ps axo pid=,comm= | grep '[s]andkeep-guest' | grep -cv '^ *1 '").await;
+    assert_eq!(left.out(), "0\n", "the children that were held up are gone");
+    std::fs::remove_dir_all(directory).unwrap();
+}

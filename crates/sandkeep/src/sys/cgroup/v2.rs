@@ -171,13 +171,12 @@ impl Hierarchy for V2 {
             openat(CWD, dir.join(file), flags | OFlags::CLOEXEC, Mode::empty())
         };
         let (kill, procs) =
-            (open("cgroup.kill", OFlags::WRONLY)?, open("cgroup.procs", OFlags::WRONLY)?);
+            (open("cgroup.kill", OFlags::WRONLY)?, open("cgroup.procs", OFlags::RDWR)?);
         let oom_events = match self.controllers.memory {
             true => Some(open("memory.events", OFlags::RDONLY)?),
             false => None,
         };
-        let fds = vec![open_dir(&dir)?, kill, procs];
-        Ok(LeafFiles { kind: LeafKind::V2, fds, oom_events })
+        Ok(LeafFiles { kind: LeafKind::V2, fds: vec![kill, procs], oom_events })
     }
 
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {
