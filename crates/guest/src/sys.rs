@@ -257,7 +257,8 @@ pub struct Signal {
 pub enum Sender {
     /// A process of this sandbox, or the kernel on behalf of one.
     Inside,
-    /// The host: its processes have no number in our namespace.
+    /// The host: its processes have no number in our namespace. Whoever queues a signal with a
+    /// number of his own choice cannot also say that kill(2) sent it.
     Outside,
 }
 
@@ -265,7 +266,9 @@ pub enum Sender {
 pub fn read_signals(signals: &OwnedFd) -> Vec<Signal> {
     const SIZE: usize = size_of::<libc::signalfd_siginfo>();
     const NUMBER: usize = std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo);
+    const CODE: usize = std::mem::offset_of!(libc::signalfd_siginfo, ssi_code);
     const PID: usize = std::mem::offset_of!(libc::signalfd_siginfo, ssi_pid);
+    const BY_KILL: u32 = libc::SI_USER.cast_unsigned();
     let mut buffer = [0u8; SIZE * 4];
     let fd = signals.as_fd().as_raw_fd();
     // SAFETY: `buffer` is writable for its length.
@@ -275,8 +278,8 @@ pub fn read_signals(signals: &OwnedFd) -> Vec<Signal> {
     buffer[..count]
         .chunks_exact(SIZE)
         .filter_map(|info| {
-            let sender = match field(info, PID)? {
-                0 => Sender::Outside,
+            let sender = match (field(info, PID)?, field(info, CODE)?) {
+                (0, BY_KILL) => Sender::Outside,
                 _ => Sender::Inside,
             };
             Some(Signal { number: field(info, NUMBER)?, sender })

@@ -196,3 +196,18 @@ async fn a_child_held_up_and_stopped_before_it_executes_does_not_hold_up_the_gue
     assert_eq!(left.out(), "0\n", "the children that were held up are gone");
     std::fs::remove_dir_all(directory).unwrap();
 }
+
+#[tokio::test]
+async fn a_signal_that_claims_to_come_from_the_host_does_not_end_the_sandbox() {
+    let guest = TestGuest::start();
+    // rt_sigqueueinfo of SIGTERM to PID 1: si_signo, si_errno, si_code SI_QUEUE, and si_pid 0.
+    let forge = r#"my $info = pack("iiix4ii", 15, 0, -1, 0, 0) . "\0" x 104;
+        syscall(129, 1, 15, $info) == 0 or die "cannot queue: $!";"#;
+    if !cfg!(target_arch = "x86_64") || !std::path::Path::new("/usr/bin/perl").exists() {
+        eprintln!("SKIP: no perl, or its system calls have other numbers here");
+        return;
+    }
+    let ran = guest.run(command(&["/usr/bin/perl", "-e", forge])).await;
+    assert_eq!(ran.end.outcome, Outcome::Exited(0), "{ran:?}");
+    assert_eq!(guest.sh("echo fine").await.out(), "fine\n");
+}
