@@ -9,6 +9,9 @@ use crate::window::Window;
 /// The first read is small, for most commands say little; more follows at full size.
 const FIRST_READ: usize = 4 * 1024;
 const READ_MAX: usize = 64 * 1024;
+/// Never less is read at once: a command may set its pipe to packets of up to a page (O_DIRECT), and
+/// what of a packet finds no room is lost.
+const READ_MIN: usize = 4 * 1024;
 
 pub struct Output {
     /// `None` after its end, and when what belongs to the exec has been taken from it.
@@ -37,14 +40,15 @@ impl Output {
     pub fn fill(&mut self) {
         let mut size = FIRST_READ;
         while let Some(pipe) = &self.pipe {
-            let max = match self.left {
-                Left::All => size,
-                Left::Bytes(left) => left.min(READ_MAX),
+            let (max, keep) = match self.left {
+                Left::All => (size, usize::MAX),
+                Left::Bytes(0) => return,
+                Left::Bytes(left) => (left.clamp(READ_MIN, READ_MAX), left),
             };
-            if max == 0 || self.window.room() == 0 {
+            if self.window.room() < READ_MIN {
                 return;
             }
-            match self.window.read_from(pipe.as_fd(), max) {
+            match self.window.read_from(pipe.as_fd(), max, keep) {
                 Ok(0) => self.pipe = None,
                 Ok(count) => {
                     if let Left::Bytes(left) = &mut self.left {
@@ -52,7 +56,13 @@ impl Output {
                     }
                     size = READ_MAX;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // Somebody inside has read from the pipe, too: the rest will never come.
+                    if let Left::Bytes(left) = &mut self.left {
+                        *left = 0;
+                    }
+                    return;
+                }
                 Err(_) => self.pipe = None,
             }
         }

@@ -45,14 +45,23 @@ impl Window {
         self.held.len() - self.skip
     }
 
-    /// Takes up to `max` bytes from a pipe, within the room there is. `Ok(0)` is its end.
-    pub fn read_from(&mut self, pipe: BorrowedFd<'_>, max: usize) -> io::Result<usize> {
+    /// Takes up to `max` bytes from a pipe, within the room there is, and keeps the first `keep` of
+    /// them; returns how many it kept. `Ok(0)` is the end of the pipe.
+    pub fn read_from(
+        &mut self,
+        pipe: BorrowedFd<'_>,
+        max: usize,
+        keep: usize,
+    ) -> io::Result<usize> {
         let max = max.min(self.room());
         if self.skip > 0 && self.held.len() + max > self.held.capacity() {
             self.held.drain(..self.skip);
             self.skip = 0;
         }
-        sys::read_append(pipe, &mut self.held, max)
+        let count = sys::read_append(pipe, &mut self.held, max)?;
+        let kept = count.min(keep);
+        self.held.truncate(self.held.len() - (count - kept));
+        Ok(kept)
     }
 
     #[cfg(test)]

@@ -290,3 +290,19 @@ async fn an_exec_ends_although_its_background_process_never_stops_writing() {
     assert_eq!(ran.end.outcome, Outcome::Exited(4));
     guest.client.ping().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_pipe_set_to_packets_loses_nothing_and_the_exec_ends() {
+    if !std::path::Path::new("/usr/bin/perl").exists() {
+        eprintln!("SKIP: there is no perl to set O_DIRECT with");
+        return;
+    }
+    let guest = TestGuest::start();
+    // Odd sizes, so that packets end nowhere near the end of the window.
+    let script = r#"use Fcntl; fcntl(STDOUT, F_SETFL, O_WRONLY | 040000) or die "O_DIRECT: $!";
+        syswrite(STDOUT, chr(97 + $_ % 26) x 3001) for 0 .. 299;"#;
+    let ran = guest.run(command(&["/usr/bin/perl", "-e", script])).await;
+    assert_eq!(ran.end.outcome, Outcome::Exited(0), "{:?}", ran.end);
+    let sent: Vec<u8> = (0..300u32).flat_map(|n| [b'a' + (n % 26) as u8; 3001]).collect();
+    assert_eq!((ran.stdout.len(), hash(&ran.stdout)), (sent.len(), hash(&sent)));
+}
