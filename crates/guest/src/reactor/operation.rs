@@ -61,17 +61,16 @@ impl Reactor {
         let (leaf, enter) = Leaf::from_descriptors(request.leaf, descriptors)
             .ok_or_else(|| Refused::because("too few descriptors came for the exec's leaf"))?;
         let exec_id = self.new_id();
-        let mut exec = match self.start(request, &leaf, &enter) {
-            Ok((pid, pipes)) => {
-                self.watch_pipes(exec_id, &pipes)?;
-                Exec::running(request, pid, leaf, pipes)
-            }
+        let mut exec = match self.start(exec_id, request, &leaf, &enter) {
+            Ok((pid, pipes)) => Exec::running(request, pid, leaf, pipes),
             Err(why) => Exec::not_started(request, why),
         };
-        exec.watcher = Some(id);
-        let connection = self.connection(id)?;
-        exec.introduce(connection);
-        connection.role = Role::Watching(exec_id);
+        // From here on nothing is refused: what runs must be known.
+        if let Some(connection) = self.connections.get_mut(&id) {
+            exec.watcher = Some(id);
+            exec.introduce(connection);
+            connection.role = Role::Watching(exec_id);
+        }
         self.execs.insert(exec_id, exec);
         self.touched_execs.push(exec_id);
         Ok(())
@@ -100,6 +99,7 @@ impl Reactor {
 
     fn start(
         &mut self,
+        id: Id,
         request: &guest_proto::Exec,
         leaf: &Leaf,
         enter: &[std::os::fd::OwnedFd],
@@ -108,6 +108,8 @@ impl Reactor {
             NotStarted::cannot(format!("cannot make the command's standard streams: {error}"))
         })?;
         let plan = Plan::new(request, stdio, enter, self.spawner.descriptor_limit)?;
+        // Before there is a process: one that cannot be watched must not run.
+        self.watch_pipes(id, &pipes)?;
         let pid = self.spawner.spawn(plan, leaf)?;
         Ok((pid, pipes))
     }
@@ -131,11 +133,11 @@ impl Reactor {
         Ok((Pipes { stdin, stdout, stderr }, stdio))
     }
 
-    fn watch_pipes(&mut self, id: Id, pipes: &Pipes) -> Result<(), Refused> {
+    fn watch_pipes(&mut self, id: Id, pipes: &Pipes) -> Result<(), NotStarted> {
         self.poll
             .add(&pipes.stdout, Token::Stdout(id), Interest::ReadEdge)
             .and_then(|()| self.poll.add(&pipes.stderr, Token::Stderr(id), Interest::ReadEdge))
-            .map_err(|error| Refused::because(format!("cannot watch the command: {error}")))
+            .map_err(|error| NotStarted::cannot(format!("cannot watch the command: {error}")))
     }
 
     fn attach(&mut self, id: Id, exec_id: &str, from: Offsets) -> Result<(), Refused> {
