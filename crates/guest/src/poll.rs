@@ -59,6 +59,8 @@ impl Token {
 /// When an event comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
+    /// Never.
+    Nothing,
     /// As long as there is something to read.
     Read,
     /// As long as there is something to read or room to write.
@@ -72,6 +74,7 @@ pub enum Interest {
 impl Interest {
     fn bits(self) -> u32 {
         let bits = match self {
+            Self::Nothing => 0,
             Self::Read => libc::EPOLLIN,
             Self::ReadWrite => libc::EPOLLIN | libc::EPOLLOUT,
             Self::ReadEdge => libc::EPOLLIN | libc::EPOLLET,

@@ -28,9 +28,15 @@ const ENDED_MAX: usize = 256;
 /// itself waits 10 s.
 const SIGTERM_GRACE: Duration = Duration::from_secs(8);
 
+/// How long no connection is accepted after one could not be, for want of descriptors mostly: it
+/// stays in the queue, and would wake the loop at once again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 pub struct Reactor {
     poll: Poll,
     listen: OwnedFd,
+    /// When to accept connections again, after one could not be.
+    accept_again: Option<Instant>,
     lifeline: Option<OwnedFd>,
     signals: OwnedFd,
     spawner: Spawner,
@@ -55,6 +61,7 @@ impl Reactor {
         Ok(Self {
             poll,
             listen,
+            accept_again: None,
             lifeline,
             signals,
             spawner: Spawner::new()?,
@@ -97,7 +104,13 @@ impl Reactor {
 
     fn timeout(&self) -> Option<Duration> {
         let shutdown = self.shutdown.as_ref().map(Shutdown::next_tick);
-        let next = self.execs.values().filter_map(Exec::next_tick).chain(shutdown).min()?;
+        let next = self
+            .execs
+            .values()
+            .filter_map(Exec::next_tick)
+            .chain(shutdown)
+            .chain(self.accept_again)
+            .min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -127,7 +140,16 @@ impl Reactor {
     }
 
     fn accept(&mut self) {
-        let Ok(socket) = sys::accept(self.listen.as_fd()) else { return };
+        let socket = match sys::accept(self.listen.as_fd()) {
+            Ok(socket) => socket,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => {
+                if self.poll.change(&self.listen, Token::Listen, Interest::Nothing).is_ok() {
+                    self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+                }
+                return;
+            }
+        };
         if self.connections.len() >= CONNECTIONS_MAX {
             let idle = self.connections.iter().find(|(_, connection)| {
                 matches!(connection.role, Role::Greeting | Role::Requesting)
@@ -261,6 +283,10 @@ impl Reactor {
     }
 
     fn tick(&mut self, now: Instant) {
+        if self.accept_again.is_some_and(|at| now >= at) {
+            let watched = self.poll.change(&self.listen, Token::Listen, Interest::Read);
+            self.accept_again = watched.is_err().then(|| now + ACCEPT_PAUSE);
+        }
         for (&id, exec) in &mut self.execs {
             if exec.next_tick().is_some_and(|at| now >= at) {
                 exec.tick(now);
