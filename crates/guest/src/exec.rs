@@ -85,8 +85,14 @@ pub struct Pipes {
 }
 
 impl Exec {
-    pub fn running(request: &guest_proto::Exec, pid: pid_t, leaf: Leaf, pipes: Pipes) -> Self {
-        let started = Instant::now();
+    /// `started` is from before there was a process, which may have run before we know that it does.
+    pub fn running(
+        request: &guest_proto::Exec,
+        started: Instant,
+        pid: pid_t,
+        leaf: Leaf,
+        pipes: Pipes,
+    ) -> Self {
         let timeout = request.timeout_ms.map(Duration::from_millis);
         Self {
             exec_id: request.exec_id.clone(),

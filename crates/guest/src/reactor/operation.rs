@@ -61,8 +61,9 @@ impl Reactor {
         let (leaf, enter) = Leaf::from_descriptors(request.leaf, descriptors)
             .ok_or_else(|| Refused::because("too few descriptors came for the exec's leaf"))?;
         let exec_id = self.new_id();
+        let started = Instant::now();
         let mut exec = match self.start(exec_id, request, &leaf, &enter) {
-            Ok((pid, pipes)) => Exec::running(request, pid, leaf, pipes),
+            Ok((pid, pipes)) => Exec::running(request, started, pid, leaf, pipes),
             Err(why) => Exec::not_started(request, why),
         };
         // From here on nothing is refused: what runs must be known.
