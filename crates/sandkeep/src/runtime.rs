@@ -157,7 +157,7 @@ pub trait Runtime: Send + Sync {
     async fn start(&self, plan: &Plan) -> Result<(), RuntimeError>;
 
     /// Ends all processes: SIGTERM, `grace`, SIGKILL. The sandbox can be started again.
-    /// `Ok` if it does not run.
+    /// `Ok` if it does not run. It may be dropped in the middle and called again with less grace.
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), RuntimeError>;
 
     /// Every process stands still until `thaw`; the guest itself may still answer.

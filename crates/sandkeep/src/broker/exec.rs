@@ -189,6 +189,14 @@ fn check(draft: &ExecDraft) -> Result<(), Error> {
     if draft.argv.iter().any(|argument| argument.contains('\0')) {
         return Err(invalid("argv", "an argument holds NUL".to_owned()));
     }
+    let max = limits::ARGUMENT_MAX_BYTES;
+    if let Some(long) = draft.argv.iter().find(|argument| argument.len() > max) {
+        let problem = format!(
+            "an argument has {} bytes, more than the {max} that the kernel takes; send it as stdin",
+            long.len()
+        );
+        return Err(invalid("argv", problem));
+    }
     check_env(&draft.env)?;
     match &draft.cwd {
         Some(cwd) if !cwd.starts_with('/') || cwd.contains('\0') => {

@@ -85,7 +85,8 @@ impl Supervisor {
     ) -> (Self, Arc<Handle>) {
         let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
         let (snapshot, receiver) = watch::channel(Snapshot { status, guest: None });
-        let (waiting, destroys) = watch::channel(0);
+        let none_waits: usize = 0;
+        let (waiting, destroys) = watch::channel(none_waits);
         let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting));
         let supervisor = Self {
             shared: Arc::clone(shared),

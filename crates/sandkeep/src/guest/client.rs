@@ -263,7 +263,12 @@ impl Guest for GuestClient {
         }
         let op = Op::Attach { exec_id: id.to_string(), from };
         let answer = self.request(&op, None, limits::GUEST_ANSWER).await?;
-        self.execution(id.clone(), Stdin::Piped, from, answer)
+        let execution = self.execution(id.clone(), Stdin::Piped, from, answer);
+        if let Err(GuestError::Refused { .. }) = execution {
+            // The guest knows no such exec: it never began, or its end was collected.
+            self.leaves.give_back(id);
+        }
+        execution
     }
 
     async fn signal(&self, id: &ExecId, signal: i32) -> Result<(), GuestError> {

@@ -56,8 +56,17 @@ pub struct DataDir {
     path: PathBuf,
     instance: Instance,
     boot_id: String,
-    /// Holds the lock.
-    _lock: File,
+    /// Holds the lock, and our pid.
+    lock: File,
+}
+
+impl Drop for DataDir {
+    /// Nobody shall take the number for a daemon that runs.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.set_len(0) {
+            tracing::debug!(%error, "the lock keeps our pid");
+        }
+    }
 }
 
 impl DataDir {
@@ -75,7 +84,7 @@ impl DataDir {
             make_private(&path.join(name)).map_err(unusable)?;
         }
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(unusable)?;
-        Ok(Self { path, instance, boot_id: boot_id.trim_end().to_owned(), _lock: lock })
+        Ok(Self { path, instance, boot_id: boot_id.trim_end().to_owned(), lock })
     }
 
     pub fn path(&self) -> &Path {
