@@ -127,22 +127,15 @@ impl Process {
     }
 
     fn answer(&mut self, launch: Launch, fds: Vec<OwnedFd>) -> io::Result<()> {
-        let (answer, pidfd) = match self.launch(&launch, fds) {
-            Ok((pid, pidfd)) => (Answer::Launched { pid }, Some(pidfd)),
-            Err((step, errno)) => (Answer::Failed { step: step.to_owned(), errno }, None),
-        };
-        let bytes = postcard::to_allocvec(&answer).map_err(io::Error::other)?;
-        let pidfd: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
-        socket::send_with_fds(self.socket, &bytes, &pidfd)?;
+        if let Err((step, errno)) = self.launch(&launch, fds) {
+            tell(self.socket, &Answer::Failed { step: step.to_owned(), errno }, &[])?;
+        }
         self.wanted = launch.next_id_bases;
         Ok(())
     }
 
-    fn launch(
-        &mut self,
-        launch: &Launch,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(u32, OwnedFd), (&'static str, i32)> {
+    /// Launches, and tells so. An error was not told yet.
+    fn launch(&mut self, launch: &Launch, fds: Vec<OwnedFd>) -> Result<(), (&'static str, i32)> {
         let during = |step: &'static str| {
             move |error: io::Error| (step, error.raw_os_error().unwrap_or(libc::EIO))
         };
@@ -173,14 +166,13 @@ impl Process {
             landlock: self.landlock,
             report: self.report,
         };
-        let launched = spawn(&child, &mut self.stack).map_err(during("clone"))?;
-        match self.report.failure() {
-            None => Ok(launched),
-            Some(failure) => {
-                namespace::wait_gone(&launched.1).map_err(during("end a failed launch"))?;
-                Err(failure)
-            }
+        let (pid, pidfd) = spawn(&child, &mut self.stack).map_err(during("clone"))?;
+        if let Some(failure) = self.report.failure() {
+            namespace::wait_gone(&pidfd).map_err(during("end a failed launch"))?;
+            return Err(failure);
         }
+        // Before the child's descriptors are closed here, which takes a while and nobody waits for.
+        tell(self.socket, &Answer::Launched { pid }, &[pidfd.as_fd()]).map_err(during("tell so"))
     }
 
     fn network(&mut self) -> io::Result<OwnedFd> {
@@ -231,6 +223,11 @@ impl Process {
         let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
         Ok(poll(&mut fds, Some(&patience))? > 0)
     }
+}
+
+fn tell(socket: BorrowedFd<'_>, answer: &Answer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = postcard::to_allocvec(answer).map_err(io::Error::other)?;
+    socket::send_with_fds(socket, &bytes, fds).map(drop)
 }
 
 /// The descriptors of a request, told apart.
