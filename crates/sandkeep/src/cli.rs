@@ -11,6 +11,7 @@ mod exec;
 mod exec_args;
 mod exit;
 mod failure;
+mod lifecycle;
 mod ls;
 mod print;
 mod rm;
@@ -19,8 +20,6 @@ mod runtimes;
 mod serve;
 mod show;
 mod spec_args;
-mod start;
-mod stop;
 mod version;
 
 #[cfg(test)]
@@ -34,6 +33,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use reqwest::Url;
 
+use crate::sandbox::Verb;
 use client::Client;
 use exit::Exit;
 use failure::Failure;
@@ -91,9 +91,9 @@ enum Command {
     Show(show::Args),
     Exec(exec::Args),
     /// Start a stopped or failed sandbox
-    Start(start::Args),
+    Start(lifecycle::Args),
     /// Stop a sandbox; its files stay
-    Stop(stop::Args),
+    Stop(lifecycle::Args),
     /// Destroy sandboxes and all they hold
     Rm(rm::Args),
     /// List the runtimes and what they can do here
@@ -162,8 +162,8 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Ls(args) => with_one_thread(ls::run(args, &client()?)),
         Command::Show(args) => with_one_thread(show::run(args, &client()?)),
         Command::Exec(args) => with_one_thread(exec::run(args, &client()?)),
-        Command::Start(args) => with_one_thread(start::run(args, &client()?)),
-        Command::Stop(args) => with_one_thread(stop::run(args, &client()?)),
+        Command::Start(args) => with_one_thread(lifecycle::run(Verb::Start, args, &client()?)),
+        Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
         Command::Doctor(args) => doctor::run(args),

@@ -203,7 +203,8 @@ impl Hierarchy for V1 {
     }
 
     fn make_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()> {
-        for base in [Some(&self.freezer), self.memory.as_ref()].into_iter().flatten() {
+        // The freezer comes last: what `leaves` finds there is whole, whenever we were cut short.
+        for base in self.memory.iter().chain([&self.freezer]) {
             files::make(&base.join(sandbox).join("work").join(leaf))?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! `sandkeep stop`.
+//! `sandkeep start` and `sandkeep stop`: verbs that take a sandbox and nothing else.
 
 use serde_json::json;
 
@@ -6,6 +6,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
+use crate::sandbox::Verb;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -15,9 +16,9 @@ pub struct Args {
     format: Format,
 }
 
-pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+pub async fn run(verb: Verb, args: Args, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let sandbox = client.post(&format!("/api/v1/sandboxes/{id}/stop"), &json!({})).await?;
+    let sandbox = client.post(&format!("/api/v1/sandboxes/{id}/{verb}"), &json!({})).await?;
     match args.format.json {
         true => print::json(&sandbox)?,
         false => print::line(id.as_str())?,
