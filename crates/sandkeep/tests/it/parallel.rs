@@ -82,13 +82,22 @@ fn a_sandbox_destroyed_while_commands_run_ends_them_all() {
     daemon.assert_no_leaks();
 }
 
-/// Kills the daemon at any moment while many clients use it, many times over. The moments come from
-/// what the clients have reached, so that they fall differently in every round.
+#[test]
+fn kill_9_under_load_loses_and_leaks_nothing() {
+    kill_9_under_load(10);
+}
+
 #[test]
 #[ignore = "slow: ./test --full runs it"]
 fn soak_kill_9_under_load_loses_and_leaks_nothing() {
+    kill_9_under_load(250);
+}
+
+/// Kills the daemon at any moment while many clients use it, many times over. The moments come from
+/// what the clients have reached, so that they fall differently in every round.
+fn kill_9_under_load(rounds: usize) {
     let mut daemon = daemon!();
-    for round in 0..25 {
+    for round in 0..rounds {
         let [created, doomed, destroyed] = load_until_killed(&mut daemon, 3 + round % 11);
         daemon.start_again(&Setup::default());
         let ids: BTreeSet<String> = daemon.ids().into_iter().collect();

@@ -172,9 +172,10 @@ fn running_victim(place: &Place) -> (std::process::Child, String) {
     (victim, instance)
 }
 
+/// One that is gone already is fine: a launcher has children of its own name for a moment.
 fn kill(signal: &str, pid: u32) {
-    let killed = std::process::Command::new("kill").args([signal, &pid.to_string()]).status();
-    assert!(killed.expect("kill runs").success());
+    let killed = std::process::Command::new("kill").args([signal, &pid.to_string()]).output();
+    killed.expect("kill runs");
 }
 
 fn launchers_of(instance: &str) -> Vec<u32> {
