@@ -81,6 +81,16 @@ pub enum Outcome {
 pub struct KnownExec {
     pub id: ExecId,
     pub running: bool,
+    pub origin: Origin,
+}
+
+/// Who started an exec, as far as this side can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// This daemon, which may be watching it.
+    Here,
+    /// An earlier daemon: nobody watches it.
+    Earlier,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,9 @@ use super::shared::{Handle, Shared};
 use super::supervisor::denied_error;
 use crate::error::Error;
 use crate::failpoint;
-use crate::guest::{ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, Offsets, Stdin};
+use crate::guest::{
+    ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, Offsets, Origin, Stdin,
+};
 use crate::limits;
 use crate::sandbox::{Event, ExecId, NamesOnly, Verb, apply, check_env};
 
@@ -237,7 +239,8 @@ pub(super) async fn drain_leftovers(
             return;
         }
     };
-    for exec in known {
+    // Joining an exec cuts off whoever watches it, which may be a caller of ours by now.
+    for exec in known.into_iter().filter(|exec| exec.origin == Origin::Earlier) {
         // There were at most as many as there may be now.
         let Ok(permit) = Arc::clone(&handle.execs).try_acquire_owned() else { return };
         match guest.attach(&exec.id, Offsets::default()).await {

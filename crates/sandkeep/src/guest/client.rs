@@ -20,7 +20,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::execution::{Accepted, GuestExecution};
 use super::leaf::{Dispatch, HeldLeaves};
 use super::link::{Link, READ_LEN};
-use super::{ExecRequest, Execution, Guest, GuestError, KnownExec, Leaf, LeafPool, Offsets, Stdin};
+use super::{
+    ExecRequest, Execution, Guest, GuestError, KnownExec, Leaf, LeafPool, Offsets, Origin, Stdin,
+};
 use crate::home::GUEST_SOCKET;
 use crate::limits;
 use crate::sandbox::{ExecId, Privilege};
@@ -282,7 +284,10 @@ impl Guest for GuestClient {
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError> {
         let known = self.list().await?.into_iter().filter_map(|exec| {
             // An id that is not ours was not given by a sandkeep; there is nothing to do with it.
-            Some(KnownExec { id: exec.exec_id.parse().ok()?, running: exec.running })
+            let id = exec.exec_id.parse().ok()?;
+            // What was sent from here has its leaf from here, since before it was sent.
+            let origin = if self.leaves.holds(&id) { Origin::Here } else { Origin::Earlier };
+            Some(KnownExec { id, running: exec.running, origin })
         });
         Ok(known.collect())
     }

@@ -171,7 +171,7 @@ async fn a_detached_command_blocks_at_its_window_and_loses_nothing() {
     }
     assert!(!done.exists(), "two megabytes do not fit a window and a pipe");
     let known = guest.client.execs().await.unwrap();
-    assert_eq!(known, [KnownExec { id: id.clone(), running: true }]);
+    assert_eq!(known, [KnownExec { id: id.clone(), running: true, origin: Origin::Here }]);
 
     let mut execution = guest.client.attach(&id, Offsets::default()).await.unwrap();
     let ran = collect(&mut execution).await;

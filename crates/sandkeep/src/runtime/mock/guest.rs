@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::shell::{self, Exit, Stdio};
 use crate::guest::{
     ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec, Offsets,
-    Outcome, OutputStream, Stdin,
+    Origin, Outcome, OutputStream, Stdin,
 };
 use crate::limits;
 use crate::sandbox::ExecId;
@@ -267,6 +267,8 @@ impl Guest for MockGuest {
         let known = |(id, exec): (&ExecId, &Arc<MockExec>)| KnownExec {
             id: id.clone(),
             running: exec.log.borrow().end.is_none(),
+            // The mock lives and dies with its test, whichever broker asked it.
+            origin: Origin::Earlier,
         };
         Ok(execs.iter().map(known).collect())
     }
