@@ -78,3 +78,19 @@ pub fn data_dir_default() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/var/tmp"))
         .join("sandkeep")
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn every_choice_is_read_back_from_its_name() {
+        for choice in [StorageChoice::Auto, StorageChoice::Btrfs, StorageChoice::Local] {
+            let value = choice.to_possible_value().expect("it has a name");
+            assert_eq!(StorageChoice::from_str(value.get_name(), false), Ok(choice));
+        }
+        assert!(StorageChoice::from_str("zfs", false).is_err());
+    }
+}

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::home::{self, Phase, Survey};
+use crate::home::{self, Phase, Survey, names};
 use crate::sandbox::SandboxId;
 use crate::store::StoreError;
 
@@ -161,16 +161,6 @@ impl Owners {
         let id = name.parse::<SandboxId>().ok()?;
         self.0.contains(&id).then(|| id.to_string())
     }
-}
-
-/// The names in a directory; none if it is not there.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 /// A control group of a sandbox in one hierarchy.

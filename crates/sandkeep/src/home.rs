@@ -27,6 +27,7 @@ mod survey;
 pub use data_dir::{DataDir, Instance};
 pub use meta::{Meta, Phase, Unreadable};
 pub use sandbox_home::{Home, HomeState};
+pub(crate) use survey::names;
 pub use survey::{Survey, SurveyedHome, survey};
 
 /// The registry, in the data directory.

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+/// The unit of `memory_mb` and `disk_mb`, in bytes.
+pub const MIB: u64 = 1024 * 1024;
+
 /// The largest request body the API reads.
 pub const BODY_MAX_BYTES: usize = 8 * 1024 * 1024;
 

@@ -94,7 +94,7 @@ async fn disk_default_mb(storage: &dyn Storage) -> Result<Option<u64>, Error> {
     if !storage.capabilities().disk_quota {
         return Ok(None);
     }
-    let pool_mb = storage.pool_health().await?.total_bytes / (1024 * 1024);
+    let pool_mb = storage.pool_health().await?.total_bytes / limits::MIB;
     let share_mb = pool_mb / limits::DISK_DEFAULT_POOL_SHARE;
     Ok(Some(share_mb.clamp(limits::DISK_MIN_MB, limits::DISK_DEFAULT_MB)))
 }

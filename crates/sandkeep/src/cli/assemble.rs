@@ -8,6 +8,7 @@ use crate::broker::{Broker, Parts};
 use crate::config::Config;
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
+use crate::limits;
 use crate::runtime::{
     Lifetime, MissingRuntime, MockRuntime, NativeOptions, NativeRuntime, Runtime, Usable,
 };
@@ -33,7 +34,7 @@ impl Assembled {
 /// The broker of a daemon: durable, on the storage that was asked for.
 pub async fn daemon(config: &Config, data: DataDir) -> Result<Assembled, Error> {
     let store = SqliteStore::open(&data.path().join(REGISTRY))?;
-    let mebibytes = |size: u64| size.saturating_mul(1024 * 1024);
+    let mebibytes = |size: u64| size.saturating_mul(limits::MIB);
     let options = BtrfsOptions { image_bytes: config.storage_size_mb.map(mebibytes) };
     let opened = storage::open(config.storage, data.path(), &options)?;
     if let Some(warning) = opened.warning {

@@ -55,7 +55,8 @@ pub fn survey(data: &Path) -> io::Result<Survey> {
     Ok(Survey { instance, daemon_pid: locked_by(data)?, homes, strange, quarantined })
 }
 
-fn names(dir: &Path) -> io::Result<Vec<String>> {
+/// The names in a directory, in order; none if it is not there.
+pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

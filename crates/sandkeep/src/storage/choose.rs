@@ -1,8 +1,6 @@
 //! Which storage a daemon uses.
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{BtrfsOptions, BtrfsStorage, LocalStorage, Storage, StorageError};
@@ -15,33 +13,6 @@ pub enum StorageChoice {
     Auto,
     Btrfs,
     Local,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no storage {0:?}; there are: auto, btrfs, local")]
-pub struct UnknownStorage(String);
-
-impl FromStr for StorageChoice {
-    type Err = UnknownStorage;
-
-    fn from_str(text: &str) -> Result<Self, UnknownStorage> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "btrfs" => Ok(Self::Btrfs),
-            "local" => Ok(Self::Local),
-            _ => Err(UnknownStorage(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for StorageChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Btrfs => "btrfs",
-            Self::Local => "local",
-        })
-    }
 }
 
 /// A storage, and what to tell the operator about it.
@@ -86,17 +57,4 @@ fn local(data_dir: &Path, why: String) -> Result<Opened, StorageError> {
     let storage = Arc::new(LocalStorage::open(data_dir)?);
     let warning = format!("using local storage, so disk_mb is not available: {why}");
     Ok(Opened { storage, warning: Some(warning) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_choice_is_read_back_from_its_name() {
-        for choice in [StorageChoice::Auto, StorageChoice::Btrfs, StorageChoice::Local] {
-            assert_eq!(choice.to_string().parse(), Ok(choice));
-        }
-        assert!("zfs".parse::<StorageChoice>().is_err());
-    }
 }

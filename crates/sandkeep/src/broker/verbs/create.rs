@@ -19,11 +19,10 @@ use crate::broker::supervisor::{Fate, Supervisor};
 use crate::error::{Error, with_causes};
 use crate::failpoint;
 use crate::home::{DataDir, Phase};
+use crate::limits;
 use crate::runtime::Plan;
 use crate::sandbox::{Event, Operation, Status};
 use crate::store::Revision;
-
-const MIB: u64 = 1024 * 1024;
 
 impl Supervisor {
     /// Makes and launches the sandbox. If that fails, all of it is removed again and the error is
@@ -108,7 +107,7 @@ impl Supervisor {
 
     async fn make_volume_and_shell(&self) -> Result<Plan, Error> {
         let template = Arc::clone(self.shared.template(self.meta.spec.template())?);
-        let quota = self.meta.spec.resources().disk_mb.map(|disk_mb| disk_mb * MIB);
+        let quota = self.meta.spec.resources().disk_mb.map(|disk_mb| disk_mb * limits::MIB);
         let root = self.shared.storage.create(self.id(), quota).await?;
         failpoint!("create.after_volume");
         template.lay_out(&root).await?;

@@ -11,6 +11,7 @@ use super::leaves::Leaves;
 use super::live::Live;
 use crate::guest::GuestClient;
 use crate::home;
+use crate::limits;
 use crate::runtime::{Bind, Death, Lifetime, Plan, RuntimeError};
 use crate::sandbox::{Privilege, SandboxId};
 use crate::storage::Root;
@@ -18,7 +19,6 @@ use crate::sys::cgroup::{Entry, Limits};
 use crate::sys::launcher::{self, EntryKind, Launch, LaunchError, Launched, Lifeline};
 use crate::sys::{mount, pidfd, socket};
 
-const MEBIBYTE: u64 = 1024 * 1024;
 /// What every sandbox calls itself.
 const HOSTNAME: &str = "sandbox";
 /// Connections that wait while the guest comes up; as many as execs may be started at once.
@@ -41,7 +41,7 @@ impl NativeRuntime {
     pub(super) fn make_groups(&self, plan: &Plan) -> Result<(), RuntimeError> {
         let resources = &plan.resources;
         let limits = Limits {
-            memory_bytes: resources.memory_mb * MEBIBYTE,
+            memory_bytes: resources.memory_mb * limits::MIB,
             cpus: resources.cpus,
             pids: resources.pids,
         };
@@ -151,7 +151,7 @@ impl NativeRuntime {
                 Privilege::None => launcher::Privilege::None,
                 Privilege::Root => launcher::Privilege::Root,
             },
-            shm_bytes: plan.resources.memory_mb * MEBIBYTE / 2,
+            shm_bytes: plan.resources.memory_mb * limits::MIB / 2,
             lifeline,
             bind_targets: plan.binds.iter().map(target).collect(),
             entry: descriptors.entry_kind,
