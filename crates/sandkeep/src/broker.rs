@@ -70,7 +70,8 @@ pub struct Broker {
 }
 
 /// A sandbox as the API shows it. Environment values are never in it.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = Sandbox)]
 pub struct View {
     pub id: SandboxId,
     pub state: State,
@@ -113,11 +114,14 @@ impl Broker {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
+        let owner = who.owner(None).map_err(|other| Error::InvalidField {
+            field: "project",
+            problem: other.to_string(),
+        })?;
         let spec = admission::admit(&self.shared, draft)?;
         let runtime = Arc::clone(self.shared.runtime(spec.runtime())?);
         let data = &self.shared.data;
-        let labels =
-            Labels { instance: data.instance().as_str().to_owned(), owner: who.owner.clone() };
+        let labels = Labels { instance: data.instance().as_str().to_owned(), owner };
         let meta = Meta::new(SandboxId::random(), labels, spec, data.boot_id().to_owned());
         admission::check_row(&meta)?;
         let (supervisor, handle) =

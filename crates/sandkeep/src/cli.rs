@@ -136,6 +136,7 @@ pub fn main() -> ExitCode {
         // It makes processes by clone, so it must stay without threads, and so without tokio.
         return crate::sys::launcher::main(sweep.map(|parent| run::sweeper(&parent)));
     }
+    crate::crypto::provide();
     let own_failure = match command {
         Command::Run(_) | Command::Exec(_) => Some(Exit::SandkeepFailed),
         _ => None,

@@ -9,6 +9,7 @@ pub mod api;
 pub mod broker;
 pub mod cli;
 pub mod config;
+pub mod crypto;
 pub mod doctor;
 pub mod error;
 pub mod failpoint;

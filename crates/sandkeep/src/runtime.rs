@@ -30,7 +30,7 @@ pub use mock::MockRuntime;
 pub use native::{NativeOptions, NativeRuntime, NativeUnusable};
 
 /// What is true of this runtime on this machine.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Capabilities {
     /// Commands are real processes behind real isolation.
     pub isolation: bool,

@@ -6,7 +6,7 @@ mod spec;
 mod state;
 
 pub use id::{ExecId, InvalidId, SandboxId};
-pub use owner::{Owner, Principal};
+pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
 pub(crate) use spec::NamesOnly;
 pub use spec::{
     DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Privilege, Resources,

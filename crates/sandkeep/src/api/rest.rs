@@ -11,10 +11,12 @@ mod body;
 mod exec_stream;
 mod execs;
 mod guard;
+mod openapi;
 mod output;
 pub mod problem;
 mod sandboxes;
 mod server;
+mod who;
 
 #[cfg(test)]
 mod tests;
@@ -24,28 +26,27 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, Uri};
 use axum::middleware;
-use axum::routing::{get, post};
-use serde_json::{Value, json};
+use axum::routing::get;
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use crate::broker::Broker;
-use crate::runtime::Usable;
+use crate::broker::{Broker, RuntimeView};
+use crate::runtime::{Capabilities, Usable};
 
 pub use guard::is_loopback_host;
 pub use problem::{Code, Problem};
 pub use server::serve;
 
+use openapi::Guarded;
 use problem::Refusal;
 
 /// All routes, behind the guard against web pages. [`serve`] adds the check of the peer.
 pub fn router(broker: Broker) -> Router {
-    Router::new()
-        .route("/api/v1/sandboxes", get(sandboxes::list).post(sandboxes::create))
-        .route("/api/v1/sandboxes/{id}", get(sandboxes::get).delete(sandboxes::destroy))
-        .route("/api/v1/sandboxes/{id}/start", post(sandboxes::start))
-        .route("/api/v1/sandboxes/{id}/stop", post(sandboxes::stop))
-        .route("/api/v1/sandboxes/{id}/execs", post(execs::create))
-        .route("/api/v1/runtimes", get(runtimes))
-        .route("/healthz", get(healthz))
+    let (described, _) = routes().split_for_parts();
+    described
+        .route("/openapi.json", get(openapi::serve))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         // `body` has a limit of its own, whose refusal is a problem.
@@ -54,26 +55,67 @@ pub fn router(broker: Broker) -> Router {
         .with_state(broker)
 }
 
-async fn healthz() -> Json<Value> {
-    Json(json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION") }))
+/// Every operation, with its description.
+fn routes() -> OpenApiRouter<Broker> {
+    OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(sandboxes::list, sandboxes::create))
+        .routes(routes!(sandboxes::get, sandboxes::destroy))
+        .routes(routes!(sandboxes::start))
+        .routes(routes!(sandboxes::stop))
+        .routes(routes!(execs::create))
+        .routes(routes!(runtimes))
+        .routes(routes!(healthz))
 }
 
-async fn runtimes(State(broker): State<Broker>) -> Json<Value> {
-    let runtimes: Vec<Value> = broker.runtimes().into_iter().map(runtime).collect();
-    Json(json!({ "runtimes": runtimes }))
+#[derive(Serialize, ToSchema)]
+struct Health {
+    status: &'static str,
+    version: &'static str,
 }
 
-fn runtime(view: crate::broker::RuntimeView) -> Value {
-    let mut shown = json!({
-        "name": view.name,
-        "usable": view.usable == Usable::Yes,
-        "default": view.default,
-        "capabilities": view.capabilities,
-    });
-    if let Usable::No { reason } = view.usable {
-        shown["reason"] = Value::String(reason);
+/// Is the daemon there?
+#[utoipa::path(
+    get, path = "/healthz", tag = "service",
+    responses((status = 200, body = Health), Guarded)
+)]
+async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
+}
+
+#[derive(Serialize, ToSchema)]
+struct Runtimes {
+    runtimes: Vec<Runtime>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Runtime {
+    name: &'static str,
+    usable: bool,
+    default: bool,
+    capabilities: Capabilities,
+    /// Why it is not usable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl From<RuntimeView> for Runtime {
+    fn from(view: RuntimeView) -> Self {
+        let RuntimeView { name, usable, capabilities, default } = view;
+        let (usable, reason) = match usable {
+            Usable::Yes => (true, None),
+            Usable::No { reason } => (false, Some(reason)),
+        };
+        Self { name, usable, default, capabilities, reason }
     }
-    shown
+}
+
+/// The runtimes and what they can do here
+#[utoipa::path(
+    get, path = "/api/v1/runtimes", operation_id = "list_runtimes", tag = "service",
+    responses((status = 200, body = Runtimes), Guarded)
+)]
+async fn runtimes(State(broker): State<Broker>) -> Json<Runtimes> {
+    Json(Runtimes { runtimes: broker.runtimes().into_iter().map(Runtime::from).collect() })
 }
 
 async fn no_route(uri: Uri) -> Refusal {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::limits;
 
@@ -17,7 +18,7 @@ pub const DEFAULT_TEMPLATE: &str = "host";
 pub const DEFAULT_RUNTIME: &str = "native";
 
 /// How much power the workload has over its own sandbox.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Privilege {
     /// No capabilities and no_new_privs: the default on the `host` template.
@@ -28,7 +29,7 @@ pub enum Privilege {
 }
 
 /// Limits of one sandbox.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resources {
     pub memory_mb: u64,
@@ -90,8 +91,9 @@ impl fmt::Debug for Spec {
 }
 
 /// What a caller asks for; everything is optional.
-#[derive(Clone, Default, PartialEq, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CreateSandbox)]
 pub struct SpecDraft {
     pub template: Option<String>,
     pub runtime: Option<String>,
@@ -115,8 +117,9 @@ impl fmt::Debug for SpecDraft {
 }
 
 /// The resources a caller asks for; what is missing gets the default.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CreateResources)]
 pub struct ResourcesDraft {
     pub memory_mb: Option<u64>,
     pub cpus: Option<f64>,

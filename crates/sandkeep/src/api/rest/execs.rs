@@ -12,20 +12,24 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
+use super::openapi::{Guarded, Inside, OfSandbox, WithBody};
 use super::output::{Encoded, Kept, Shown};
 use super::problem::Refusal;
 use super::sandboxes::Id;
+use super::who::Who;
 use super::{body, exec_stream};
 use crate::broker::{Broker, ExecDraft, Running};
 use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, Outcome, OutputStream, Stdin};
-use crate::sandbox::{ExecId, Principal};
+use crate::sandbox::{ExecId, SandboxId};
 
 pub const NDJSON: &str = "application/x-ndjson";
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CreateExec)]
 pub struct ExecBody {
     command: Option<String>,
     argv: Option<Vec<String>>,
@@ -37,16 +41,24 @@ pub struct ExecBody {
     timeout_ms: Option<u64>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct ExecQuery {
     #[serde(default)]
     stream: bool,
 }
 
-/// `POST …/{id}/execs`.
+/// Run a command: answered when it is over, or live with `stream`
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/execs", operation_id = "create_exec", tag = "execs",
+    params(("id" = SandboxId, Path), ExecQuery),
+    request_body = ExecBody,
+    responses((status = 200, body = Answer), Guarded, WithBody, OfSandbox, Inside)
+)]
 pub async fn create(
     State(broker): State<Broker>,
+    Who(who): Who,
     Id(id): Id,
     query: Result<Query<ExecQuery>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
@@ -55,7 +67,7 @@ pub async fn create(
     let Query(query) = query.map_err(|e| Refusal::QueryMalformed { problem: e.body_text() })?;
     let body: ExecBody = body::required(&headers, body).await?;
     let (draft, stdin) = body.into_draft()?;
-    let running = broker.exec(&Principal::local(), &id, draft).await?;
+    let running = broker.exec(&who, &id, draft).await?;
     if let Some(bytes) = stdin {
         tokio::spawn(feed(running.input.clone(), bytes));
     }
@@ -125,7 +137,7 @@ async fn feed(input: ExecutionInput, bytes: Bytes) {
 }
 
 /// How an exec ended, in the words of the API; both forms of the answer carry it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Ending {
     /// `null` unless the command exited.
     pub exit_code: Option<i32>,
@@ -172,7 +184,8 @@ pub fn lost() -> ExecEnd {
 }
 
 /// The answer to a blocking exec.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ExecAnswer)]
 struct Answer {
     exec_id: ExecId,
     outcome: &'static str,
@@ -186,7 +199,7 @@ struct Answer {
 
 macro_rules! stream_fields {
     ($name:ident, $text:ident, $b64:ident, $omitted:ident, $at:ident) => {
-        #[derive(Debug, Serialize)]
+        #[derive(Debug, Serialize, ToSchema)]
         struct $name {
             #[serde(skip_serializing_if = "Option::is_none")]
             $text: Option<String>,

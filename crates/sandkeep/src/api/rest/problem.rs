@@ -18,7 +18,7 @@ use crate::store::StoreError;
 
 pub use code::{Code, Retry};
 
-const MEDIA_TYPE: &str = "application/problem+json";
+pub const MEDIA_TYPE: &str = "application/problem+json";
 
 /// Why a request was refused: by the broker, or by this door before it got there.
 #[derive(Debug, thiserror::Error)]
@@ -52,10 +52,12 @@ pub enum Refusal {
         None => "a closed socket".to_owned(),
     })]
     ForeignPeer { uid: Option<u32> },
+    #[error("the request does not say who makes it")]
+    Unauthenticated,
 }
 
 /// The body of every answer that is an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Problem {
     /// Names the kind of problem, for ever; `docs/errors.md` explains it.
     pub r#type: String,
@@ -85,6 +87,7 @@ impl Refusal {
             Self::ForeignHost { .. } => Code::ForeignHost,
             Self::ForeignOrigin { .. } => Code::ForeignOrigin,
             Self::ForeignPeer { .. } => Code::ForeignPeer,
+            Self::Unauthenticated => Code::Unauthenticated,
         }
     }
 

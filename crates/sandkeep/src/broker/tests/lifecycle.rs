@@ -9,7 +9,9 @@ use crate::home::DataDir;
 use crate::limits;
 use crate::runtime::Lifetime;
 use crate::sandbox::{Event, Operation, Verb, apply};
-use crate::sandbox::{Owner, Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft, State};
+use crate::sandbox::{
+    Principal, Privilege, ResourcesDraft, SandboxId, Scope, Scopes, SpecDraft, State,
+};
 
 #[tokio::test]
 async fn a_sandbox_is_created_stopped_started_and_destroyed() {
@@ -35,8 +37,11 @@ async fn another_organization_sees_nothing() {
     let world = World::new();
     let broker = world.open().await;
     let id = create(&broker).await.id;
-    let owner = Owner { organization: "other".to_owned(), ..Owner::local() };
-    let stranger = Principal { owner };
+    let stranger = Principal {
+        organization: "other".to_owned(),
+        scopes: Scopes::from_iter([Scope::Write]),
+        ..Principal::local()
+    };
     assert!(is_not_found(&broker.get(&stranger, &id).await));
     assert!(is_not_found(&broker.stop(&stranger, &id).await));
     assert!(is_not_found(&broker.destroy(&stranger, &id).await));

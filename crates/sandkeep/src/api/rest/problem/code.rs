@@ -84,6 +84,9 @@ codes! {
     GuestRefused "guest_refused" 400 Useless
         "the sandbox refused the request"
         "change what the detail names";
+    Unauthenticated "unauthenticated" 401 Useless
+        "the request does not say who makes it"
+        "send an API key as Authorization: Bearer KEY or X-API-Key (SANDKEEP_API_KEY for the CLI)";
     ForeignHost "foreign_host" 403 Useless
         "the request was not addressed to this machine"
         "use http://127.0.0.1 or http://localhost with the daemon's port";

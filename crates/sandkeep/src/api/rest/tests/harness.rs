@@ -73,6 +73,7 @@ impl Daemon {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         let served = tokio::spawn(rest::serve(listener, broker, stopped));
+        crate::crypto::provide();
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         Self { address, http, stop: stop.drop_guard(), served, _dir: dir }
     }

@@ -1,0 +1,19 @@
+//! Who makes a request. Whoever authenticates it leaves the principal with it; a handler takes it
+//! from there, so none can forget to ask.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+
+use super::problem::Refusal;
+use crate::sandbox::Principal;
+
+/// The principal of a request.
+pub struct Who(pub Principal);
+
+impl<S: Send + Sync> FromRequestParts<S> for Who {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
+        parts.extensions.get::<Principal>().cloned().map(Self).ok_or(Refusal::Unauthenticated)
+    }
+}
