@@ -21,11 +21,12 @@ mod message;
 
 pub use frame::{DecodeError, FrameReader, PREFACE_LEN, encode, preface, read_preface};
 pub use message::{
-    End, Exec, FromGuest, How, LeafKind, ListedExec, Offsets, Op, Privilege, StdinMode, ToGuest,
+    Carrier, End, Exec, FromGuest, How, LeafKind, ListedExec, Offsets, Op, Privilege, StdinMode,
+    ToGuest,
 };
 
 /// The version this build speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The oldest version the host still speaks with a guest of an earlier build.
 pub const OLDEST_VERSION: u16 = 1;

@@ -25,6 +25,25 @@ pub enum Op {
     /// SIGTERM to everything, up to `grace_ms` for it to end, then SIGKILL and exit. Answered by
     /// `Done` just before the guest exits.
     Terminate { grace_ms: u64 },
+    /// Connect to a TCP port of the sandbox's own loopback. Answered by `Dialed`, `PortClosed` or
+    /// `Refused`. Since version 2.
+    Dial { port: u16 },
+}
+
+impl Op {
+    /// The first version that has this request. A guest of an earlier one is not asked.
+    pub fn since(&self) -> u16 {
+        match self {
+            Self::Ping
+            | Self::Exec(_)
+            | Self::Attach { .. }
+            | Self::Signal { .. }
+            | Self::Cancel { .. }
+            | Self::List
+            | Self::Terminate { .. } => 1,
+            Self::Dial { .. } => 2,
+        }
+    }
 }
 
 /// One command.
@@ -132,6 +151,20 @@ pub enum FromGuest {
     },
     /// The last message of an exec. All of its output has been sent before it.
     Ended(End),
+    /// A process of the sandbox has accepted the connection. The last message of a `Dial`.
+    Dialed {
+        carrier: Carrier,
+    },
+    /// Nobody listens there.
+    PortClosed,
+}
+
+/// How the bytes of a dialed connection get to the host. Where no descriptor can be passed (through
+/// a virtual machine, say) they will have to follow on this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Carrier {
+    /// The connected socket itself rides with the message: nothing is copied on the way.
+    Descriptor,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -55,6 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
         text().prop_map(|exec_id| Op::Cancel { exec_id }),
         Just(Op::List),
         any::<u64>().prop_map(|grace_ms| Op::Terminate { grace_ms }),
+        any::<u16>().prop_map(|port| Op::Dial { port }),
     ]
 }
 
@@ -95,6 +96,8 @@ fn from_guest() -> impl Strategy<Value = FromGuest> {
         (any::<u64>(), blob()).prop_map(|(offset, data)| FromGuest::Stderr { offset, data }),
         any::<u64>().prop_map(|up_to| FromGuest::StdinWanted { up_to }),
         end().prop_map(FromGuest::Ended),
+        Just(FromGuest::Dialed { carrier: Carrier::Descriptor }),
+        Just(FromGuest::PortClosed),
     ]
 }
 

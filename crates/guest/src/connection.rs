@@ -28,6 +28,8 @@ pub enum Role {
     Watching(Id),
     /// It asked for the end of the sandbox and waits for it.
     Terminating,
+    /// It waits for a connection to a port of the sandbox.
+    Dialing,
     /// All is said; it closes when the rest is sent.
     Closing,
 }
@@ -38,6 +40,8 @@ pub struct Connection {
     descriptors: Vec<OwnedFd>,
     out: Vec<u8>,
     sent: usize,
+    /// Leaves with the first bytes that are sent next.
+    passed_on: Option<OwnedFd>,
     pub role: Role,
     /// What the loop watches this connection for.
     pub watched: Interest,
@@ -61,6 +65,7 @@ impl Connection {
             descriptors: Vec::new(),
             out: Vec::new(),
             sent: 0,
+            passed_on: None,
             role: Role::Greeting,
             watched: Interest::Read,
         }
@@ -127,6 +132,17 @@ impl Connection {
         self.role = Role::Closing;
     }
 
+    /// Says one last thing and gives a descriptor away with it.
+    pub fn hand_over(&mut self, message: &FromGuest, descriptor: OwnedFd) {
+        self.passed_on = Some(descriptor);
+        self.conclude(message);
+    }
+
+    /// Whether nothing has arrived that was not asked for.
+    pub fn is_silent(&self) -> bool {
+        self.reader.is_empty()
+    }
+
     /// Whether more output may be added: what the host has not taken stays in its window instead.
     pub fn has_room(&self) -> bool {
         self.out.len() - self.sent < CHUNK_MAX
@@ -135,8 +151,16 @@ impl Connection {
     /// Sends what waits, as far as the socket has room; returns what to watch for.
     pub fn flush(&mut self) -> Result<Interest, Broken> {
         while self.sent < self.out.len() {
-            match sys::send(self.socket.as_fd(), &self.out[self.sent..]) {
-                Ok(len) => self.sent += len,
+            let rest = &self.out[self.sent..];
+            let sent = match &self.passed_on {
+                None => sys::send(self.socket.as_fd(), rest),
+                Some(descriptor) => sys::send_with(self.socket.as_fd(), rest, descriptor.as_fd()),
+            };
+            match sent {
+                Ok(len) => {
+                    self.sent += len;
+                    self.passed_on = None;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Interest::ReadWrite);
                 }
@@ -147,9 +171,11 @@ impl Connection {
         self.sent = 0;
         match self.role {
             Role::Closing => Err(Broken),
-            Role::Greeting | Role::Requesting | Role::Watching(_) | Role::Terminating => {
-                Ok(Interest::Read)
-            }
+            Role::Greeting
+            | Role::Requesting
+            | Role::Watching(_)
+            | Role::Terminating
+            | Role::Dialing => Ok(Interest::Read),
         }
     }
 }

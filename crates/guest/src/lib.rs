@@ -9,6 +9,7 @@
 //!   exec         the life of one command, with `stdin`, `output` and its `window`
 //!   spawn        the way from a request to a running process, with `plan` and `user`
 //!   tree         finding and killing all processes of an exec
+//!   dial         a connection to a port of the sandbox, given to the host
 //!   shutdown     ending every process of the sandbox
 //! sys        thin wrappers around system calls
 //! ```
@@ -21,6 +22,7 @@
 //! window, then the command blocks, until somebody attaches again.
 
 mod connection;
+mod dial;
 mod exec;
 mod output;
 mod plan;

@@ -22,9 +22,11 @@ pub enum Token {
     Stdout(Id),
     Stderr(Id),
     Drain(Id),
+    /// The socket that a connection dials with.
+    Dial(Id),
 }
 
-const KIND_BITS: u32 = 3;
+const KIND_BITS: u32 = 4;
 
 impl Token {
     fn encode(self) -> u64 {
@@ -37,6 +39,7 @@ impl Token {
             Self::Stdout(Id(id)) => (5, id),
             Self::Stderr(Id(id)) => (6, id),
             Self::Drain(Id(id)) => (7, id),
+            Self::Dial(Id(id)) => (8, id),
         };
         id << KIND_BITS | kind
     }
@@ -51,7 +54,8 @@ impl Token {
             4 => Self::Stdin(id),
             5 => Self::Stdout(id),
             6 => Self::Stderr(id),
-            _ => Self::Drain(id),
+            7 => Self::Drain(id),
+            _ => Self::Dial(id),
         }
     }
 }
@@ -104,6 +108,11 @@ impl Poll {
         self.control(libc::EPOLL_CTL_MOD, fd.as_fd(), token, interest)
     }
 
+    /// Watches no more. Closing a descriptor is enough only where nobody else has a copy of it.
+    pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+        sys::epoll_control(self.epoll.as_fd(), libc::EPOLL_CTL_DEL, fd.as_fd(), 0, 0)
+    }
+
     fn control(
         &self,
         operation: i32,
@@ -145,6 +154,7 @@ mod tests {
             Token::Stdout(id),
             Token::Stderr(id),
             Token::Drain(id),
+            Token::Dial(id),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

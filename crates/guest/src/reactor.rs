@@ -1,6 +1,7 @@
 //! The one loop of the guest. An event marks execs and connections as touched; at the end of each
 //! turn whatever can move is moved and sent, once, so that many small things leave in one call.
 
+mod dialing;
 mod operation;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use guest_proto::{FromGuest, ToGuest};
 
 use crate::connection::{Broken, Connection, Role};
+use crate::dial::Dial;
 use crate::exec::Exec;
 use crate::poll::{Id, Interest, Poll, Token};
 use crate::shutdown::{Children, Progress, Shutdown, signal_all};
@@ -44,6 +46,8 @@ pub struct Reactor {
     execs: BTreeMap<Id, Exec>,
     /// Pipes of ended execs that background processes still write to.
     drains: BTreeMap<Id, OwnedFd>,
+    /// Connections to ports of the sandbox that are not established yet, by who asked for them.
+    dials: BTreeMap<Id, Dial>,
     last_id: u64,
     touched_execs: Vec<Id>,
     touched_connections: Vec<Id>,
@@ -68,6 +72,7 @@ impl Reactor {
             connections: BTreeMap::new(),
             execs: BTreeMap::new(),
             drains: BTreeMap::new(),
+            dials: BTreeMap::new(),
             last_id: 0,
             touched_execs: Vec::new(),
             touched_connections: Vec::new(),
@@ -136,6 +141,7 @@ impl Reactor {
                     self.drains.remove(&id);
                 }
             }
+            Token::Dial(id) => self.go_on_dialing(id),
         }
     }
 
@@ -192,6 +198,8 @@ impl Reactor {
                     None => return Ok(()),
                 },
                 Role::Terminating => return Ok(()),
+                Role::Dialing if connection.is_silent() => return Ok(()),
+                Role::Dialing => return Err(Broken),
                 // What else it says is not read; what it was told is still sent.
                 Role::Closing => return Ok(()),
             }
@@ -226,6 +234,7 @@ impl Reactor {
     /// Closes a connection; the exec it watched goes on.
     fn drop_connection(&mut self, id: Id) {
         let Some(connection) = self.connections.remove(&id) else { return };
+        self.dials.remove(&id);
         if let Role::Watching(exec) = connection.role
             && let Some(exec) = self.execs.get_mut(&exec)
             && exec.watcher == Some(id)

@@ -5,6 +5,7 @@
 
 mod setup;
 mod socket;
+mod tcp;
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -16,6 +17,7 @@ use libc::pid_t;
 
 pub use setup::*;
 pub use socket::*;
+pub use tcp::*;
 
 /// The result of a system call that answers -1 and errno on failure.
 fn check(result: c_int) -> io::Result<c_int> {

@@ -2,6 +2,7 @@
 //! every local runtime. All that comes from a guest is untrusted: bounded, typed, timed.
 
 mod client;
+mod dialed;
 mod execution;
 pub mod image;
 mod leaf;
@@ -12,6 +13,8 @@ use bytes::Bytes;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::sandbox::{ExecId, Privilege};
 
@@ -111,7 +114,15 @@ pub enum GuestError {
     Leaf(#[source] std::io::Error),
     #[error("the guest of runtime {runtime} cannot {what}")]
     Unsupported { runtime: &'static str, what: &'static str },
+    #[error("nothing listens on port {port} of the sandbox")]
+    PortClosed { port: u16 },
 }
+
+/// A connection to a process of the sandbox. Shutting its writing half down tells the process the end;
+/// the other half goes on.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// # Behavior
 /// - Operations run side by side.
@@ -141,6 +152,10 @@ pub trait Guest: Send + Sync {
 
     /// Ends every process of the sandbox, and the guest with them: SIGTERM, `grace`, SIGKILL.
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError>;
+
+    /// Connects to a TCP port of the sandbox's loopback, whatever its network is. `PortClosed` at
+    /// once if nobody listens. Nothing is sent or closed on the way: the bytes are the caller's.
+    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError>;
 }
 
 /// Where an exec's processes are kept together: a cgroup leaf. Dropping it gives it back. Background

@@ -41,6 +41,8 @@ pub struct Capabilities {
     pub pids_limit: bool,
     /// `freeze` and `thaw`.
     pub pause: bool,
+    /// Ports inside can be connected to.
+    pub ports: bool,
     /// Sandboxes outlive the daemon.
     pub survives_daemon: bool,
 }

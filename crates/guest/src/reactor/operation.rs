@@ -16,10 +16,10 @@ use crate::sys;
 use crate::tree::Leaf;
 
 /// A request that is not carried out, and why.
-struct Refused(String);
+pub(super) struct Refused(String);
 
 impl Refused {
-    fn because(reason: impl Into<String>) -> Self {
+    pub(super) fn because(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }
 }
@@ -35,6 +35,7 @@ impl Reactor {
             Op::Cancel { exec_id } => self.cancel(&exec_id).map(|()| DONE),
             Op::List => Ok(Some(FromGuest::Execs(self.execs.values().map(Exec::listed).collect()))),
             Op::Terminate { grace_ms } => self.terminate(id, grace_ms).map(|()| None),
+            Op::Dial { port } => self.dial(id, port).map(|()| None),
         };
         let Some(connection) = self.connections.get_mut(&id) else { return };
         // Descriptors are for execs; whoever sent some with another request loses them.
@@ -94,7 +95,7 @@ impl Reactor {
         Err(Refused::because(reason))
     }
 
-    fn connection(&mut self, id: Id) -> Result<&mut Connection, Refused> {
+    pub(super) fn connection(&mut self, id: Id) -> Result<&mut Connection, Refused> {
         self.connections.get_mut(&id).ok_or_else(|| Refused::because("the connection is gone"))
     }
 

@@ -21,6 +21,38 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     check_len(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
+/// A control message that holds one descriptor.
+#[repr(C, align(8))]
+struct OneDescriptor([u8; 24]);
+
+/// Sends bytes, and a descriptor with the first of them.
+pub fn send_with(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<usize> {
+    let mut control = OneDescriptor([0; _]);
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    const LEN: u32 = size_of::<RawFd>() as u32;
+    // SAFETY: the control area is aligned and has room for a header and one descriptor, which the
+    // macros stay within; the kernel only reads what the header points to.
+    check_len(unsafe {
+        message.msg_controllen = libc::CMSG_SPACE(LEN) as _;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(LEN) as _;
+        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(descriptor.as_raw_fd());
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        libc::sendmsg(socket.as_raw_fd(), &message, flags)
+    })
+}
+
 /// Room for the control message of the most descriptors a leaf has, aligned as the kernel wants.
 #[repr(C, align(8))]
 struct Control([u8; 16 + LEAF_FDS_MAX * size_of::<RawFd>()]);

@@ -11,17 +11,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_proto::{
-    Exec, FRAME_MAX, FrameReader, FromGuest, ListedExec, OLDEST_VERSION, Op, PREFACE_LEN,
+    Carrier, Exec, FRAME_MAX, FrameReader, FromGuest, ListedExec, OLDEST_VERSION, Op, PREFACE_LEN,
     STDIN_WINDOW, StdinMode, VERSION, encode, preface, read_preface,
 };
 use rustix::net::SocketAddrUnix;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::dialed::DialedStream;
 use super::execution::{Accepted, GuestExecution};
 use super::leaf::{Dispatch, HeldLeaves};
 use super::link::{Link, READ_LEN};
 use super::{
-    ExecRequest, Execution, Guest, GuestError, KnownExec, Leaf, LeafPool, Offsets, Origin, Stdin,
+    ByteStream, ExecRequest, Execution, Guest, GuestError, KnownExec, Leaf, LeafPool, Offsets,
+    Origin, Stdin,
 };
 use crate::home::GUEST_SOCKET;
 use crate::limits;
@@ -44,6 +46,8 @@ struct Exchange {
     link: Link,
     reader: FrameReader,
     buffer: Box<[u8]>,
+    /// The last descriptor that came with the answer.
+    descriptor: Option<OwnedFd>,
 }
 
 impl GuestClient {
@@ -68,7 +72,8 @@ impl GuestClient {
     ) -> Result<(Exchange, FromGuest), GuestError> {
         let deadline = Instant::now() + patience;
         let newest = self.version.load(Ordering::Relaxed);
-        for version in (OLDEST_VERSION..=newest).rev() {
+        let oldest = op.since().max(OLDEST_VERSION);
+        for version in (oldest..=newest).rev() {
             let attempt = self.attempt(version, op, dispatch, deadline);
             let answer = timeout_at(deadline, attempt)
                 .await
@@ -78,7 +83,7 @@ impl GuestClient {
                 return Ok(answer);
             }
         }
-        Err(GuestError::Version { oldest: OLDEST_VERSION, newest })
+        Err(GuestError::Version { oldest, newest: VERSION })
     }
 
     /// `None` if the guest does not speak this version.
@@ -104,7 +109,7 @@ impl GuestClient {
             dispatch.sent();
         }
         let buffer = vec![0; READ_LEN].into_boxed_slice();
-        let mut exchange = Exchange { link, reader: FrameReader::new(), buffer };
+        let mut exchange = Exchange { link, reader: FrameReader::new(), buffer, descriptor: None };
         match exchange.greeting().await? {
             0 => Ok(None),
             answered if answered == version => {
@@ -161,7 +166,7 @@ impl GuestClient {
         from: Offsets,
         (exchange, answer): (Exchange, FromGuest),
     ) -> Result<Execution, GuestError> {
-        let Exchange { link, reader, buffer } = exchange;
+        let Exchange { link, reader, buffer, descriptor: _ } = exchange;
         let early_end = match answer {
             FromGuest::Started { pid: _, stdin_offset } => {
                 if stdin == Stdin::Piped {
@@ -187,7 +192,8 @@ impl GuestClient {
 
 impl Exchange {
     async fn receive(&mut self) -> Result<(), GuestError> {
-        match self.link.receive(&mut self.reader, &mut self.buffer).await {
+        let Self { link, reader, buffer, descriptor } = self;
+        match link.receive_with_descriptor(reader, buffer, descriptor).await {
             Ok(0) => Err(GuestError::Unreachable(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => Ok(()),
             Err(error) => Err(GuestError::Unreachable(error)),
@@ -228,7 +234,9 @@ fn unexpected(answer: FromGuest) -> GuestError {
         | FromGuest::Stdout { .. }
         | FromGuest::Stderr { .. }
         | FromGuest::StdinWanted { .. }
-        | FromGuest::Ended(_) => GuestError::Protocol("an answer to another question".to_owned()),
+        | FromGuest::Ended(_)
+        | FromGuest::Dialed { .. }
+        | FromGuest::PortClosed => GuestError::Protocol("an answer to another question".to_owned()),
     }
 }
 
@@ -302,6 +310,24 @@ impl Guest for GuestClient {
             // It answers as its last act, and may be killed before: then all is over as well.
             Err(GuestError::Unreachable(error)) if is_cut(&error) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+
+    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
+        let (exchange, answer) =
+            self.request(&Op::Dial { port }, None, limits::GUEST_ANSWER).await?;
+        match (answer, exchange.descriptor) {
+            (FromGuest::Dialed { carrier: Carrier::Descriptor }, Some(socket)) => {
+                let stream = DialedStream::new(socket).map_err(|error| {
+                    GuestError::Protocol(format!("it gave no connected socket: {error}"))
+                })?;
+                Ok(Box::new(stream))
+            }
+            (FromGuest::Dialed { .. }, None) => {
+                Err(GuestError::Protocol("it dialed and gave no socket".to_owned()))
+            }
+            (FromGuest::PortClosed, _) => Err(GuestError::PortClosed { port }),
+            (other, _) => Err(unexpected(other)),
         }
     }
 }

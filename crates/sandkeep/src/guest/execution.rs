@@ -264,7 +264,9 @@ impl GuestExecution {
             | FromGuest::Refused { .. }
             | FromGuest::Done
             | FromGuest::Execs(_)
-            | FromGuest::Started { .. } => {
+            | FromGuest::Started { .. }
+            | FromGuest::Dialed { .. }
+            | FromGuest::PortClosed => {
                 Some(self.lose("the guest broke the protocol: an answer to another question"))
             }
         }

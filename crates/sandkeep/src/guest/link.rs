@@ -2,13 +2,16 @@
 //! collected under a lock and sent as far as the socket takes it; whoever waits next sends the rest.
 //! No task of its own, and no message is ever cut by a dropped future.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use guest_proto::{FrameReader, LEAF_FDS_MAX, ToGuest, encode};
-use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix};
+use rustix::net::{
+    self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix,
+};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
@@ -89,6 +92,29 @@ impl Link {
                 let _ = self.stream.try_io(Interest::WRITABLE, || self.state().send(&self.stream));
             }
             match self.stream.try_read(buffer) {
+                Ok(count) => {
+                    reader.feed(&buffer[..count]);
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The same for the first answer, with which a descriptor may come; of several the last is kept.
+    pub async fn receive_with_descriptor(
+        &self,
+        reader: &mut FrameReader,
+        buffer: &mut [u8],
+        descriptor: &mut Option<OwnedFd>,
+    ) -> io::Result<usize> {
+        loop {
+            self.stream.readable().await?;
+            let received = self
+                .stream
+                .try_io(Interest::READABLE, || receive_one(&self.stream, buffer, descriptor));
+            match received {
                 Ok(count) => {
                     reader.feed(&buffer[..count]);
                     return Ok(count);
@@ -206,6 +232,24 @@ impl Drop for Leaving<'_> {
             self.0.unsent_left.notify_one();
         }
     }
+}
+
+/// Receives bytes and at most one descriptor; the kernel closes what else may have come.
+fn receive_one(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    descriptor: &mut Option<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = net::recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = ancillary {
+            *descriptor = received.last().or(descriptor.take());
+        }
+    }
+    Ok(message.bytes)
 }
 
 fn send_first(

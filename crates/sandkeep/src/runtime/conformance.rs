@@ -15,6 +15,7 @@ mod execs;
 mod lab;
 mod lifecycle;
 mod limits;
+mod ports;
 mod tests;
 mod trees;
 mod waits;
@@ -117,6 +118,9 @@ macro_rules! with_promises {
             trees::timeout_kills_the_whole_tree,
             trees::cancel_kills_the_whole_tree,
             trees::a_background_process_does_not_hold_the_exec,
+            ports::a_port_inside_carries_bytes_both_ways_to_their_ends,
+            ports::a_closed_port_is_refused_at_once,
+            ports::a_hundred_connections_do_not_disturb_each_other,
             limits::a_memory_bomb_is_killed_and_named,
             limits::a_fork_bomb_stays_inside,
         }

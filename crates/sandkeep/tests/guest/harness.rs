@@ -75,14 +75,38 @@ impl TestGuest {
         self.run(sh(script)).await
     }
 
-    /// The memory that is this guest's own; its program is shared by all.
-    pub fn anonymous_kib(&self) -> u64 {
+    /// The guest's own directory in /proc.
+    fn proc(&self) -> PathBuf {
         let unshare = self.process.id();
         let children = format!("/proc/{unshare}/task/{unshare}/children");
         let pid = std::fs::read_to_string(children).unwrap();
-        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", pid.trim())).unwrap();
-        let line = rollup.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        Path::new("/proc").join(pid.trim())
+    }
+
+    /// The first word of the line that begins so.
+    fn proc_word(&self, file: &str, line: &str) -> String {
+        let text = std::fs::read_to_string(self.proc().join(file)).unwrap();
+        let line = text.lines().find(|found| found.starts_with(line)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    }
+
+    /// The memory that is this guest's own; its program is shared by all.
+    pub fn anonymous_kib(&self) -> u64 {
+        self.proc_word("smaps_rollup", "Anonymous:").parse().unwrap()
+    }
+
+    /// How often the guest has gone to sleep, which is how often it was woken.
+    pub fn wake_ups(&self) -> u64 {
+        self.proc_word("status", "voluntary_ctxt_switches:").parse().unwrap()
+    }
+
+    /// Whether it waits for something to happen.
+    pub fn is_asleep(&self) -> bool {
+        self.proc_word("status", "State:") == "S"
+    }
+
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(self.proc().join("fd")).unwrap().count()
     }
 
     /// Waits until the guest and all below it are gone.

@@ -7,5 +7,6 @@ mod commands;
 mod harness;
 mod hostile;
 mod lifetime;
+mod ports;
 mod streams;
 mod trees;

@@ -171,6 +171,7 @@ fn code_of_guest(error: &GuestError) -> Code {
         GuestError::Refused { .. } => Code::GuestRefused,
         GuestError::Unsupported { .. } => Code::UnsupportedByRuntime,
         GuestError::Leaf(_) => Code::RuntimeFailed,
+        GuestError::PortClosed { .. } => Code::PortClosed,
     }
 }
 

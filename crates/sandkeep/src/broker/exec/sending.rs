@@ -46,6 +46,7 @@ fn may_have_begun(error: &GuestError) -> bool {
         GuestError::Version { .. }
         | GuestError::Refused { .. }
         | GuestError::Leaf(_)
+        | GuestError::PortClosed { .. }
         | GuestError::Unsupported { .. } => false,
     }
 }

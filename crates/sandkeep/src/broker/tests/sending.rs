@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, mpsc};
 use super::world::{LONG, World};
 use crate::broker::exec::sending::send;
 use crate::guest::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec, Offsets, Outcome,
-    Stdin,
+    ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec, Offsets,
+    Outcome, Stdin,
 };
 use crate::sandbox::{ExecId, Privilege};
 
@@ -79,6 +79,10 @@ impl Guest for SilentGuest {
 
     async fn terminate(&self, _: Duration) -> Result<(), GuestError> {
         Ok(())
+    }
+
+    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
+        Err(GuestError::PortClosed { port })
     }
 }
 

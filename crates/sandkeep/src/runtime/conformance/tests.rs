@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 
 use super::{Bench, PROMISE_MAX, PROMISES, keeps, promise_tests, run_all, runtime_conformance};
 use crate::guest::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec, Offsets,
-    Outcome, OutputStream,
+    ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
+    Offsets, Outcome, OutputStream,
 };
 use crate::runtime::{
     Capabilities, Death, Found, Labels, Lifetime, MockRuntime, Plan, Runtime, RuntimeError, Stats,
@@ -40,6 +40,7 @@ enum Fault {
     TimeoutIgnored,
     AttachFromTheStart,
     DeadButListedAsRunning,
+    EveryPortAnswers,
 }
 
 struct MockBench {
@@ -266,6 +267,13 @@ impl Guest for FaultyGuest {
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError> {
         self.guest.terminate(grace).await
     }
+
+    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
+        match self.fault {
+            Fault::EveryPortAnswers => Ok(Box::new(tokio::io::empty())),
+            _ => self.guest.dial(port).await,
+        }
+    }
 }
 
 #[tokio::test]
@@ -283,6 +291,7 @@ async fn every_broken_runtime_is_caught_by_the_promise_it_breaks() {
         (Fault::TimeoutIgnored, "exec_that_takes_too_long_is_timed_out"),
         (Fault::AttachFromTheStart, "exec_left_alone_can_be_joined_at_an_offset"),
         (Fault::DeadButListedAsRunning, "stop_ends_everything_and_may_be_repeated"),
+        (Fault::EveryPortAnswers, "a_closed_port_is_refused_at_once"),
     ];
     for (fault, promise) in faults {
         let violation = keeps(&MockBench::new(fault), promise).await;

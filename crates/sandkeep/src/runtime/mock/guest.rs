@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::shell::{self, Exit, Stdio};
 use crate::guest::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec, Offsets,
-    Origin, Outcome, OutputStream, Stdin,
+    ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
+    Offsets, Origin, Outcome, OutputStream, Stdin,
 };
 use crate::limits;
 use crate::sandbox::ExecId;
@@ -276,5 +276,9 @@ impl Guest for MockGuest {
     async fn terminate(&self, _grace: Duration) -> Result<(), GuestError> {
         self.shut_down(Shutdown::Terminated);
         Ok(())
+    }
+
+    async fn dial(&self, _port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
+        Err(GuestError::Unsupported { runtime: "mock", what: "connect to ports" })
     }
 }

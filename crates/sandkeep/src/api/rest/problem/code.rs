@@ -168,6 +168,9 @@ codes! {
     GuestBroke "guest_broke" 502 Useless
         "the sandbox broke the guest protocol"
         "stop and start the sandbox, or destroy it: something inside may have taken over";
+    PortClosed "port_closed" 502 Useful
+        "nothing listens on this port of the sandbox"
+        "start a server there that listens on 127.0.0.1, ::1 or all addresses, and try again";
     ShuttingDown "shutting_down" 503 Useful
         "the daemon is shutting down"
         "try again when it is back";

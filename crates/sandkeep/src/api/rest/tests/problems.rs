@@ -182,6 +182,7 @@ fn errors() -> Vec<Error> {
         GuestError::Refused { reason: "why".to_owned() }.into(),
         GuestError::Unsupported { runtime, what }.into(),
         GuestError::Leaf(io()).into(),
+        GuestError::PortClosed { port: 80 }.into(),
     ]
 }
 
