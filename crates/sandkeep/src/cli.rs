@@ -5,6 +5,7 @@ mod argument;
 mod assemble;
 pub mod bench;
 mod client;
+mod config;
 mod create;
 mod doctor;
 mod exec;
@@ -33,6 +34,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use reqwest::Url;
 
+use crate::config::{Surroundings, client_log};
 use crate::sandbox::Verb;
 use client::Client;
 use exit::Exit;
@@ -67,14 +69,13 @@ struct Global {
     url: Url,
 
     /// What to log to stderr: off, error, warn, info, debug, trace, or a filter like
-    /// sandkeep::broker=debug [default: info for serve, else warn]
+    /// sandkeep::broker=debug; also SANDKEEP_LOG [default: info for serve, else warn]
     #[arg(
         long,
         global = true,
-        env = "SANDKEEP_LOG",
-        hide_env_values = true,
         help_heading = "Global options",
-        value_name = "LEVEL"
+        value_name = "LEVEL",
+        value_parser = crate::config::read_log
     )]
     log: Option<String>,
 }
@@ -98,6 +99,7 @@ enum Command {
     Rm(rm::Args),
     /// List the runtimes and what they can do here
     Runtimes(runtimes::Args),
+    Config(config::Args),
     Doctor(doctor::DoctorArgs),
     /// Measure how fast it is here, beside other ways to run a command
     Bench(bench::BenchArgs),
@@ -153,11 +155,19 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
-    let level = if let Command::Serve(_) = command { "info" } else { "warn" };
-    start_log(global.log.as_deref().unwrap_or(level))?;
+    let around = Surroundings::of_this_process();
+    let command = match command {
+        Command::Serve(args) => {
+            let loaded = args.load(global.log, &around)?;
+            start_log(&loaded.settings.log)?;
+            return with_threads(serve::run(loaded));
+        }
+        Command::Config(args) => return config::run(args, global.log, &around),
+        other => other,
+    };
+    start_log(&client_log(global.log, &around)?)?;
     let client = || Client::new(&global.url);
     match command {
-        Command::Serve(args) => with_threads(serve::run(args)),
         Command::Run(args) => with_threads(run::run(args)),
         Command::Create(args) => with_one_thread(create::run(args, &client()?)),
         Command::Ls(args) => with_one_thread(ls::run(args, &client()?)),
@@ -167,11 +177,13 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
-        Command::Doctor(args) => doctor::run(args),
+        Command::Doctor(args) => doctor::run(args, &around),
         Command::Bench(args) => with_threads(bench(args)),
         Command::Version(args) => version::run(args),
         Command::Sweep { parent } => with_threads(run::sweep(parent)),
-        Command::Launcher { .. } => unreachable!("the launcher is started before any dispatch"),
+        Command::Serve(_) | Command::Config(_) | Command::Launcher { .. } => {
+            unreachable!("they are done with before")
+        }
     }
 }
 

@@ -1,96 +1,90 @@
-//! What a daemon can be told: defaults, then `SANDKEEP_*` from the environment, then flags. Clap does
-//! the merge; this file says what there is.
+//! What a daemon can be told, and by whom.
+//!
+//! ```text
+//! defaults → sandkeep.toml → SANDKEEP_* → flags          each layer wins over those before it
+//!                    │
+//!                    └─ table   one row per setting: its name, its meaning, how it is read
+//!                          │
+//!              layers::load ──▶ Loaded { settings, entries }   typed values, and where each came from
+//! ```
+//!
+//! The invariant: [`Settings`] that exist are valid. Whatever is wrong, in any layer, is told with its
+//! place, all of it at once, and then nothing starts. There is no global state: whoever needs a
+//! setting is handed it.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-
-use clap::builder::PossibleValue;
-
-use crate::storage::StorageChoice;
-
-pub const PORT_DEFAULT: u16 = 4500;
-
-#[derive(Clone, Debug, clap::Args)]
-pub struct Config {
-    /// Where everything is kept [default: /var/lib/sandkeep as root, else ~/.local/share/sandkeep]
-    #[arg(long, env = "SANDKEEP_DATA_DIR", hide_env_values = true, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
-
-    /// Address and port of the API; only loopback addresses for now
-    #[arg(long, env = "SANDKEEP_LISTEN", hide_env_values = true, value_name = "ADDR:PORT", default_value_t = listen_default())]
-    pub listen: SocketAddr,
-
-    /// Where volumes live: btrfs on a loop image (disk quotas; needs root), plain directories, or
-    /// the best of those that works here
-    #[arg(
-        long,
-        env = "SANDKEEP_STORAGE",
-        hide_env_values = true,
-        value_name = "STORAGE",
-        default_value = "auto"
-    )]
-    pub storage: StorageChoice,
-
-    /// The size of the btrfs image, in MiB, when it is first made [default: a part of the free disk]
-    #[arg(long, env = "SANDKEEP_STORAGE_SIZE_MB", hide_env_values = true, value_name = "MIB")]
-    pub storage_size_mb: Option<u64>,
-
-    /// Also offer the runtime `mock`, which isolates nothing; for tests of clients
-    #[arg(long, env = "SANDKEEP_ENABLE_MOCK", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
-    pub enable_mock: bool,
-}
-
-impl clap::ValueEnum for StorageChoice {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Auto, Self::Btrfs, Self::Local]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(match self {
-            Self::Auto => "auto",
-            Self::Btrfs => "btrfs",
-            Self::Local => "local",
-        }))
-    }
-}
-
-fn listen_default() -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT_DEFAULT)
-}
-
-impl Config {
-    /// The data directory that was chosen, or the usual one.
-    pub fn data_dir(&self) -> PathBuf {
-        self.data_dir.clone().unwrap_or_else(data_dir_default)
-    }
-}
-
-/// The usual data directory of this user.
-pub fn data_dir_default() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
-        return PathBuf::from("/var/lib/sandkeep");
-    }
-    // The XDG rules: a relative path there is to be ignored.
-    let absolute =
-        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute("XDG_DATA_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/share")))
-        .unwrap_or_else(|| PathBuf::from("/var/tmp"))
-        .join("sandkeep")
-}
+mod file;
+mod flags;
+mod layers;
+mod problem;
+mod profile;
+mod settings;
+mod table;
+mod value;
 
 #[cfg(test)]
-mod tests {
-    use clap::ValueEnum;
+mod document;
+#[cfg(test)]
+mod tests;
 
-    use super::*;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
 
-    #[test]
-    fn every_choice_is_read_back_from_its_name() {
-        for choice in [StorageChoice::Auto, StorageChoice::Btrfs, StorageChoice::Local] {
-            let value = choice.to_possible_value().expect("it has a name");
-            assert_eq!(StorageChoice::from_str(value.get_name(), false), Ok(choice));
+pub use flags::{ConfigFile, Flags};
+pub use layers::{Entry, Loaded, Source, client_log, load};
+pub use problem::{ConfigError, Problem};
+pub use profile::{Network, OnTimeout, Profile};
+pub use settings::{JournalLimits, Limits, PORT_DEFAULT, Quota, Quotas, Settings, Timeouts};
+pub use value::log as read_log;
+
+/// What the process finds around it. It is read once, so that a test can say it instead.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub env: BTreeMap<OsString, OsString>,
+    pub user: User,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    Root,
+    Other,
+}
+
+impl Surroundings {
+    pub fn of_this_process() -> Self {
+        let user = if rustix::process::geteuid().is_root() { User::Root } else { User::Other };
+        Self { env: std::env::vars_os().collect(), user }
+    }
+
+    /// A variable that is set to something: an empty one is as good as none.
+    fn var(&self, name: &str) -> Option<&OsString> {
+        self.env.get(&OsString::from(name)).filter(|value| !value.is_empty())
+    }
+
+    /// A directory of the XDG rules, by which a relative path is to be ignored.
+    fn directory(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
+        let absolute = |name| self.var(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
+    }
+
+    /// Where this user's data usually is.
+    fn data_dir(&self) -> PathBuf {
+        match self.user {
+            User::Root => PathBuf::from("/var/lib/sandkeep"),
+            User::Other => self
+                .directory("XDG_DATA_HOME", ".local/share")
+                .unwrap_or_else(|| PathBuf::from("/var/tmp"))
+                .join("sandkeep"),
         }
-        assert!(StorageChoice::from_str("zfs", false).is_err());
+    }
+
+    /// Where this user's configuration is, if there is any.
+    fn config_file(&self) -> Option<PathBuf> {
+        match self.user {
+            User::Root => Some(PathBuf::from("/etc/sandkeep/sandkeep.toml")),
+            User::Other => self
+                .directory("XDG_CONFIG_HOME", ".config")
+                .map(|directory| directory.join("sandkeep/sandkeep.toml")),
+        }
     }
 }

@@ -139,3 +139,15 @@ pub const RECOVERIES_AT_ONCE: usize = 32;
 
 /// How long `doctor` waits before it looks again at something that seems to be nobody's.
 pub const DOCTOR_LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// The longest life that a sandbox can be given: ten years, which no clock of ours runs past.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+pub const PROFILE_NAME_MAX_BYTES: usize = 128;
+/// DNS allows 253; the names of ports below it need about 40.
+pub const DOMAIN_MAX_BYTES: usize = 200;
+/// The largest configuration file that is read.
+pub const CONFIG_FILE_MAX_BYTES: u64 = 1024 * 1024;
+/// What is kept of the output of one exec, and of one sandbox's execs, unless configured otherwise.
+pub const JOURNAL_EXEC_DEFAULT_BYTES: u64 = 64 * 1024 * 1024;
+pub const JOURNAL_EXECS_DEFAULT: u64 = 1_000;
+pub const JOURNAL_SANDBOX_DEFAULT_BYTES: u64 = 256 * 1024 * 1024;

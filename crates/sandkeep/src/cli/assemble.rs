@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::broker::{Broker, Parts};
-use crate::config::Config;
+use crate::config::Settings;
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
@@ -32,16 +32,16 @@ impl Assembled {
 }
 
 /// The broker of a daemon: durable, on the storage that was asked for.
-pub async fn daemon(config: &Config, data: DataDir) -> Result<Assembled, Error> {
+pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Error> {
     let store = SqliteStore::open(&data.path().join(REGISTRY))?;
     let mebibytes = |size: u64| size.saturating_mul(limits::MIB);
-    let options = BtrfsOptions { image_bytes: config.storage_size_mb.map(mebibytes) };
-    let opened = storage::open(config.storage, data.path(), &options)?;
+    let options = BtrfsOptions { image_bytes: settings.storage_size_mb.map(mebibytes) };
+    let opened = storage::open(settings.storage, data.path(), &options)?;
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
     let mut runtimes = vec![native(&data, &[]).await];
-    if config.enable_mock {
+    if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
     open(data, Arc::new(store), opened.storage, runtimes, Lifetime::Detached).await

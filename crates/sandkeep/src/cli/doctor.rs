@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
-use crate::config;
+use crate::config::{self, ConfigFile, Flags, Surroundings};
 use crate::doctor::{self, Leaks};
 
 /// Look for what is wrong on this machine
@@ -22,22 +22,31 @@ pub struct DoctorArgs {
     leaks: bool,
 
     /// The data directory to look at [default: as for serve]
-    #[arg(long, env = "SANDKEEP_DATA_DIR", hide_env_values = true, value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    file: ConfigFile,
 
     #[command(flatten)]
     format: Format,
 }
 
-pub fn run(args: DoctorArgs) -> Result<Exit, Failure> {
+pub fn run(args: DoctorArgs, around: &Surroundings) -> Result<Exit, Failure> {
     match args.leaks {
-        true => leaks(args),
+        true => leaks(args, around),
         false => checks(args.format),
     }
 }
 
-fn leaks(args: DoctorArgs) -> Result<Exit, Failure> {
-    let data = args.data_dir.unwrap_or_else(config::data_dir_default);
+fn leaks(args: DoctorArgs, around: &Surroundings) -> Result<Exit, Failure> {
+    let data = match args.data_dir {
+        Some(data) => data,
+        None => {
+            let file = args.file.config.as_deref();
+            config::load(file, &Flags::default(), around)?.settings.data_dir
+        }
+    };
     let leaks = doctor::leaks(&data).map_err(|e| Failure::Tool(Box::new(e)))?;
     match args.format.json {
         true => print::json(&json!(leaks))?,

@@ -64,7 +64,7 @@ impl Exit {
         match self {
             Self::Ok => "all went well",
             Self::RequestFailed => "the request failed, or `doctor` found something wrong",
-            Self::Usage => "the command line is not valid",
+            Self::Usage => "the command line or the configuration is not valid",
             Self::CannotListen => "`serve`: the port is taken or the address cannot be listened on",
             Self::DataDirUnusable => "`serve`: the data directory cannot be used",
             Self::DataDirInUse => "`serve`: another daemon uses the data directory",
@@ -95,7 +95,7 @@ impl Exit {
         match failure {
             Failure::Broker(error) => Self::of_error(error),
             Failure::Listen { .. } | Failure::NotLoopback { .. } => Self::CannotListen,
-            Failure::Usage { .. } => Self::Usage,
+            Failure::Usage { .. } | Failure::Config(_) => Self::Usage,
             Failure::Refused(_)
             | Failure::Unreachable { .. }
             | Failure::WentAway { .. }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use crate::api::rest::Problem;
 use crate::api::rest::problem::{detail_of, remedy_of};
+use crate::config::ConfigError;
 use crate::error::Error;
 use crate::store::{SqliteError, StoreError};
 
@@ -43,6 +44,8 @@ pub enum Failure {
     NotLoopback { address: SocketAddr },
     #[error("{problem}")]
     Usage { problem: String },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     #[error("stdin is larger than {max_bytes} bytes")]
     TooMuchStdin { max_bytes: usize },
     /// Some of several; each was told when it happened.
@@ -105,7 +108,14 @@ impl Failure {
             Self::TooMuchStdin { .. } => {
                 Some("put it into a file of the sandbox, piece by piece".to_owned())
             }
-            Self::Usage { .. } | Self::Some { .. } | Self::Tool(_) | Self::System { .. } => None,
+            Self::Config(ConfigError::Unreadable { .. }) => {
+                Some("name another with --config or SANDKEEP_CONFIG".to_owned())
+            }
+            Self::Config(ConfigError::Invalid(_))
+            | Self::Usage { .. }
+            | Self::Some { .. }
+            | Self::Tool(_)
+            | Self::System { .. } => None,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
 use crate::cli::version::VERSION;
-use crate::config::{Config, PORT_DEFAULT};
+use crate::config::{self, ConfigError, ConfigFile, Flags, Loaded, PORT_DEFAULT, Surroundings};
 use crate::home::DataDir;
 
 /// Start the broker and serve its API
@@ -25,20 +25,35 @@ use crate::home::DataDir;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    config: Config,
+    file: ConfigFile,
+    #[command(flatten)]
+    flags: Flags,
 }
 
-pub async fn run(args: Args) -> Result<Exit, Failure> {
-    let config = args.config;
-    if !config.listen.ip().to_canonical().is_loopback() {
-        return Err(Failure::NotLoopback { address: config.listen });
+impl Args {
+    /// All that this daemon is told, from all sides.
+    pub fn load(
+        mut self,
+        log: Option<String>,
+        around: &Surroundings,
+    ) -> Result<Loaded, ConfigError> {
+        self.flags.set("log", log);
+        config::load(self.file.config.as_deref(), &self.flags, around)
+    }
+}
+
+pub async fn run(loaded: Loaded) -> Result<Exit, Failure> {
+    let settings = loaded.settings;
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if !settings.listen.ip().to_canonical().is_loopback() {
+        return Err(Failure::NotLoopback { address: settings.listen });
     }
     // Before anything that takes long, so that an early Ctrl-C is as graceful as a late one.
     let stop = stop_signal()?;
     raise_descriptor_limit();
-    let data = DataDir::open(&config.data_dir())?;
-    let (listener, address) = listen(config.listen).await?;
-    let assembled = assemble::daemon(&config, data).await?;
+    let data = DataDir::open(&settings.data_dir)?;
+    let (listener, address) = listen(settings.listen).await?;
+    let assembled = assemble::daemon(&settings, data).await?;
     greet(&assembled, address);
     rest::serve(listener, assembled.broker.clone(), stop).await;
     assembled.close().await;

@@ -37,6 +37,8 @@ impl OwnDaemon {
             ])
             .arg("--data-dir")
             .arg(&data_dir)
+            // What this machine's own daemon is told must not shape the figures.
+            .env("SANDKEEP_CONFIG", "/dev/null")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             // An interrupt from the terminal is for the benchmark, which then ends the daemon.

@@ -25,7 +25,16 @@ impl From<Output> for Ran {
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sandkeep"));
     // What the caller's own shell is set to must not decide a test.
-    command.env_remove("SANDKEEP_DATA_DIR").env_remove("SANDKEEP_URL").stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SANDKEEP_") {
+            command.env_remove(name);
+        }
+    }
+    for name in ["PORT", "LOG_LEVEL", "CORS_ORIGINS", "NATS_URL"] {
+        command.env_remove(name);
+    }
+    // Nor may a file of this machine.
+    command.env("SANDKEEP_CONFIG", "/dev/null").stdin(Stdio::null());
     command
 }
 

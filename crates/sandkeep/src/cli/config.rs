@@ -1,0 +1,47 @@
+//! `sandkeep config`: what a daemon would be told, and by whom.
+
+use serde_json::{Value, json};
+
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{Format, print};
+use crate::config::{self, ConfigFile, Entry, Flags, Loaded, Surroundings};
+
+/// Show every setting, its value, and where it comes from
+///
+/// It reads what `serve` would read: the defaults, the configuration file, SANDKEEP_* variables and the
+/// same flags. Each wins over those before it. What is wrong with any of them is said, and ends with 2.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    format: Format,
+    #[command(flatten)]
+    file: ConfigFile,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+pub fn run(mut args: Args, log: Option<String>, around: &Surroundings) -> Result<Exit, Failure> {
+    args.flags.set("log", log);
+    let loaded = config::load(args.file.config.as_deref(), &args.flags, around)?;
+    loaded.warnings.iter().for_each(|warning| print::note(warning));
+    match args.format.json {
+        true => print::json(&as_json(&loaded))?,
+        false => print_table(&loaded)?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn as_json(loaded: &Loaded) -> Value {
+    let setting = |entry: &Entry| json!({ "key": entry.key, "value": entry.value, "source": entry.source.to_string() });
+    let settings: Vec<Value> = loaded.entries.iter().map(setting).collect();
+    json!({ "file": loaded.file, "settings": settings })
+}
+
+fn print_table(loaded: &Loaded) -> Result<(), Failure> {
+    let rows = loaded
+        .entries
+        .iter()
+        .map(|entry| [entry.key.clone(), entry.in_words(), entry.source.to_string()]);
+    print::table(["SETTING", "VALUE", "FROM"], rows)
+}

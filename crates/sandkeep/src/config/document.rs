@@ -1,0 +1,115 @@
+//! `docs/configuration.md`, written from the table: what it says of names and defaults is what the
+//! code does.
+
+use std::collections::BTreeMap;
+
+use super::settings::Settings;
+use super::table::{self, Alias, AliasMeaning, PROFILE, Setting};
+use super::{Surroundings, User};
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+<!-- Generated: SANDKEEP_REGENERATE=1 cargo nextest run configuration_md -->
+
+`sandkeep serve` works without any configuration. What it can be told comes from four places, and each wins over those before it:
+
+1. the defaults,
+2. a file, `sandkeep.toml`: the one that `--config FILE` or `SANDKEEP_CONFIG` names, else `/etc/sandkeep/sandkeep.toml` for root and
+   `$XDG_CONFIG_HOME/sandkeep/sandkeep.toml` (`~/.config/sandkeep/sandkeep.toml`) for others, if it is there,
+3. variables: `SANDKEEP_*`; an empty one counts as not set,
+4. flags of `sandkeep serve`.
+
+`sandkeep config` shows every setting, its value, and where that came from (`default`, `file PATH:LINE`, `env NAME`, `flag`); with `--json` for programs.
+It takes the flags of `serve`. Secrets are shown as `***`. Whatever is wrong, in any place, is said at once, with its file and line or its name, and
+ends `serve` and `config` with 2; a key that there is not is wrong, too. A variable that only looks like one of these is mentioned and not read.
+
+Names follow one rule: `memory_mb` in the table `[quotas.user]` is `SANDKEEP_QUOTAS_USER_MEMORY_MB` and `--quotas-user-memory-mb`. Lists are
+separated by commas outside of the file.
+
+```toml
+listen = \"127.0.0.1:4500\"
+default_profile = \"small\"
+
+[limits]
+max_sandboxes = 200
+
+[quotas.user]
+sandboxes = 20
+memory_mb = 16384
+
+[timeouts]
+default_idle_timeout_secs = 3600
+
+[profiles.small]
+resources = { memory_mb = 512, cpus = 1 }
+labels = { size = \"small\" }
+on_timeout = \"stop\"
+```
+
+";
+
+const PROFILES: &str = "
+## Profiles
+
+`[profiles.NAME]` is a name for what sandboxes of one kind have in common; `sandkeep create --profile NAME` or `\"profile\": \"NAME\"` asks for
+it. What a request says itself wins; its labels and variables are added to those of the profile. Profiles are in the file only.
+
+| key | meaning |
+|---|---|
+";
+
+fn text() -> String {
+    let around = Surroundings { env: BTreeMap::new(), user: User::Root };
+    let defaults = Settings::defaults(&around);
+    let mut text = String::from(INTRODUCTION);
+    let mut group = None;
+    for row in table::rows() {
+        let (table, name) = row.key.rsplit_once('.').unwrap_or(("", row.key));
+        if group.replace(table) != Some(table) {
+            let title =
+                if table.is_empty() { "General".to_owned() } else { format!("`[{table}]`") };
+            let gap = if table.is_empty() { "" } else { "\n" };
+            text += &format!(
+                "{gap}## {title}\n\n| key | variable and flag | default | meaning |\n|---|---|---|---|\n"
+            );
+        }
+        let default = table::default_in_words(row, &defaults);
+        let names = format!("`{}`{} `--{}`", row.variable(), aliases(row), row.flag());
+        text += &format!("| `{name}` | {names} | {default} | {} |\n", row.help);
+    }
+    text += PROFILES;
+    for row in PROFILE {
+        text += &format!("| `{}` | {} |\n", row.key, row.help);
+    }
+    text + "| `env.NAME` | A variable for all commands of the sandbox |\n| `labels.NAME` | A label |\n"
+}
+
+/// The weaker names of a setting.
+fn aliases(row: &Setting) -> String {
+    let alias = |alias: &Alias| match alias.meaning {
+        AliasMeaning::Value => format!(" or `{}`,", alias.variable),
+        AliasMeaning::Port => format!(" or `{}` for the port alone,", alias.variable),
+    };
+    match row.aliases {
+        [] => ",".to_owned(),
+        aliases => aliases.iter().map(alias).collect(),
+    }
+}
+
+#[test]
+fn configuration_md_lists_every_setting() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
+        std::fs::write(path, text()).expect("docs can be written");
+    }
+    let written = std::fs::read_to_string(path).expect("docs/configuration.md exists");
+    assert!(written == text(), "docs/configuration.md is stale: run with SANDKEEP_REGENERATE=1");
+}
+
+#[test]
+fn no_two_settings_share_a_name() {
+    let names: Vec<String> = table::rows().map(Setting::variable).collect();
+    let different: std::collections::BTreeSet<&String> = names.iter().collect();
+    assert_eq!(names.len(), different.len());
+}

@@ -1,0 +1,173 @@
+//! The settings as the rest of the program uses them: typed, checked, plain.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Surroundings;
+use super::profile::Profile;
+use crate::limits;
+use crate::sandbox::DEFAULT_RUNTIME;
+use crate::storage::StorageChoice;
+
+pub const PORT_DEFAULT: u16 = 4500;
+
+/// Everything a daemon can be told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub data_dir: PathBuf,
+    pub listen: SocketAddr,
+    /// A filter of log events, as `tracing` reads it.
+    pub log: String,
+    pub storage: StorageChoice,
+    pub storage_size_mb: Option<u64>,
+    pub enable_mock: bool,
+    /// The runtime of a sandbox that names none, nor has a profile that does.
+    pub default_runtime: String,
+    /// The profile of a sandbox that names none. It is one of `profiles`.
+    pub default_profile: Option<String>,
+    /// The ports of sandboxes are below this name: `<port>-<id>.<domain>`.
+    pub domain: String,
+    /// Web pages of these origins may call the API.
+    pub cors_origins: Vec<String>,
+    /// Where events are published. Nothing is, yet.
+    pub nats_url: Option<String>,
+    /// Whether those who come with a key may have the `host` template.
+    pub host_template_for_remote: bool,
+    pub limits: Limits,
+    pub quotas: Quotas,
+    pub timeouts: Timeouts,
+    pub journal: JournalLimits,
+    pub profiles: BTreeMap<String, Profile>,
+}
+
+/// What one daemon holds at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub max_sandboxes: usize,
+    /// Execs at once in one sandbox.
+    pub max_concurrent_tasks: usize,
+}
+
+/// What each organization, and each user of one, may have at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Quotas {
+    pub organization: Quota,
+    pub user: Quota,
+}
+
+/// `None` is no quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Quota {
+    pub sandboxes: Option<u64>,
+    pub cpus: Option<f64>,
+    pub memory_mb: Option<u64>,
+    pub disk_mb: Option<u64>,
+    pub requests_per_second: Option<f64>,
+}
+
+/// How long sandboxes live. `None` is for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Of a sandbox that asks for none.
+    pub default_timeout: Option<Duration>,
+    /// Of a sandbox that asks for none; it counts from the last activity.
+    pub default_idle_timeout: Option<Duration>,
+    /// No sandbox may ask for longer, and one that asks for none gets no longer either.
+    pub max_timeout: Option<Duration>,
+}
+
+/// How much of what commands printed is kept on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalLimits {
+    pub max_bytes_per_exec: u64,
+    /// Ended execs of one sandbox; the oldest go first.
+    pub max_execs: u64,
+    /// All execs of one sandbox together; the oldest go first.
+    pub max_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_sandboxes: limits::SANDBOXES_MAX,
+            max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
+        }
+    }
+}
+
+impl Default for JournalLimits {
+    fn default() -> Self {
+        Self {
+            max_bytes_per_exec: limits::JOURNAL_EXEC_DEFAULT_BYTES,
+            max_execs: limits::JOURNAL_EXECS_DEFAULT,
+            max_bytes: limits::JOURNAL_SANDBOX_DEFAULT_BYTES,
+        }
+    }
+}
+
+impl Settings {
+    /// What holds where nobody says anything.
+    pub fn defaults(around: &Surroundings) -> Self {
+        Self {
+            data_dir: around.data_dir(),
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT_DEFAULT),
+            log: "info".to_owned(),
+            storage: StorageChoice::default(),
+            storage_size_mb: None,
+            enable_mock: false,
+            default_runtime: DEFAULT_RUNTIME.to_owned(),
+            default_profile: None,
+            domain: "localhost".to_owned(),
+            cors_origins: Vec::new(),
+            nats_url: None,
+            host_template_for_remote: false,
+            limits: Limits::default(),
+            quotas: Quotas::default(),
+            timeouts: Timeouts::default(),
+            journal: JournalLimits::default(),
+            profiles: BTreeMap::new(),
+        }
+    }
+
+    /// What only shows when all values are there: the key that is wrong, and how.
+    pub(super) fn contradictions(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let profile = self.default_profile.as_ref();
+        if let Some(name) = profile.filter(|name| !self.profiles.contains_key(*name)) {
+            found.push(("default_profile".to_owned(), self.no_profile(name)));
+        }
+        let Timeouts { default_timeout, default_idle_timeout, max_timeout } = self.timeouts;
+        let mut bounded = |key: String, timeout: Option<Duration>| {
+            if let (Some(timeout), Some(max)) = (timeout, max_timeout)
+                && timeout > max
+            {
+                let (given, max) = (timeout.as_secs(), max.as_secs());
+                found.push((key, format!("{given} is over timeouts.max_timeout_secs, {max}")));
+            }
+        };
+        bounded("timeouts.default_timeout_secs".to_owned(), default_timeout);
+        bounded("timeouts.default_idle_timeout_secs".to_owned(), default_idle_timeout);
+        for (name, profile) in &self.profiles {
+            bounded(format!("profiles.{name}.timeout_secs"), profile.timeout);
+            bounded(format!("profiles.{name}.idle_timeout_secs"), profile.idle_timeout);
+        }
+        let JournalLimits { max_bytes_per_exec, max_bytes, .. } = self.journal;
+        if max_bytes_per_exec > max_bytes {
+            let problem = format!(
+                "{max_bytes_per_exec} is over journal.max_bytes, {max_bytes}: one exec would not fit"
+            );
+            found.push(("journal.max_bytes_per_exec".to_owned(), problem));
+        }
+        found
+    }
+
+    fn no_profile(&self, name: &str) -> String {
+        let known: Vec<&str> = self.profiles.keys().map(String::as_str).collect();
+        match known.is_empty() {
+            true => format!("there is no profile {name:?}: add [profiles.{name}]"),
+            false => format!("there is no profile {name:?}; there are: {}", known.join(", ")),
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! The one table of settings. The file's keys, the variables, the flags, `sandkeep config` and
+//! `docs/configuration.md` all come from here, so none can know a setting that the others do not.
+//!
+//! Names follow one rule: `[quotas.user] memory_mb` in the file is `SANDKEEP_QUOTAS_USER_MEMORY_MB` in
+//! the environment and `--quotas-user-memory-mb` on the command line.
+
+use serde_json::{Value, json};
+
+use super::profile::{Network, OnTimeout, Profile};
+use super::settings::Settings;
+use super::value::{self, Invalid};
+use crate::limits;
+use crate::sandbox::Privilege;
+use crate::storage::StorageChoice;
+
+/// What can be said about a `T`.
+pub struct Row<T> {
+    /// Its name in the file, tables and all.
+    pub key: &'static str,
+    pub shape: Shape,
+    /// What stands for the value in a usage line.
+    pub value_name: &'static str,
+    pub help: &'static str,
+    /// The default, where it is not one value that can be shown.
+    pub default: Option<&'static str>,
+    /// Names that others give it, weaker than our own.
+    pub aliases: &'static [Alias],
+    pub set: fn(&mut T, &str) -> Result<(), Invalid>,
+    /// The value for people to see: nothing that must stay secret.
+    pub show: fn(&T) -> Value,
+}
+
+pub type Setting = Row<Settings>;
+pub type ProfileRow = Row<Profile>;
+
+/// What a value looks like in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Text,
+    Integer,
+    Decimal,
+    Switch,
+    /// Separated by commas outside of the file.
+    List,
+}
+
+impl Shape {
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Text => "a string",
+            Self::Integer => "a whole number",
+            Self::Decimal => "a number",
+            Self::Switch => "true or false",
+            Self::List => "a list of strings",
+        }
+    }
+}
+
+/// A variable that other programs use for the same thing.
+#[derive(Clone, Copy, Debug)]
+pub struct Alias {
+    pub variable: &'static str,
+    pub meaning: AliasMeaning,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum AliasMeaning {
+    Value,
+    /// The port of the address that holds without it.
+    Port,
+}
+
+impl<T> Row<T> {
+    const fn new(
+        key: &'static str,
+        shape: Shape,
+        value_name: &'static str,
+        help: &'static str,
+        set: fn(&mut T, &str) -> Result<(), Invalid>,
+        show: fn(&T) -> Value,
+    ) -> Self {
+        Self { key, shape, value_name, help, default: None, aliases: &[], set, show }
+    }
+
+    const fn default(mut self, text: &'static str) -> Self {
+        self.default = Some(text);
+        self
+    }
+
+    const fn aliases(mut self, aliases: &'static [Alias]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    pub fn variable(&self) -> String {
+        format!("SANDKEEP_{}", self.key.replace('.', "_").to_ascii_uppercase())
+    }
+
+    /// Without the dashes before it.
+    pub fn flag(&self) -> String {
+        self.key.replace(['.', '_'], "-")
+    }
+}
+
+const fn alias(variable: &'static str, meaning: AliasMeaning) -> Alias {
+    Alias { variable, meaning }
+}
+
+/// Stores what a reader makes of a text.
+macro_rules! set {
+    ($($field:ident).+, $read:expr) => {
+        |to, text| {
+            to.$($field).+ = $read(text)?;
+            Ok(())
+        }
+    };
+}
+
+macro_rules! show {
+    ($($field:ident).+) => {
+        |of| json!(of.$($field).+)
+    };
+}
+
+/// The rows of one quota.
+macro_rules! quota {
+    ($who:ident, $each:literal) => {
+        [
+            Setting::new(
+                concat!("quotas.", stringify!($who), ".sandboxes"),
+                Shape::Integer,
+                "N",
+                concat!("The most sandboxes of ", $each, "; 0 is no quota"),
+                set!(quotas.$who.sandboxes, value::quota),
+                show!(quotas.$who.sandboxes),
+            ),
+            Setting::new(
+                concat!("quotas.", stringify!($who), ".cpus"),
+                Shape::Decimal,
+                "N",
+                concat!("The most processors of all sandboxes of ", $each, "; 0 is no quota"),
+                set!(quotas.$who.cpus, value::decimal_quota),
+                show!(quotas.$who.cpus),
+            ),
+            Setting::new(
+                concat!("quotas.", stringify!($who), ".memory_mb"),
+                Shape::Integer,
+                "MIB",
+                concat!("The most memory of all sandboxes of ", $each, ", in MiB; 0 is no quota"),
+                set!(quotas.$who.memory_mb, value::quota),
+                show!(quotas.$who.memory_mb),
+            ),
+            Setting::new(
+                concat!("quotas.", stringify!($who), ".disk_mb"),
+                Shape::Integer,
+                "MIB",
+                concat!("The most disk of all sandboxes of ", $each, ", in MiB; 0 is no quota"),
+                set!(quotas.$who.disk_mb, value::quota),
+                show!(quotas.$who.disk_mb),
+            ),
+            Setting::new(
+                concat!("quotas.", stringify!($who), ".requests_per_second"),
+                Shape::Decimal,
+                "N",
+                concat!("The most requests of ", $each, " in a second; 0 is no quota"),
+                set!(quotas.$who.requests_per_second, value::decimal_quota),
+                show!(quotas.$who.requests_per_second),
+            ),
+        ]
+    };
+}
+
+/// All settings, in the order in which they are shown.
+pub fn rows() -> impl Iterator<Item = &'static Setting> {
+    [GENERAL, LIMITS, &ORGANIZATION, &USER, TIMEOUTS, JOURNAL].into_iter().flatten()
+}
+
+static GENERAL: &[Setting] = &[
+    Setting::new(
+        "data_dir",
+        Shape::Text,
+        "DIR",
+        "Where everything is kept",
+        set!(data_dir, value::path),
+        show!(data_dir),
+    )
+    .default("/var/lib/sandkeep as root, else ~/.local/share/sandkeep"),
+    Setting::new(
+        "listen",
+        Shape::Text,
+        "ADDR:PORT",
+        "Address and port of the API",
+        set!(listen, |text| value::parsed(text, "ADDRESS:PORT such as 127.0.0.1:4500")),
+        show!(listen),
+    )
+    .aliases(&[alias("PORT", AliasMeaning::Port)]),
+    Setting::new(
+        "log",
+        Shape::Text,
+        "LEVEL",
+        "What to log to stderr: off, error, warn, info, debug, trace, or a filter like sandkeep::broker=debug",
+        set!(log, value::log),
+        show!(log),
+    )
+    .aliases(&[alias("LOG_LEVEL", AliasMeaning::Value)]),
+    Setting::new(
+        "storage",
+        Shape::Text,
+        "STORAGE",
+        "Where volumes live: btrfs on a loop image (disk quotas; needs root), local for plain directories, or auto, the best of those that works here",
+        set!(storage, value::storage),
+        |of| json!(match of.storage {
+            StorageChoice::Auto => "auto",
+            StorageChoice::Btrfs => "btrfs",
+            StorageChoice::Local => "local",
+        }),
+    ),
+    Setting::new(
+        "storage_size_mb",
+        Shape::Integer,
+        "MIB",
+        "The size of the btrfs image, in MiB, when it is first made",
+        set!(storage_size_mb, |text| value::within(text, 0..=u64::MAX).map(Some)),
+        show!(storage_size_mb),
+    )
+    .default("a part of the free disk"),
+    Setting::new(
+        "enable_mock",
+        Shape::Switch,
+        "BOOL",
+        "Also offer the runtime `mock`, which isolates nothing; for tests of clients",
+        set!(enable_mock, value::switch),
+        show!(enable_mock),
+    ),
+    Setting::new(
+        "default_runtime",
+        Shape::Text,
+        "NAME",
+        "The runtime of a sandbox that names none",
+        set!(default_runtime, value::name),
+        show!(default_runtime),
+    ),
+    Setting::new(
+        "default_profile",
+        Shape::Text,
+        "NAME",
+        "The profile of a sandbox that names none",
+        set!(default_profile, |text| value::name(text).map(Some)),
+        show!(default_profile),
+    ),
+    Setting::new(
+        "domain",
+        Shape::Text,
+        "NAME",
+        "Ports of sandboxes have names below this one: PORT-ID.DOMAIN",
+        set!(domain, value::domain),
+        show!(domain),
+    ),
+    Setting::new(
+        "cors_origins",
+        Shape::List,
+        "ORIGINS",
+        "Web pages of these origins may call the API, such as https://app.example.com",
+        set!(cors_origins, value::origins),
+        show!(cors_origins),
+    )
+    .aliases(&[alias("CORS_ORIGINS", AliasMeaning::Value)]),
+    Setting::new(
+        "nats_url",
+        Shape::Text,
+        "URL",
+        "Where events will be published; kept and checked, but nothing is published yet",
+        set!(nats_url, |text| value::nats_url(text).map(Some)),
+        |of| json!(of.nats_url.as_deref().map(value::without_credentials)),
+    )
+    .aliases(&[alias("NATS_URL", AliasMeaning::Value)]),
+    Setting::new(
+        "host_template_for_remote",
+        Shape::Switch,
+        "BOOL",
+        "Whether callers with a key may have the `host` template, which shows them this machine's /usr",
+        set!(host_template_for_remote, value::switch),
+        show!(host_template_for_remote),
+    ),
+];
+
+static LIMITS: &[Setting] = &[
+    Setting::new(
+        "limits.max_sandboxes",
+        Shape::Integer,
+        "N",
+        "The most sandboxes of this daemon, whoever they belong to; 0 is as many as it can hold",
+        set!(limits.max_sandboxes, |text| value::bound(text, limits::SANDBOXES_MAX)),
+        show!(limits.max_sandboxes),
+    ),
+    Setting::new(
+        "limits.max_concurrent_tasks",
+        Shape::Integer,
+        "N",
+        "The most execs at once in one sandbox; 0 is as many as it can hold",
+        set!(limits.max_concurrent_tasks, |text| value::bound(text, limits::EXECS_PER_SANDBOX_MAX)),
+        show!(limits.max_concurrent_tasks),
+    ),
+];
+
+static ORGANIZATION: [Setting; 5] = quota!(organization, "one organization");
+static USER: [Setting; 5] = quota!(user, "one user of an organization");
+
+static TIMEOUTS: &[Setting] = &[
+    Setting::new(
+        "timeouts.default_timeout_secs",
+        Shape::Integer,
+        "SECS",
+        "How long a sandbox lives that asks for no timeout; 0 is until it is destroyed",
+        set!(timeouts.default_timeout, value::seconds),
+        |of| json!(of.timeouts.default_timeout.map(|d| d.as_secs())),
+    ),
+    Setting::new(
+        "timeouts.default_idle_timeout_secs",
+        Shape::Integer,
+        "SECS",
+        "How long a sandbox may be idle that asks for no idle timeout; 0 is for ever",
+        set!(timeouts.default_idle_timeout, value::seconds),
+        |of| json!(of.timeouts.default_idle_timeout.map(|d| d.as_secs())),
+    ),
+    Setting::new(
+        "timeouts.max_timeout_secs",
+        Shape::Integer,
+        "SECS",
+        "The longest timeout a sandbox can ask for, and the one of those that ask for none; 0 is no bound",
+        set!(timeouts.max_timeout, value::seconds),
+        |of| json!(of.timeouts.max_timeout.map(|d| d.as_secs())),
+    ),
+];
+
+static JOURNAL: &[Setting] = &[
+    Setting::new(
+        "journal.max_bytes_per_exec",
+        Shape::Integer,
+        "BYTES",
+        "How much of one exec's output is kept; beyond it the middle is left out, and said to be",
+        set!(journal.max_bytes_per_exec, |text| value::within(text, 1..=u64::MAX)),
+        show!(journal.max_bytes_per_exec),
+    ),
+    Setting::new(
+        "journal.max_execs",
+        Shape::Integer,
+        "N",
+        "Of how many ended execs of one sandbox the output is kept; the oldest go first",
+        set!(journal.max_execs, |text| value::within(text, 1..=u64::MAX)),
+        show!(journal.max_execs),
+    ),
+    Setting::new(
+        "journal.max_bytes",
+        Shape::Integer,
+        "BYTES",
+        "How much output of one sandbox is kept in all; the oldest execs go first",
+        set!(journal.max_bytes, |text| value::within(text, 1..=u64::MAX)),
+        show!(journal.max_bytes),
+    ),
+];
+
+/// What can be said in `[profiles.NAME]`, besides the tables `env` and `labels`.
+pub static PROFILE: &[ProfileRow] = &[
+    ProfileRow::new(
+        "template",
+        Shape::Text,
+        "NAME",
+        "What the sandbox starts from",
+        set!(template, |text| value::name(text).map(Some)),
+        show!(template),
+    ),
+    ProfileRow::new(
+        "runtime",
+        Shape::Text,
+        "NAME",
+        "The isolation technology",
+        set!(runtime, |text| value::name(text).map(Some)),
+        show!(runtime),
+    ),
+    ProfileRow::new(
+        "resources.memory_mb",
+        Shape::Integer,
+        "MIB",
+        "The most memory, in MiB",
+        set!(resources.memory_mb, |text| value::within(text, limits::MEMORY_MIN_MB..=u64::MAX)
+            .map(Some)),
+        show!(resources.memory_mb),
+    ),
+    ProfileRow::new(
+        "resources.cpus",
+        Shape::Decimal,
+        "N",
+        "How many processors' worth of time",
+        set!(resources.cpus, |text| value::positive_decimal(text).map(Some)),
+        show!(resources.cpus),
+    ),
+    ProfileRow::new(
+        "resources.pids",
+        Shape::Integer,
+        "N",
+        "The most processes and threads at once",
+        set!(resources.pids, |text| value::within(text, limits::PIDS_MIN..=limits::PIDS_MAX)
+            .map(Some)),
+        show!(resources.pids),
+    ),
+    ProfileRow::new(
+        "resources.disk_mb",
+        Shape::Integer,
+        "MIB",
+        "The most disk space, in MiB; needs btrfs storage",
+        set!(resources.disk_mb, |text| value::within(
+            text,
+            limits::DISK_MIN_MB..=limits::DISK_MAX_MB
+        )
+        .map(Some)),
+        show!(resources.disk_mb),
+    ),
+    ProfileRow::new(
+        "privilege",
+        Shape::Text,
+        "PRIVILEGE",
+        "none, or root: what package managers and sudo need, inside the sandbox only",
+        set!(privilege, |text| value::privilege(text).map(Some)),
+        |of| {
+            json!(of.privilege.map(|privilege| match privilege {
+                Privilege::None => "none",
+                Privilege::Root => "root",
+            }))
+        },
+    ),
+    ProfileRow::new(
+        "timeout_secs",
+        Shape::Integer,
+        "SECS",
+        "How long the sandbox lives",
+        set!(timeout, value::seconds),
+        |of| json!(of.timeout.map(|d| d.as_secs())),
+    ),
+    ProfileRow::new(
+        "idle_timeout_secs",
+        Shape::Integer,
+        "SECS",
+        "How long the sandbox may be idle",
+        set!(idle_timeout, value::seconds),
+        |of| json!(of.idle_timeout.map(|d| d.as_secs())),
+    ),
+    ProfileRow::new(
+        "on_timeout",
+        Shape::Text,
+        "VERB",
+        "What happens then: destroy or stop",
+        set!(on_timeout, |text| value::on_timeout(text).map(Some)),
+        |of| {
+            json!(of.on_timeout.map(|verb| match verb {
+                OnTimeout::Destroy => "destroy",
+                OnTimeout::Stop => "stop",
+            }))
+        },
+    ),
+    ProfileRow::new(
+        "network",
+        Shape::Text,
+        "NETWORK",
+        "none: the sandbox has its own loopback alone. There is nothing else yet",
+        set!(network, value::network),
+        |of| {
+            json!(match of.network {
+                Network::None => "none",
+            })
+        },
+    ),
+];
+
+/// The default of a setting, for help texts and documents.
+pub fn default_in_words(row: &Setting, defaults: &Settings) -> String {
+    row.default.map_or_else(|| in_words(&(row.show)(defaults)), str::to_owned)
+}
+
+/// A shown value on one line.
+pub fn in_words(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => "none".to_owned(),
+        Value::Array(items) => items.iter().map(in_words).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}

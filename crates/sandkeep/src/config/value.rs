@@ -1,0 +1,218 @@
+//! Reading one value from its text. Each reader says what it wanted when it did not get it; where the
+//! text came from is added by whoever knows.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use reqwest::Url;
+
+use super::profile::{Network, OnTimeout};
+use crate::limits;
+use crate::sandbox::Privilege;
+use crate::storage::StorageChoice;
+
+/// What is wrong with a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct Invalid {
+    problem: String,
+}
+
+impl Invalid {
+    pub fn new(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into() }
+    }
+}
+
+pub fn path(text: &str) -> Result<PathBuf, Invalid> {
+    let path = PathBuf::from(text);
+    match path.is_absolute() {
+        true => Ok(path),
+        // A flag is typed where the person stands; a daemon's directory must not depend on it later.
+        false => std::path::absolute(&path)
+            .map_err(|e| Invalid::new(format!("{text:?} cannot be made an absolute path: {e}"))),
+    }
+}
+
+pub fn parsed<T: FromStr>(text: &str, expected: &str) -> Result<T, Invalid> {
+    text.parse().map_err(|_| Invalid::new(format!("expected {expected}, not {text:?}")))
+}
+
+pub fn within(text: &str, range: RangeInclusive<u64>) -> Result<u64, Invalid> {
+    let (min, max) = (range.start(), range.end());
+    let number: u64 = parsed(text, &format!("a number from {min} to {max}"))?;
+    match range.contains(&number) {
+        true => Ok(number),
+        false => Err(Invalid::new(format!("{number} is not between {min} and {max}"))),
+    }
+}
+
+/// A bound of ours that the operator may lower; 0 leaves it where it is.
+pub fn bound(text: &str, max: usize) -> Result<usize, Invalid> {
+    let number = within(text, 0..=max as u64)?;
+    let number = usize::try_from(number).expect("it is at most a usize");
+    Ok(if number == 0 { max } else { number })
+}
+
+/// 0 is no quota.
+pub fn quota(text: &str) -> Result<Option<u64>, Invalid> {
+    let number: u64 = parsed(text, "a whole number, or 0 for no quota")?;
+    Ok(Some(number).filter(|number| *number > 0))
+}
+
+/// 0 is no quota.
+pub fn decimal_quota(text: &str) -> Result<Option<f64>, Invalid> {
+    let number: f64 = parsed(text, "a number such as 2.5, or 0 for no quota")?;
+    match number.is_finite() && number >= 0.0 {
+        true => Ok(Some(number).filter(|number| *number > 0.0)),
+        false => Err(Invalid::new(format!("{text} is not a number of 0 or more"))),
+    }
+}
+
+pub fn positive_decimal(text: &str) -> Result<f64, Invalid> {
+    decimal_quota(text)?.ok_or_else(|| Invalid::new("must be more than 0"))
+}
+
+/// 0 is none.
+pub fn seconds(text: &str) -> Result<Option<Duration>, Invalid> {
+    let number = within(text, 0..=limits::TIMEOUT_MAX.as_secs())?;
+    Ok(Some(Duration::from_secs(number)).filter(|duration| !duration.is_zero()))
+}
+
+pub fn switch(text: &str) -> Result<bool, Invalid> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => Err(Invalid::new(format!("expected true or false, not {text:?}"))),
+    }
+}
+
+fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Invalid> {
+    if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    Err(Invalid::new(format!("expected one of {}, not {text:?}", names.join(", "))))
+}
+
+pub fn storage(text: &str) -> Result<StorageChoice, Invalid> {
+    use StorageChoice::{Auto, Btrfs, Local};
+    choice(text, &[("auto", Auto), ("btrfs", Btrfs), ("local", Local)])
+}
+
+pub fn privilege(text: &str) -> Result<Privilege, Invalid> {
+    choice(text, &[("none", Privilege::None), ("root", Privilege::Root)])
+}
+
+pub fn on_timeout(text: &str) -> Result<OnTimeout, Invalid> {
+    choice(text, &[("destroy", OnTimeout::Destroy), ("stop", OnTimeout::Stop)])
+}
+
+pub fn network(text: &str) -> Result<Network, Invalid> {
+    match text {
+        "none" => Ok(Network::None),
+        _ => Err(Invalid::new(format!(
+            "{text:?} is not there yet: sandboxes have \"none\", their own loopback alone"
+        ))),
+    }
+}
+
+/// A level, or a filter by parts of the program.
+pub fn log(text: &str) -> Result<String, Invalid> {
+    let text = match text {
+        // What other programs call these levels.
+        "silent" => "off",
+        "fatal" => "error",
+        "warning" => "warn",
+        other => other,
+    };
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = levels.iter().any(|level| level.eq_ignore_ascii_case(text));
+    let is_filter = text.contains(['=', ',']) || text.starts_with("sandkeep");
+    if !is_level && !is_filter {
+        let problem = format!("expected {} or a filter, not {text:?}", levels.join(", "));
+        return Err(Invalid::new(problem));
+    }
+    let filter = tracing_subscriber::EnvFilter::try_new(text);
+    filter.map_err(|e| Invalid::new(e.to_string()))?;
+    Ok(text.to_owned())
+}
+
+/// A host name below which every sandbox's ports get names of their own.
+pub fn domain(text: &str) -> Result<String, Invalid> {
+    let text = text.trim_end_matches('.').to_ascii_lowercase();
+    let label = |label: &str| {
+        let fine = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        (1..=63).contains(&label.len())
+            && label.chars().all(fine)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    match text.len() <= limits::DOMAIN_MAX_BYTES && text.split('.').all(label) {
+        true => Ok(text),
+        false => Err(Invalid::new("expected a host name such as sandboxes.example.com")),
+    }
+}
+
+pub fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+/// Origins as a browser writes them.
+pub fn origins(text: &str) -> Result<Vec<String>, Invalid> {
+    list(text).iter().map(|origin| self::origin(origin)).collect()
+}
+
+fn origin(text: &str) -> Result<String, Invalid> {
+    if text == "*" {
+        let problem = "\"*\" would let every web page drive this daemon: name each origin";
+        return Err(Invalid::new(problem));
+    }
+    let wrong = || {
+        Invalid::new(format!("expected an origin such as https://app.example.com, not {text:?}"))
+    };
+    let url: Url = text.parse().map_err(|_| wrong())?;
+    let origin = url.origin();
+    let plain = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+    let anonymous = url.username().is_empty() && url.password().is_none();
+    match matches!(url.scheme(), "http" | "https") && origin.is_tuple() && plain && anonymous {
+        true => Ok(origin.ascii_serialization()),
+        false => Err(wrong()),
+    }
+}
+
+pub fn nats_url(text: &str) -> Result<String, Invalid> {
+    let wrong = || Invalid::new("expected nats://HOST:PORT or tls://HOST:PORT");
+    for server in list(text) {
+        let url: Url = server.parse().map_err(|_| wrong())?;
+        if !matches!(url.scheme(), "nats" | "tls" | "ws" | "wss") || url.host().is_none() {
+            return Err(wrong());
+        }
+    }
+    Ok(text.to_owned())
+}
+
+/// A list of URLs with whatever lets one in taken out.
+pub fn without_credentials(text: &str) -> String {
+    let masked = |server: String| match server.parse::<Url>() {
+        Ok(url) if url.username().is_empty() && url.password().is_none() => server,
+        Ok(mut url) => {
+            // Both fail only for URLs without a host, and those have no credentials.
+            let _ = url.set_username("***");
+            let _ = url.set_password(None);
+            url.to_string()
+        }
+        Err(_) => "***".to_owned(),
+    };
+    list(text).into_iter().map(masked).collect::<Vec<_>>().join(",")
+}
+
+/// The name of a runtime, a template or a profile.
+pub fn name(text: &str) -> Result<String, Invalid> {
+    match text.trim().is_empty() {
+        true => Err(Invalid::new("is empty")),
+        false => Ok(text.to_owned()),
+    }
+}
