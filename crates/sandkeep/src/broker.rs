@@ -34,6 +34,7 @@ use tracing::warn;
 
 use crate::error::Error;
 use crate::home::{DataDir, Meta};
+use crate::journal::JournalLimits;
 use crate::limits;
 use crate::runtime::{Capabilities, Labels, Lifetime, Runtime, Usable};
 use crate::sandbox::{
@@ -45,7 +46,7 @@ use crate::template::Template;
 use shared::{Handle, Shared};
 use supervisor::{Fate, LifecycleVerb, Request, Supervisor};
 
-pub use exec::{ExecDraft, Running};
+pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
 pub use registry::registered;
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
@@ -59,6 +60,8 @@ pub struct Parts {
     /// The first is the default.
     pub templates: Vec<Arc<dyn Template>>,
     pub lifetime: Lifetime,
+    /// How much of what execs say is kept.
+    pub journal: JournalLimits,
 }
 
 /// Cheap to clone; all clones are one broker. When the last goes, its tasks end as after
@@ -176,6 +179,12 @@ impl Broker {
         exec::exec(&self.shared, &handle, draft).await
     }
 
+    /// Sends everybody away who watches an exec: they can come back to the next daemon. The first step
+    /// of a shutdown; execs that are waited for may still finish.
+    pub fn detach_watchers(&self) {
+        self.shared.detaching.cancel();
+    }
+
     pub fn runtimes(&self) -> Vec<RuntimeView> {
         let view = |(place, runtime): (usize, &Arc<dyn Runtime>)| RuntimeView {
             name: runtime.name(),
@@ -193,6 +202,7 @@ impl Broker {
             Lifetime::Detached => {}
             Lifetime::WithDaemon => self.destroy_all().await,
         }
+        self.shared.detaching.cancel();
         self.shared.closing.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;

@@ -31,8 +31,25 @@ pub enum Error {
     #[error("there is no sandbox {id}")]
     NotFound { id: SandboxId },
 
-    #[error("there is no exec {id}")]
-    ExecNotFound { id: ExecId },
+    #[error(
+        "there is no exec {id}; of those that ended, the last {kept} are kept, up to {} MiB in all",
+        kept_bytes / crate::limits::MIB
+    )]
+    ExecNotFound { id: ExecId, kept: usize, kept_bytes: u64 },
+
+    #[error("exec {id} has ended")]
+    ExecEnded { id: ExecId },
+
+    /// It is not open for more, or never was.
+    #[error("the stdin of exec {id} is closed")]
+    StdinClosed { id: ExecId },
+
+    /// Nothing was begun: what a command says could not be kept.
+    #[error("cannot write a journal for the exec: {source}")]
+    Journal {
+        #[source]
+        source: std::io::Error,
+    },
 
     /// The verb is not legal in this state; `helps` is one that would lead out.
     #[error("cannot {verb} {id}: it is {state}")]

@@ -52,7 +52,9 @@ pub enum ExecEvent {
     Ended(ExecEnd),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStream {
     Stdout,
@@ -68,7 +70,8 @@ pub struct ExecEnd {
 }
 
 /// Every exec ends with exactly one of these.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Exited(i32),
     Signaled(i32),
@@ -77,6 +80,19 @@ pub enum Outcome {
     OomKilled,
     /// Nobody can know: the sandbox died, or the guest forgot.
     Lost,
+}
+
+impl Outcome {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Exited(_) => "exited",
+            Self::Signaled(_) => "signaled",
+            Self::TimedOut => "timed_out",
+            Self::Canceled => "canceled",
+            Self::OomKilled => "oom_killed",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 /// An exec that the guest knows: running, or ended and not yet collected.

@@ -2,7 +2,8 @@
 //!
 //! Read it in the order of a request: [`api`] decodes and authenticates, [`broker`] admits and
 //! records the intent in the [`store`], the sandbox's supervisor has the [`storage`] make its volume
-//! and a [`runtime`] launch it through [`sys`], and [`guest`] carries out what is asked inside.
+//! and a [`runtime`] launch it through [`sys`], [`guest`] carries out what is asked inside, and a
+//! [`journal`] keeps what came of it.
 //! [`sandbox`] is the pure core that all of them share.
 
 pub mod api;
@@ -15,6 +16,7 @@ pub mod error;
 pub mod failpoint;
 pub mod guest;
 pub mod home;
+pub mod journal;
 pub mod limits;
 pub mod runtime;
 pub mod sandbox;

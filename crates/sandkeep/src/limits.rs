@@ -23,10 +23,25 @@ pub const CONNECT: Duration = Duration::from_secs(10);
 /// How long to wait after a connection could not be accepted for want of descriptors.
 pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// How many items a list answers with unless asked otherwise, and at most.
+pub const PAGE_DEFAULT: usize = 100;
+pub const PAGE_MAX: usize = 1_000;
+
 /// How much of each stream a blocking exec keeps from the start of the output …
 pub const OUTPUT_HEAD_MAX_BYTES: usize = 4 * 1024 * 1024;
 /// … and from its end; what lies between is counted and left out.
 pub const OUTPUT_TAIL_MAX_BYTES: usize = 1024 * 1024;
+
+/// How much one exec may have in its journal, on disk; a longer output keeps its head and its tail.
+pub const JOURNAL_MAX_BYTES: u64 = 64 * MIB;
+/// The smallest that can be asked for: a head and two tails of some records each.
+pub const JOURNAL_MIN_BYTES: u64 = MIB;
+/// How many ended execs of a sandbox keep their journal …
+pub const JOURNALS_KEPT_MAX: usize = 1_000;
+/// … and how large those are together.
+pub const JOURNALS_KEPT_MAX_BYTES: u64 = 1024 * MIB;
+/// How much of an exec's output is written on the thread that got it; the rest by one that may wait.
+pub const JOURNAL_AT_ONCE_BYTES: u64 = 512 * 1024;
 
 /// How long the processes of a sandbox have between SIGTERM and SIGKILL on `stop`.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);

@@ -2,11 +2,13 @@
 
 mod id;
 mod owner;
+mod signal;
 mod spec;
 mod state;
 
 pub use id::{ExecId, InvalidId, SandboxId};
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
+pub use signal::{NoSignal, Signal};
 pub(crate) use spec::NamesOnly;
 pub use spec::{
     DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Privilege, Resources,

@@ -11,6 +11,7 @@ mod body;
 mod exec_stream;
 mod execs;
 mod guard;
+mod known_execs;
 mod openapi;
 mod output;
 pub mod problem;
@@ -62,7 +63,11 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(sandboxes::get, sandboxes::destroy))
         .routes(routes!(sandboxes::start))
         .routes(routes!(sandboxes::stop))
-        .routes(routes!(execs::create))
+        .routes(routes!(execs::create, known_execs::list))
+        .routes(routes!(known_execs::get, known_execs::cancel))
+        .routes(routes!(known_execs::output))
+        .routes(routes!(known_execs::stdin))
+        .routes(routes!(known_execs::signal))
         .routes(routes!(runtimes))
         .routes(routes!(healthz))
 }

@@ -1,25 +1,46 @@
 //! exec: run one command in a running sandbox. Execs go straight to the guest, side by side with each
-//! other and with the supervisor; what they have in common is a count and the sandbox's end.
+//! other and with the supervisor; what they have in common is a count, a shelf of journals and the
+//! sandbox's end.
+//!
+//! ```text
+//!   exec ──▶ Berth (journal begun) ──▶ sending ──▶ Pump ──▶ journal ──▶ watchers
+//!                                         a later daemon: rejoin ──┘
+//! ```
 
+mod known;
+pub(super) mod pump;
+pub(super) mod rejoin;
 pub(super) mod sending;
+mod stdin;
+mod watching;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-use tracing::debug;
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
 
 use super::shared::{Handle, Shared};
 use super::supervisor::denied_error;
 use crate::error::Error;
 use crate::failpoint;
-use crate::guest::{
-    ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, Offsets, Origin, Stdin,
+use crate::guest::{ExecEvent, ExecRequest, ExecutionInput, Guest, Stdin};
+use crate::home::Home;
+use crate::journal::{
+    Description, From, JOURNALS, Journal, JournalLimits, Keep, Shelf, StdinSource, Unfinished,
 };
 use crate::limits;
 use crate::sandbox::{Event, ExecId, NamesOnly, Verb, apply, check_env};
+
+use pump::{Berth, Pump};
+use stdin::Stdins;
+use watching::Leash;
+
+pub use known::{ExecPage, ExecView};
+pub use stdin::StdinTurn;
+pub use watching::{ExecWatch, Told};
 
 /// Who a command runs as unless it says otherwise.
 const DEFAULT_USER: &str = "user";
@@ -35,8 +56,10 @@ pub struct ExecDraft {
     pub env: BTreeMap<String, String>,
     pub cwd: Option<String>,
     pub user: Option<String>,
-    pub stdin: Option<Stdin>,
+    pub stdin: StdinSource,
     pub timeout: Option<Duration>,
+    pub on_disconnect: OnDisconnect,
+    pub keep: Keep,
 }
 
 impl fmt::Debug for ExecDraft {
@@ -48,22 +71,94 @@ impl fmt::Debug for ExecDraft {
             .field("user", &self.user)
             .field("stdin", &self.stdin)
             .field("timeout", &self.timeout)
+            .field("on_disconnect", &self.on_disconnect)
+            .field("keep", &self.keep)
             .finish()
     }
 }
 
-/// A running exec. Dropping it lets the command go on; the broker then drains its output.
+/// What becomes of a command whose caller leaves before it has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDisconnect {
+    #[default]
+    GoOn,
+    Kill,
+}
+
+/// The execs of one sandbox: how many may run, what is kept of them, and which take stdin.
+pub(super) struct Execs {
+    /// One permit for each exec that may still begin.
+    pub count: Arc<Semaphore>,
+    pub shelf: Shelf,
+    stdins: Stdins,
+    /// What an earlier daemon left, until somebody goes on with it.
+    found: Mutex<Vec<Unfinished>>,
+}
+
+impl Execs {
+    pub fn new(home: &Home, journal: JournalLimits) -> Self {
+        Self {
+            count: Arc::new(Semaphore::new(limits::EXECS_PER_SANDBOX_MAX)),
+            shelf: Shelf::new(&home.path().join(JOURNALS), journal),
+            stdins: Stdins::default(),
+            found: Mutex::default(),
+        }
+    }
+
+    fn found(&self, unfinished: Vec<Unfinished>) {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;
+    }
+
+    fn take_found(&self) -> Vec<Unfinished> {
+        std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The end of an exec is written.
+    fn ended(self: &Arc<Self>, shared: &Shared, id: &ExecId) {
+        self.stdins.remove(id);
+        if self.shelf.count(id) && tokio::runtime::Handle::try_current().is_ok() {
+            let execs = Arc::clone(self);
+            shared.tasks.spawn_blocking(move || execs.shelf.tidy());
+        }
+    }
+
+    fn journal(&self, id: &ExecId) -> Result<Arc<Journal>, Error> {
+        self.shelf.find(id).ok_or_else(|| self.not_kept(id))
+    }
+
+    fn not_kept(&self, id: &ExecId) -> Error {
+        let JournalLimits { kept_execs, kept_bytes, .. } = self.shelf.limits();
+        Error::ExecNotFound { id: id.clone(), kept: kept_execs, kept_bytes }
+    }
+}
+
+/// An exec that its caller has just begun. Dropping it lets the command go on, unless it was asked
+/// otherwise.
 pub struct Running {
     pub id: ExecId,
     pub input: ExecutionInput,
     guest: Arc<dyn Guest>,
-    output: Output,
+    leash: Option<Leash>,
+    /// `None` only while it is dropped.
+    pump: Option<Pump>,
 }
 
 impl Running {
-    /// The next event; `None` after the one `Ended`.
+    /// The next event; `None` after the one `Ended`. The caller is the one who takes the output: who
+    /// comes slowly slows the command, and gets all of it, whatever the journal has room for.
     pub async fn next(&mut self) -> Option<ExecEvent> {
-        self.output.next().await
+        self.pump.as_mut()?.next().await
+    }
+
+    /// Leaves the taking to a task and follows the journal, as anybody else can.
+    pub fn follow(mut self) -> ExecWatch {
+        let (shared, journal) = {
+            let pump = self.pump.as_ref().expect("it is there until it is dropped");
+            (Arc::clone(pump.shared()), Arc::clone(pump.journal()))
+        };
+        let leash = self.leash.take();
+        drop(self);
+        ExecWatch::new(&shared, journal.watch(From::start()), leash)
     }
 
     /// Signals the first process of the command.
@@ -77,48 +172,15 @@ impl Running {
     }
 }
 
-/// The output of an exec and its place in the count. Whoever drops it before the end leaves the rest to
-/// a task that reads on, because a guest holds its breath until its output is taken.
-struct Output {
-    shared: Arc<Shared>,
-    /// `None` once the end was seen.
-    open: Option<(Execution, OwnedSemaphorePermit)>,
-}
-
-impl Output {
-    async fn next(&mut self) -> Option<ExecEvent> {
-        let (execution, _) = self.open.as_mut()?;
-        let event = execution.next().await;
-        if matches!(event, Some(ExecEvent::Ended(_)) | None) {
-            self.open = None;
-            failpoint!("exec.after_end");
-        }
-        event
-    }
-}
-
-impl Drop for Output {
+impl Drop for Running {
     fn drop(&mut self) {
-        let Some((execution, permit)) = self.open.take() else { return };
-        // Outside of a runtime there is nobody left to read: the process is ending.
-        if tokio::runtime::Handle::try_current().is_ok() {
-            let drain = drain(Arc::clone(&self.shared), execution, permit);
-            self.shared.tasks.spawn(drain);
+        if let Some(pump) = self.pump.take() {
+            pump.leave();
         }
     }
 }
 
-/// Takes the output of an exec that nobody listens to, until it ends or the broker does.
-async fn drain(shared: Arc<Shared>, mut execution: Execution, permit: OwnedSemaphorePermit) {
-    let to_the_end = async { while execution.next().await.is_some() {} };
-    tokio::select! {
-        () = shared.closing.cancelled() => {}
-        () = to_the_end => {}
-    }
-    drop(permit);
-}
-
-/// Admits a command and starts it.
+/// Admits a command, begins its journal, and starts it.
 pub(super) async fn exec(
     shared: &Arc<Shared>,
     handle: &Handle,
@@ -128,18 +190,34 @@ pub(super) async fn exec(
         return Err(Error::ShuttingDown);
     }
     let guest = admitted(handle)?;
+    let (source, keep, on_disconnect) = (draft.stdin, draft.keep, draft.on_disconnect);
     let request = request(handle, draft)?;
-    let permit = Arc::clone(&handle.execs).try_acquire_owned().map_err(|_| {
-        let limit = limits::EXECS_PER_SANDBOX_MAX;
-        Error::LimitReached { what: "execs in this sandbox", limit }
-    })?;
     failpoint!("exec.after_admission");
     let id = request.id.clone();
-    let (execution, permit) = sending::send(shared, &guest, request, permit).await?;
+    let berth = Berth::begin(shared, &handle.execs, &description(&request, source, keep))?;
+    failpoint!("exec.after_journal");
+    let pump = sending::send(&guest, request, berth).await?;
     failpoint!("exec.after_start");
-    let input = execution.input();
-    let output = Output { shared: Arc::clone(shared), open: Some((execution, permit)) };
-    Ok(Running { id, input, guest, output })
+    let input = pump.input();
+    if source == StdinSource::Open {
+        handle.execs.stdins.open(id.clone(), input.clone());
+    }
+    let leash = (on_disconnect == OnDisconnect::Kill)
+        .then(|| Leash::new(shared, &guest, Arc::clone(pump.journal())));
+    Ok(Running { id, input, guest, leash, pump: Some(pump) })
+}
+
+fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Description {
+    Description {
+        exec_id: request.id.clone(),
+        argv: request.argv.clone(),
+        cwd: request.cwd.clone(),
+        user: request.user.clone(),
+        started_at: Timestamp::now(),
+        timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        stdin,
+        keep,
+    }
 }
 
 /// The way inside, if the sandbox is in a state for it.
@@ -166,7 +244,10 @@ fn request(handle: &Handle, draft: ExecDraft) -> Result<ExecRequest, Error> {
         env: env.into_iter().collect(),
         cwd: draft.cwd,
         user: draft.user.unwrap_or_else(|| DEFAULT_USER.to_owned()),
-        stdin: draft.stdin.unwrap_or(Stdin::Null),
+        stdin: match draft.stdin {
+            StdinSource::None => Stdin::Null,
+            StdinSource::Given | StdinSource::Open => Stdin::Piped,
+        },
         timeout: draft.timeout,
         privilege: handle.spec.privilege(),
     };
@@ -220,36 +301,4 @@ fn check(draft: &ExecDraft) -> Result<(), Error> {
 
 fn invalid(field: &'static str, problem: String) -> Error {
     Error::InvalidField { field, problem }
-}
-
-/// Joins the execs that an earlier daemon started, so that they can go on and end.
-pub(super) async fn drain_leftovers(
-    shared: Arc<Shared>,
-    handle: Arc<Handle>,
-    guest: Arc<dyn Guest>,
-) {
-    let known = tokio::select! {
-        () = shared.closing.cancelled() => return,
-        known = guest.execs() => known,
-    };
-    let known = match known {
-        Ok(known) => known,
-        Err(error) => {
-            debug!(id = %handle.id, %error, "cannot list the execs of an adopted sandbox");
-            return;
-        }
-    };
-    // Joining an exec cuts off whoever watches it, which may be a caller of ours by now.
-    for exec in known.into_iter().filter(|exec| exec.origin == Origin::Earlier) {
-        // There were at most as many as there may be now.
-        let Ok(permit) = Arc::clone(&handle.execs).try_acquire_owned() else { return };
-        match guest.attach(&exec.id, Offsets::default()).await {
-            Ok(execution) => {
-                shared.tasks.spawn(drain(Arc::clone(&shared), execution, permit));
-            }
-            Err(error) => {
-                debug!(id = %handle.id, exec = %exec.id, %error, "cannot join an exec");
-            }
-        }
-    }
 }

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
+use super::exec::rejoin;
 use super::registry::Row;
 use super::shared::Shared;
 use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
@@ -197,6 +198,7 @@ async fn supervise(mut claim: Claim, case: Case) {
     let Case { meta, status, revision, event } = case;
     let status = shown.unwrap_or(status);
     let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
+    rejoin::load(&shared, &handle.execs).await;
     if !unreachable {
         match supervisor.recover(event, &handle).await {
             Ok(Fate::Gone) => return,

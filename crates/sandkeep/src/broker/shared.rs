@@ -5,15 +5,17 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::exec::Execs;
 use super::registry::Registry;
 use super::supervisor::{Request, Snapshot};
 use super::{Parts, View};
 use crate::error::Error;
 use crate::home::{DataDir, Meta};
+use crate::journal::JournalLimits;
 use crate::limits;
 use crate::runtime::{Lifetime, Runtime, Usable};
 use crate::sandbox::{HostLimits, Owner, Principal, SandboxId, Spec};
@@ -28,9 +30,12 @@ pub(super) struct Shared {
     pub templates: Vec<Arc<dyn Template>>,
     pub lifetime: Lifetime,
     pub host: HostLimits,
+    pub journal: JournalLimits,
     /// Supervisors, drains, reconcile: all that ends with the broker.
     pub tasks: TaskTracker,
     pub closing: CancellationToken,
+    /// Cancelled before `closing`: who watches an exec is told to come back later.
+    pub detaching: CancellationToken,
     slots: RwLock<HashMap<SandboxId, Slot>>,
 }
 
@@ -51,8 +56,7 @@ pub(super) struct Handle {
     pub snapshot: watch::Receiver<Snapshot>,
     /// How many callers wait for a destroy: a stop before it need not be gentle.
     destroys: watch::Sender<usize>,
-    /// One permit for each exec that may still begin.
-    pub execs: Arc<Semaphore>,
+    pub execs: Arc<Execs>,
 }
 
 impl Handle {
@@ -61,6 +65,7 @@ impl Handle {
         inbox: mpsc::Sender<Request>,
         snapshot: watch::Receiver<Snapshot>,
         destroys: watch::Sender<usize>,
+        execs: Execs,
     ) -> Self {
         Self {
             id: meta.id.clone(),
@@ -70,7 +75,7 @@ impl Handle {
             inbox,
             snapshot,
             destroys,
-            execs: Arc::new(Semaphore::new(limits::EXECS_PER_SANDBOX_MAX)),
+            execs: Arc::new(execs),
         }
     }
 
@@ -117,8 +122,10 @@ impl Shared {
             templates: parts.templates,
             lifetime: parts.lifetime,
             host,
+            journal: parts.journal,
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
+            detaching: CancellationToken::new(),
             slots: RwLock::default(),
         }
     }

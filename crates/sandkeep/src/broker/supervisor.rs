@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
+use super::exec::Execs;
 use super::shared::{Handle, Shared};
 use crate::error::Error;
 use crate::guest::Guest;
@@ -87,11 +88,13 @@ impl Supervisor {
         let (snapshot, receiver) = watch::channel(Snapshot { status, guest: None });
         let none_waits: usize = 0;
         let (waiting, destroys) = watch::channel(none_waits);
-        let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting));
+        let home = shared.data.home(&meta.id);
+        let execs = Execs::new(&home, shared.journal);
+        let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting, execs));
         let supervisor = Self {
             shared: Arc::clone(shared),
             runtime,
-            home: shared.data.home(&meta.id),
+            home,
             meta,
             revision,
             snapshot,

@@ -8,6 +8,7 @@ use crate::broker::{Broker, Parts};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
+use crate::journal::JournalLimits;
 use crate::limits;
 use crate::runtime::{
     Lifetime, MissingRuntime, MockRuntime, NativeOptions, NativeRuntime, Runtime, Usable,
@@ -86,7 +87,8 @@ async fn open(
     let template = HostTemplate::prepare(&data_dir).map_err(unusable)?;
     let templates = vec![Arc::new(template) as _];
     let name = storage.name();
-    let parts = Parts { data, store, storage, runtimes, templates, lifetime };
+    let journal = JournalLimits::default();
+    let parts = Parts { data, store, storage, runtimes, templates, lifetime, journal };
     let broker = Broker::open(parts).await?;
     Ok(Assembled { broker, data_dir, storage: name, runtime })
 }

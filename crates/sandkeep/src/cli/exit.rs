@@ -124,6 +124,9 @@ impl Exit {
             | Error::UnknownTemplate { .. }
             | Error::NotFound { .. }
             | Error::ExecNotFound { .. }
+            | Error::ExecEnded { .. }
+            | Error::StdinClosed { .. }
+            | Error::Journal { .. }
             | Error::WrongState { .. }
             | Error::Busy { .. }
             | Error::LimitReached { .. }

@@ -18,7 +18,8 @@ use crate::cli::failure::Failure;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{assemble, print};
 use crate::error::Error;
-use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream, Stdin};
+use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream};
+use crate::journal::StdinSource;
 use crate::limits::RUN_STDIN_CHUNK_BYTES;
 use crate::sandbox::{Principal, SandboxId, SpecDraft};
 use place::Place;
@@ -102,7 +103,7 @@ async fn execute(
         argv: args.command,
         cwd: args.cwd,
         user: args.user,
-        stdin: Some(Stdin::Piped),
+        stdin: StdinSource::Given,
         ..ExecDraft::default()
     };
     let mut running = broker.exec(&Principal::local(), sandbox, draft).await?;

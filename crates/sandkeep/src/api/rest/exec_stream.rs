@@ -1,32 +1,101 @@
-//! A live exec as NDJSON: one JSON object per line, as things happen.
+//! What an exec says, as it is said: NDJSON, Server-Sent Events, or the bytes themselves.
 //!
 //! ```text
-//! started   (stdout | stderr)*   exited | signaled | timed_out | canceled | oom_killed | lost
+//! started?   (stdout | stderr | gap)*   exited | signaled | timed_out | canceled | oom_killed | lost
+//!                                       detached   the daemon shuts down, or the journal went away
+//!                                       running    it was not to be followed, and has not ended
 //! ```
 //!
-//! The body is pulled: nothing is read from the command before the client has taken what came before,
-//! so a slow client slows the command instead of filling the daemon's memory. A client who leaves
-//! drops the body; the command goes on.
+//! The body is pulled: a slow client gets all that the journal keeps, at its own pace, and neither the
+//! command nor anybody else notices. The three last are the only ones that come once; a stream that ends
+//! without one of them was cut.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
+use std::io;
 
 use axum::body::Body;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
 
-use super::execs::{self, Ending, NDJSON};
+use super::execs::Ending;
 use super::output::{Carry, Encoded, Piece};
-use crate::broker::Running;
-use crate::guest::{ExecEnd, ExecEvent, OutputStream};
+use crate::broker::{ExecWatch, Told};
+use crate::guest::{Offsets, OutputStream};
+use crate::journal::{End, Follow, Seen};
 use crate::sandbox::ExecId;
 
-pub fn answer(running: Running) -> Response {
-    let lines = stream::unfold(Live::new(running), Live::line);
-    ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response()
+pub const NDJSON: &str = "application/x-ndjson";
+pub const SSE: &str = "text/event-stream";
+pub const RAW: &str = "application/octet-stream";
+
+/// How a stream is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Ndjson,
+    Sse,
+    Raw,
+}
+
+impl Form {
+    /// The first that a client names; `None` if it names none of ours.
+    pub fn accepted(headers: &HeaderMap) -> Option<Self> {
+        let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let mut ranges = values.flat_map(|value| value.split(','));
+        ranges.find_map(|range| {
+            let range = range.split(';').next()?.trim();
+            [Self::Ndjson, Self::Sse, Self::Raw]
+                .into_iter()
+                .find(|form| range.eq_ignore_ascii_case(form.media_type()))
+        })
+    }
+
+    fn media_type(self) -> &'static str {
+        match self {
+            Self::Ndjson => NDJSON,
+            Self::Sse => SSE,
+            Self::Raw => RAW,
+        }
+    }
+}
+
+/// Whether the stream begins with the exec's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announce {
+    Yes,
+    No,
+}
+
+pub fn answer(watch: ExecWatch, form: Form, follow: Follow, announce: Announce) -> Response {
+    let headers = [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
+    let body = match form {
+        Form::Raw => Body::from_stream(stream::unfold((watch, follow), raw)),
+        Form::Ndjson | Form::Sse => {
+            let live = Live::new(watch, form, follow, announce);
+            Body::from_stream(stream::unfold(live, Live::event))
+        }
+    };
+    (headers, body).into_response()
+}
+
+/// The next bytes. What cannot be said in bytes, a gap or an end that is not the exec's, breaks the body
+/// off, so that nobody takes it for whole.
+async fn raw(
+    (mut watch, follow): (ExecWatch, Follow),
+) -> Option<(io::Result<Bytes>, (ExecWatch, Follow))> {
+    let broken = |what: String| Some(Err(io::Error::other(what)));
+    let next = match watch.next(follow).await {
+        Ok(Some(Told::Seen(Seen::Output { data, .. }))) => Some(Ok(data)),
+        Ok(Some(Told::Seen(Seen::Gap { from, to, .. }))) => {
+            broken(format!("bytes {from} to {to} are not kept"))
+        }
+        Ok(Some(Told::Detached)) => broken("the daemon shuts down".to_owned()),
+        Ok(Some(Told::Seen(Seen::Ended(_))) | None) => None,
+        Err(error) => Some(Err(error)),
+    };
+    next.map(|bytes| (bytes, (watch, follow)))
 }
 
 #[derive(Serialize)]
@@ -46,19 +115,41 @@ struct Output {
 }
 
 #[derive(Serialize)]
+struct Gap {
+    r#type: &'static str,
+    stream: OutputStream,
+    from: u64,
+    to: u64,
+}
+
+#[derive(Serialize)]
 struct Ended<'a> {
     r#type: &'static str,
     exec_id: &'a ExecId,
     #[serde(flatten)]
     ending: Ending,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
 }
 
-/// A live exec on its way to a client.
+#[derive(Serialize)]
+struct Last<'a> {
+    r#type: &'static str,
+    exec_id: &'a ExecId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+/// An exec on its way to a client.
 struct Live {
-    running: Running,
+    watch: ExecWatch,
+    form: Form,
+    follow: Follow,
     stdout: Carry,
     stderr: Carry,
-    /// Lines that are ready; more than one only around the end.
+    /// How far the client is; an event source that comes again says so.
+    told: Offsets,
+    /// Events that are ready; more than one only around gaps and the end.
     ready: VecDeque<Bytes>,
     phase: Phase,
 }
@@ -70,27 +161,42 @@ enum Phase {
 }
 
 impl Live {
-    fn new(running: Running) -> Self {
+    fn new(watch: ExecWatch, form: Form, follow: Follow, announce: Announce) -> Self {
+        let phase = match announce {
+            Announce::Yes => Phase::Unannounced,
+            Announce::No => Phase::Announced,
+        };
         Self {
-            running,
+            watch,
+            form,
+            follow,
             stdout: Carry::default(),
             stderr: Carry::default(),
+            told: Offsets::default(),
             ready: VecDeque::new(),
-            phase: Phase::Unannounced,
+            phase,
         }
     }
 
-    /// The next line, and what is left to say.
-    async fn line(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+    /// The next event, and what is left to say.
+    async fn event(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
-            if let Some(line) = self.ready.pop_front() {
-                return Some((Ok(line), self));
+            if let Some(event) = self.ready.pop_front() {
+                return Some((Ok(event), self));
             }
             match self.phase {
                 Phase::Unannounced => self.announce(),
-                Phase::Announced => match self.running.next().await {
-                    Some(event) => self.take(event),
-                    None => self.end(execs::lost()),
+                Phase::Announced => match self.watch.next(self.follow).await {
+                    Ok(Some(Told::Seen(seen))) => self.take(seen),
+                    Ok(Some(Told::Detached)) => self.last("detached", Some("shutting_down")),
+                    Ok(None) => self.last("running", None),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        self.last("detached", Some("removed"));
+                    }
+                    Err(error) => {
+                        tracing::error!(exec = %self.watch.id(), %error, "cannot read a journal");
+                        self.last("detached", Some("journal_unreadable"));
+                    }
                 },
                 Phase::Over => return None,
             }
@@ -101,18 +207,22 @@ impl Live {
     /// most when the command hangs before it says anything.
     fn announce(&mut self) {
         self.phase = Phase::Announced;
-        let started = Started { r#type: "started", exec_id: &self.running.id };
-        self.ready.push_back(encode(&started));
+        let id = self.watch.id().clone();
+        self.say("started", &Started { r#type: "started", exec_id: &id });
     }
 
-    fn take(&mut self, event: ExecEvent) {
-        match event {
-            ExecEvent::Started => {}
-            ExecEvent::Output { stream, offset, data } => {
+    fn take(&mut self, seen: Seen) {
+        match seen {
+            Seen::Output { stream, offset, data } => {
                 let piece = self.carry(stream).push(offset, &data);
                 self.output(stream, piece);
             }
-            ExecEvent::Ended(end) => self.end(end),
+            Seen::Gap { stream, from, to } => {
+                self.finish(stream);
+                *offset_of(&mut self.told, stream) = to;
+                self.say("gap", &Gap { r#type: "gap", stream, from, to });
+            }
+            Seen::Ended(end) => self.end(&end),
         }
     }
 
@@ -123,31 +233,67 @@ impl Live {
         }
     }
 
+    /// Says what was held back of a stream, because nothing follows that it belongs to.
+    fn finish(&mut self, stream: OutputStream) {
+        let rest = self.carry(stream).finish();
+        self.output(stream, rest);
+    }
+
     fn output(&mut self, stream: OutputStream, piece: Option<Piece>) {
-        let Some(Piece { offset, data }) = piece else { return };
+        let Some(Piece { offset, len, data }) = piece else { return };
+        *offset_of(&mut self.told, stream) = offset + len;
         let (data, data_b64) = match data {
             Encoded::Text(text) => (Some(text), None),
             Encoded::Base64(text) => (None, Some(text)),
         };
-        self.ready.push_back(encode(&Output { r#type: stream, offset, data, data_b64 }));
+        let name = match stream {
+            OutputStream::Stdout => "stdout",
+            OutputStream::Stderr => "stderr",
+        };
+        self.say(name, &Output { r#type: stream, offset, data, data_b64 });
     }
 
-    fn end(&mut self, end: ExecEnd) {
-        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-            let rest = self.carry(stream).finish();
-            self.output(stream, rest);
-        }
-        let r#type = execs::outcome_name(&end.outcome);
-        // A live stream leaves nothing out: it waits for its client.
-        let ending = Ending::new(end, false);
-        let ended = Ended { r#type, exec_id: &self.running.id, ending };
-        self.ready.push_back(encode(&ended));
+    fn end(&mut self, end: &End) {
+        self.finish(OutputStream::Stdout);
+        self.finish(OutputStream::Stderr);
+        let (name, id) = (end.outcome.name(), self.watch.id().clone());
+        let ended = Ended {
+            r#type: name,
+            exec_id: &id,
+            ending: Ending::of(end),
+            stdout_bytes: end.written.stdout,
+            stderr_bytes: end.written.stderr,
+        };
+        self.say(name, &ended);
         self.phase = Phase::Over;
+    }
+
+    /// The last event of a stream that ends before its exec.
+    fn last(&mut self, name: &'static str, reason: Option<&'static str>) {
+        self.finish(OutputStream::Stdout);
+        self.finish(OutputStream::Stderr);
+        let id = self.watch.id().clone();
+        self.say(name, &Last { r#type: name, exec_id: &id, reason });
+        self.phase = Phase::Over;
+    }
+
+    fn say<T: Serialize>(&mut self, name: &str, event: &T) {
+        let json = serde_json::to_vec(event).expect("events hold only strings and numbers");
+        let text = match self.form {
+            Form::Sse => {
+                let Offsets { stdout, stderr } = self.told;
+                let head = format!("event: {name}\nid: {stdout}-{stderr}\ndata: ");
+                [head.as_bytes(), &json, b"\n\n"].concat()
+            }
+            Form::Ndjson | Form::Raw => [&json[..], b"\n"].concat(),
+        };
+        self.ready.push_back(text.into());
     }
 }
 
-fn encode<T: Serialize>(event: &T) -> Bytes {
-    let mut line = serde_json::to_vec(event).expect("events hold only strings and numbers");
-    line.push(b'\n');
-    line.into()
+fn offset_of(offsets: &mut Offsets, stream: OutputStream) -> &mut u64 {
+    match stream {
+        OutputStream::Stdout => &mut offsets.stdout,
+        OutputStream::Stderr => &mut offsets.stderr,
+    }
 }

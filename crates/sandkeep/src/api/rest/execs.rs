@@ -1,4 +1,5 @@
-//! Execs: one command run to its end, answered when it is over, or live (see `exec_stream`).
+//! A new exec: one command run to its end, answered when it is over, live (see `exec_stream`), or at
+//! once with its id. What can be done with it afterwards is in `known_execs`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, header};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,18 +16,18 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::openapi::{Guarded, Inside, OfSandbox, WithBody};
+use super::body;
+use super::exec_stream::{self, Announce, Form};
+use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use super::output::{Encoded, Kept, Shown};
 use super::problem::Refusal;
 use super::sandboxes::Id;
 use super::who::Who;
-use super::{body, exec_stream};
-use crate::broker::{Broker, ExecDraft, Running};
+use crate::broker::{Broker, ExecDraft, OnDisconnect, Running};
 use crate::error::Error;
-use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, Outcome, OutputStream, Stdin};
+use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream};
+use crate::journal::{End, Follow, Keep, StdinSource};
 use crate::sandbox::{ExecId, SandboxId};
-
-pub const NDJSON: &str = "application/x-ndjson";
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -38,23 +40,84 @@ pub struct ExecBody {
     user: Option<String>,
     stdin: Option<String>,
     stdin_b64: Option<String>,
+    /// Stdin stays open after what is given here: send more with `POST …/stdin`, and close it there.
+    #[serde(default)]
+    stdin_open: bool,
     timeout_ms: Option<u64>,
+    /// What happens if this request's connection ends before the command does.
+    #[serde(default)]
+    on_disconnect: WhenGone,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = OnDisconnect)]
+enum WhenGone {
+    #[default]
+    Continue,
+    Kill,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ExecQuery {
+    /// Answer live: NDJSON, or Server-Sent Events if the request accepts those.
     #[serde(default)]
     stream: bool,
+    /// `false`: answer at once with the exec's id.
+    #[serde(default = "yes")]
+    wait: bool,
 }
 
-/// Run a command: answered when it is over, or live with `stream`
+fn yes() -> bool {
+    true
+}
+
+/// How a request for an exec is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Blocking,
+    Live(Form),
+    Detached,
+}
+
+impl Mode {
+    fn of(query: &ExecQuery, headers: &HeaderMap) -> Result<Self, Refusal> {
+        let live = match Form::accepted(headers) {
+            // Both streams together are no stream of bytes.
+            Some(Form::Raw) | None => query.stream.then_some(Form::Ndjson),
+            form @ Some(Form::Ndjson | Form::Sse) => form,
+        };
+        match (query.wait, live) {
+            (true, Some(form)) => Ok(Self::Live(form)),
+            (true, None) => Ok(Self::Blocking),
+            (false, _) if query.stream => {
+                let problem = "wait=false and stream=true exclude each other".to_owned();
+                Err(Refusal::QueryMalformed { problem })
+            }
+            (false, _) => Ok(Self::Detached),
+        }
+    }
+}
+
+/// The answer to an exec that is not waited for.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ExecStarted)]
+struct Begun {
+    exec_id: ExecId,
+}
+
+/// Run a command: answered when it is over, live with `stream`, or at once with `wait=false`
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/execs", operation_id = "create_exec", tag = "execs",
     params(("id" = SandboxId, Path), ExecQuery),
     request_body = ExecBody,
-    responses((status = 200, body = Answer), Guarded, WithBody, OfSandbox, Inside)
+    responses(
+        (status = 200, body = Answer),
+        (status = 202, body = Begun, headers(("Location" = String, description = "its path"))),
+        Guarded, WithBody, OfSandbox, Inside, Journaled
+    )
 )]
 pub async fn create(
     State(broker): State<Broker>,
@@ -65,23 +128,32 @@ pub async fn create(
     body: Body,
 ) -> Result<Response, Refusal> {
     let Query(query) = query.map_err(|e| Refusal::QueryMalformed { problem: e.body_text() })?;
+    let mode = Mode::of(&query, &headers)?;
     let body: ExecBody = body::required(&headers, body).await?;
+    if mode == Mode::Detached && body.on_disconnect == WhenGone::Kill {
+        return Err(
+            invalid("on_disconnect", "there is no connection to hold with wait=false").into()
+        );
+    }
     let (draft, stdin) = body.into_draft()?;
+    let then = Then::of(draft.stdin);
     let running = broker.exec(&who, &id, draft).await?;
     if let Some(bytes) = stdin {
-        tokio::spawn(feed(running.input.clone(), bytes));
+        tokio::spawn(feed(running.input.clone(), bytes, then));
     }
-    match query.stream || accepts_ndjson(&headers) {
-        true => Ok(exec_stream::answer(running)),
-        false => Ok(Json(Answer::collect(running).await).into_response()),
+    match mode {
+        Mode::Blocking => Ok(Json(Answer::collect(running).await).into_response()),
+        Mode::Live(form) => {
+            let watch = running.follow();
+            Ok(exec_stream::answer(watch, form, Follow::ToTheEnd, Announce::Yes))
+        }
+        Mode::Detached => {
+            let exec_id = running.id.clone();
+            let location = format!("/api/v1/sandboxes/{id}/execs/{exec_id}");
+            Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(Begun { exec_id }))
+                .into_response())
+        }
     }
-}
-
-fn accepts_ndjson(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    values
-        .flat_map(|value| value.split(','))
-        .any(|range| range.split(';').next().is_some_and(|r| r.trim().eq_ignore_ascii_case(NDJSON)))
 }
 
 impl ExecBody {
@@ -115,8 +187,17 @@ impl ExecBody {
             env: self.env.unwrap_or_default(),
             cwd: self.cwd,
             user: self.user,
-            stdin: stdin.as_ref().map(|_| Stdin::Piped),
+            stdin: match (&stdin, self.stdin_open) {
+                (_, true) => StdinSource::Open,
+                (Some(_), false) => StdinSource::Given,
+                (None, false) => StdinSource::None,
+            },
             timeout: self.timeout_ms.map(Duration::from_millis),
+            on_disconnect: match self.on_disconnect {
+                WhenGone::Continue => OnDisconnect::GoOn,
+                WhenGone::Kill => OnDisconnect::Kill,
+            },
+            keep: Keep::AmongTheLast,
         };
         Ok((draft, stdin))
     }
@@ -126,12 +207,28 @@ fn invalid(field: &'static str, problem: &str) -> Error {
     Error::InvalidField { field, problem: problem.to_owned() }
 }
 
-/// Writes all of stdin and closes it, beside the reading of output: a command that does not read
-/// must not keep its output from flowing. It is a task of its own, so that a client who leaves does
-/// not cut the input short.
-async fn feed(input: ExecutionInput, bytes: Bytes) {
+/// What comes after the stdin of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Close,
+    More,
+}
+
+impl Then {
+    fn of(stdin: StdinSource) -> Self {
+        match stdin {
+            StdinSource::Open => Self::More,
+            StdinSource::None | StdinSource::Given => Self::Close,
+        }
+    }
+}
+
+/// Writes all of stdin, beside the reading of output: a command that does not read must not keep its
+/// output from flowing. It is a task of its own, so that a client who leaves does not cut the input
+/// short.
+async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
     // A command may end, or close its stdin, without reading all of it; that is its own affair.
-    if input.write(&bytes).await.is_ok() {
+    if input.write(&bytes).await.is_ok() && then == Then::Close {
         let _ = input.close().await;
     }
 }
@@ -150,32 +247,26 @@ pub struct Ending {
 }
 
 impl Ending {
-    pub fn new(end: ExecEnd, truncated: bool) -> Self {
-        let (exit_code, signal) = match end.outcome {
+    fn new(outcome: &Outcome, error: Option<String>, duration_ms: u64, truncated: bool) -> Self {
+        let (exit_code, signal) = match *outcome {
             Outcome::Exited(code) => (Some(code), None),
             Outcome::Signaled(signal) => (None, Some(signal)),
             Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => {
                 (None, None)
             }
         };
-        let duration_ms = u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX);
-        Self { exit_code, signal, truncated, duration_ms, error: end.error }
+        Self { exit_code, signal, truncated, duration_ms, error }
+    }
+
+    /// As the journal has it.
+    pub fn of(end: &End) -> Self {
+        let truncated = end.dropped != Offsets::default();
+        Self::new(&end.outcome, end.error.clone(), end.duration_ms, truncated)
     }
 }
 
-pub fn outcome_name(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Exited(_) => "exited",
-        Outcome::Signaled(_) => "signaled",
-        Outcome::TimedOut => "timed_out",
-        Outcome::Canceled => "canceled",
-        Outcome::OomKilled => "oom_killed",
-        Outcome::Lost => "lost",
-    }
-}
-
-/// The end of an exec whose events stopped without one: the sandbox or the daemon went away.
-pub fn lost() -> ExecEnd {
+/// The end of an exec whose events stopped without one: the daemon shuts down.
+fn lost() -> ExecEnd {
     ExecEnd {
         outcome: Outcome::Lost,
         error: Some("the exec's events stopped before its end was known".to_owned()),
@@ -229,7 +320,7 @@ stream_fields!(StderrFields, stderr, stderr_b64, stderr_omitted_bytes, stderr_om
 
 impl Answer {
     /// Reads the exec to its end. If the client leaves, this future is dropped and with it `running`;
-    /// the command goes on and the broker drains it.
+    /// the command goes on, and so does its journal.
     async fn collect(mut running: Running) -> Self {
         let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
         let end = loop {
@@ -247,10 +338,11 @@ impl Answer {
         };
         let (stdout, stderr) = (stdout.show(), stderr.show());
         let truncated = stdout.omitted.is_some() || stderr.omitted.is_some();
+        let duration_ms = u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX);
         Self {
             exec_id: running.id.clone(),
-            outcome: outcome_name(&end.outcome),
-            ending: Ending::new(end, truncated),
+            outcome: end.outcome.name(),
+            ending: Ending::new(&end.outcome, end.error, duration_ms, truncated),
             stdout: stdout.into(),
             stderr: stderr.into(),
         }

@@ -79,6 +79,8 @@ refusals! {
     InState 409;
     /// How a request can fail that goes inside a sandbox.
     Inside 409 502 504;
+    /// How a request can fail for what has to be written down first.
+    Journaled 507;
 }
 
 #[cfg(test)]

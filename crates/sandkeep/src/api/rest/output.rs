@@ -40,6 +40,8 @@ pub struct Carry {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
     pub offset: u64,
+    /// In bytes, before it was encoded.
+    pub len: u64,
     pub data: Encoded,
 }
 
@@ -51,13 +53,20 @@ impl Carry {
         bytes.extend_from_slice(chunk);
         self.held = bytes.split_off(bytes.len() - incomplete_suffix(&bytes));
         self.offset = start + bytes.len() as u64;
-        (!bytes.is_empty()).then(|| Piece { offset: start, data: Encoded::of(bytes) })
+        Piece::of(start, bytes)
     }
 
     /// What is still held back when the stream ends.
     pub fn finish(&mut self) -> Option<Piece> {
         let held = std::mem::take(&mut self.held);
-        (!held.is_empty()).then(|| Piece { offset: self.offset, data: Encoded::of(held) })
+        Piece::of(self.offset, held)
+    }
+}
+
+impl Piece {
+    fn of(offset: u64, bytes: Vec<u8>) -> Option<Self> {
+        let len = bytes.len() as u64;
+        (len > 0).then(|| Self { offset, len, data: Encoded::of(bytes) })
     }
 }
 
@@ -191,9 +200,9 @@ mod tests {
         let mut carry = Carry::default();
         let euro = "€".as_bytes();
         let first = carry.push(0, &[b"\xff", &euro[..2]].concat()).expect("a byte can be sent");
-        assert_eq!(first, Piece { offset: 0, data: Encoded::Base64("/w==".to_owned()) });
+        assert_eq!(first, Piece { offset: 0, len: 1, data: Encoded::Base64("/w==".to_owned()) });
         let second = carry.push(3, &euro[2..]).expect("the character is whole");
-        assert_eq!(second, Piece { offset: 1, data: Encoded::Text("€".to_owned()) });
+        assert_eq!(second, Piece { offset: 1, len: 3, data: Encoded::Text("€".to_owned()) });
         assert_eq!(carry.finish(), None);
     }
 

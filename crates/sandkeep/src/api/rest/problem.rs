@@ -27,6 +27,8 @@ pub enum Refusal {
     Broker(#[from] Error),
     #[error("there is no sandbox {text:?}")]
     NotAnId { text: String },
+    #[error("there is no exec {text:?}")]
+    NotAnExecId { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
     BodyMalformed { field: Option<String>, problem: String },
     #[error("the body could not be read: {problem}")]
@@ -76,6 +78,7 @@ impl Refusal {
         match self {
             Self::Broker(error) => code_of(error),
             Self::NotAnId { .. } => Code::NotFound,
+            Self::NotAnExecId { .. } => Code::ExecNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,
             Self::BodyTooLarge => Code::BodyTooLarge,
@@ -120,6 +123,9 @@ pub fn code_of(error: &Error) -> Code {
         Error::StorageLacks { .. } => Code::UnsupportedByStorage,
         Error::NotFound { .. } => Code::NotFound,
         Error::ExecNotFound { .. } => Code::ExecNotFound,
+        Error::ExecEnded { .. } => Code::ExecEnded,
+        Error::StdinClosed { .. } => Code::StdinClosed,
+        Error::Journal { .. } => Code::JournalFailed,
         Error::WrongState { .. } => Code::WrongState,
         Error::Busy { .. } => Code::Busy,
         Error::LimitReached { .. } => Code::LimitReached,

@@ -27,7 +27,7 @@ use crate::sys::peer;
 /// Serves until `shutdown` resolves; then accepts no more, lets requests under way finish for up to
 /// [`SHUTDOWN_DRAIN`], and cuts off the rest.
 pub async fn serve(listener: TcpListener, broker: Broker, shutdown: impl Future<Output = ()>) {
-    let router = super::router(broker);
+    let router = super::router(broker.clone());
     let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -48,6 +48,8 @@ pub async fn serve(listener: TcpListener, broker: Broker, shutdown: impl Future<
         });
     }
     drop(listener);
+    // Streams would otherwise go on for as long as their commands do.
+    broker.detach_watchers();
     stop.cancel();
     connections.close();
     if tokio::time::timeout(SHUTDOWN_DRAIN, connections.wait()).await.is_err() {

@@ -2,37 +2,35 @@
 //! it has begun.
 //!
 //! Whoever leaves then, or is told that there was no answer, has no execution to drop. So a guard
-//! stands in for it: it finds the command again by its id and drains it, as the broker does for every
-//! exec that nobody listens to. On the ordinary way it costs no task and no message.
+//! stands in for it: it finds the command again by its id and journals it to its end, as the broker does
+//! for every exec that nobody listens to. On the ordinary way it costs no task and no message.
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
-use super::drain;
-use crate::broker::shared::Shared;
+use super::pump::{Berth, Pump};
 use crate::guest::{ExecRequest, Execution, Guest, GuestError, Offsets};
 use crate::limits;
 use crate::sandbox::ExecId;
 
-/// Starts a command. Cancel-safe: if the call is dropped, a command that begins goes on, is drained,
+/// Starts a command. Cancel-safe: if the call is dropped, a command that begins goes on, is journaled,
 /// and keeps its place in the count until it ends. If it fails, a command that began is canceled.
 pub(in crate::broker) async fn send(
-    shared: &Arc<Shared>,
     guest: &Arc<dyn Guest>,
     request: ExecRequest,
-    permit: OwnedSemaphorePermit,
-) -> Result<(Execution, OwnedSemaphorePermit), GuestError> {
-    let sent = Sent { shared: shared.clone(), guest: guest.clone(), id: request.id.clone() };
-    let mut guard = Guard(Some((sent, permit)));
+    berth: Berth,
+) -> Result<Pump, GuestError> {
+    let sent = Sent { guest: guest.clone(), id: request.id.clone(), berth };
+    let mut guard = Guard(Some(sent));
     let answer = guest.exec(request).await;
-    let (sent, permit) = guard.0.take().expect("nobody else takes it");
+    let sent = guard.0.take().expect("nobody else takes it");
     match answer {
-        Ok(execution) => Ok((execution, permit)),
+        Ok(execution) => Ok(sent.berth.board(execution)),
         Err(error) => {
-            if may_have_begun(&error) {
-                sent.spawn_clean_up(Wish::Cancel, permit);
+            match may_have_begun(&error) {
+                true => sent.spawn_clean_up(Wish::Cancel),
+                false => sent.berth.abandon(),
             }
             Err(error)
         }
@@ -62,41 +60,47 @@ enum Wish {
 
 /// A command on its way.
 struct Sent {
-    shared: Arc<Shared>,
     guest: Arc<dyn Guest>,
     id: ExecId,
+    berth: Berth,
 }
 
 /// Empty once there is an answer.
-struct Guard(Option<(Sent, OwnedSemaphorePermit)>);
+struct Guard(Option<Sent>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some((sent, permit)) = self.0.take() {
-            sent.spawn_clean_up(Wish::GoOn, permit);
+        if let Some(sent) = self.0.take() {
+            sent.spawn_clean_up(Wish::GoOn);
         }
     }
 }
 
 impl Sent {
-    fn spawn_clean_up(self, wish: Wish, permit: OwnedSemaphorePermit) {
+    fn spawn_clean_up(self, wish: Wish) {
         // Outside of a runtime there is nobody left to read: the process is ending.
         if tokio::runtime::Handle::try_current().is_ok() {
-            let tasks = self.shared.tasks.clone();
-            tasks.spawn(self.clean_up(wish, permit));
+            let tasks = self.berth.shared.tasks.clone();
+            tasks.spawn(self.clean_up(wish));
         }
     }
 
-    async fn clean_up(self, wish: Wish, permit: OwnedSemaphorePermit) {
+    async fn clean_up(self, wish: Wish) {
         let found = tokio::select! {
-            () = self.shared.closing.cancelled() => return,
+            () = self.berth.shared.closing.cancelled() => return,
             found = tokio::time::timeout(limits::EXEC_CLEAN_UP, self.find(wish)) => found,
         };
         match found {
-            Ok(Ok(execution)) => drain(self.shared, execution, permit).await,
+            Ok(Ok(execution)) => self.berth.board(execution).run().await,
             // It never began, or is gone with its sandbox.
-            Ok(Err(error)) => debug!(exec = %self.id, %error, "an unanswered exec is not there"),
-            Err(_) => warn!(exec = %self.id, "a guest never said what became of an exec"),
+            Ok(Err(error)) => {
+                debug!(exec = %self.id, %error, "an unanswered exec is not there");
+                self.berth.abandon();
+            }
+            Err(_) => {
+                warn!(exec = %self.id, "a guest never said what became of an exec");
+                self.berth.lose("the guest never said whether it began");
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tracing::info;
 
-use crate::broker::exec;
+use crate::broker::exec::rejoin;
 use crate::broker::shared::Handle;
 use crate::broker::supervisor::{Fate, Supervisor};
 use crate::error::{Error, with_causes};
@@ -102,18 +102,18 @@ impl Supervisor {
 
     async fn reenter(&mut self, handle: &Arc<Handle>) {
         if !matches!(self.status().state(), State::Running | State::Paused) {
-            return;
+            return rejoin::lose_all(&self.shared, handle);
         }
         match self.enter().await {
             Ok(guest) => {
                 info!(id = %self.id(), "adopted a running sandbox");
                 let shared = Arc::clone(&self.shared);
-                let leftovers = exec::drain_leftovers(shared, Arc::clone(handle), guest);
-                self.shared.tasks.spawn(leftovers);
+                self.shared.tasks.spawn(rejoin::rejoin(shared, Arc::clone(handle), guest));
             }
             Err(error) => {
                 let status = self.after(Event::Died(with_causes(&error)));
                 self.settle(status).await;
+                rejoin::lose_all(&self.shared, handle);
             }
         }
     }

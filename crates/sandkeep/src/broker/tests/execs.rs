@@ -4,7 +4,8 @@ use std::time::Duration;
 use super::world::{LONG, World, create, me, reaches};
 use crate::broker::{Broker, ExecDraft, Running};
 use crate::error::Error;
-use crate::guest::{ExecEvent, Outcome, OutputStream, Stdin};
+use crate::guest::{ExecEvent, Outcome, OutputStream};
+use crate::journal::StdinSource;
 use crate::limits;
 use crate::sandbox::{SandboxId, SpecDraft, State, Verb};
 
@@ -67,7 +68,7 @@ async fn stdin_reaches_the_command() {
     let world = World::new();
     let broker = world.open().await;
     let id = create(&broker).await.id;
-    let draft = ExecDraft { stdin: Some(Stdin::Piped), ..draft(&["cat"]) };
+    let draft = ExecDraft { stdin: StdinSource::Given, ..draft(&["cat"]) };
     let running = broker.exec(&me(), &id, draft).await.expect("it starts");
     running.input.write(b"hello").await.expect("taken");
     running.input.close().await.expect("closed");
@@ -146,7 +147,7 @@ async fn an_exec_nobody_listens_to_still_ends_and_leaves_the_count() {
     let world = World::new();
     let broker = world.open().await;
     let id = create(&broker).await.id;
-    let execs = broker.shared.find(&me(), &id).expect("it is there").execs.clone();
+    let execs = broker.shared.find(&me(), &id).expect("it is there").execs.count.clone();
     for _ in 0..limits::EXECS_PER_SANDBOX_MAX {
         // Dropped at once: the command goes on and its output is drained.
         drop(broker.exec(&me(), &id, draft(&["echo", "unheard"])).await.expect("it starts"));

@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
-use super::world::{LONG, World};
+use super::world::{LONG, World, create, me};
+use crate::broker::Broker;
+use crate::broker::exec::Execs;
+use crate::broker::exec::pump::{Berth, Pump};
 use crate::broker::exec::sending::send;
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec, Offsets,
     Outcome, Stdin,
 };
+use crate::journal::{Description, Keep, StdinSource};
+use crate::limits;
 use crate::sandbox::{ExecId, Privilege};
 
 /// How the first answer fails to come.
@@ -99,33 +104,78 @@ fn request() -> ExecRequest {
     }
 }
 
+fn description(request: &ExecRequest) -> Description {
+    Description {
+        exec_id: request.id.clone(),
+        argv: request.argv.clone(),
+        cwd: None,
+        user: request.user.clone(),
+        started_at: jiff::Timestamp::now(),
+        timeout_ms: None,
+        stdin: StdinSource::None,
+        keep: Keep::AmongTheLast,
+    }
+}
+
+/// A broker with a sandbox, and a guest that takes commands and does not say so.
+struct Scene {
+    world: World,
+    broker: Broker,
+    execs: Arc<Execs>,
+    silent: Arc<SilentGuest>,
+    watchers: mpsc::UnboundedReceiver<mpsc::Sender<ExecEvent>>,
+}
+
+impl Scene {
+    async fn new(silence: Silence) -> Self {
+        let world = World::new();
+        let broker = world.open().await;
+        let id = create(&broker).await.id;
+        let execs = broker.shared.find(&me(), &id).expect("it is there").execs.clone();
+        let (attached, watchers) = mpsc::unbounded_channel();
+        let silent = Arc::new(SilentGuest { silence, calls: Mutex::default(), attached });
+        Self { world, broker, execs, silent, watchers }
+    }
+
+    async fn send(&self, request: ExecRequest) -> Result<Pump, GuestError> {
+        let berth = Berth::begin(&self.broker.shared, &self.execs, &description(&request));
+        let guest = Arc::clone(&self.silent) as Arc<dyn Guest>;
+        send(&guest, request, berth.expect("a journal")).await
+    }
+
+    /// How many execs count.
+    fn counted(&self) -> usize {
+        limits::EXECS_PER_SANDBOX_MAX - self.execs.count.available_permits()
+    }
+}
+
 /// Sends a command, leaves, and returns what the guest was asked until the command had ended.
 async fn left_alone(silence: Silence) -> Vec<&'static str> {
-    let world = World::new();
-    let broker = world.open().await;
-    let (attached, mut watchers) = mpsc::unbounded_channel();
-    let silent = Arc::new(SilentGuest { silence, calls: Mutex::default(), attached });
-    let guest = Arc::clone(&silent) as Arc<dyn Guest>;
-    let count = Arc::new(Semaphore::new(1));
-    let permit = Arc::clone(&count).try_acquire_owned().expect("one is free");
+    let mut scene = Scene::new(silence).await;
+    let request = request();
+    let id = request.id.clone();
     // Polled once, then dropped, answered or not.
-    let sent = send(&broker.shared, &guest, request(), permit).now_or_never();
+    let sent = scene.send(request).now_or_never();
     assert!(!matches!(sent, Some(Ok(_))), "it gives no answer");
-    let events = tokio::time::timeout(LONG, watchers.recv()).await.expect("somebody attaches");
-    let events = events.expect("the guest is there");
-    assert_eq!(count.available_permits(), 0, "it counts for as long as it runs");
+    let watcher = tokio::time::timeout(LONG, scene.watchers.recv()).await;
+    let events = watcher.expect("somebody attaches").expect("the guest is there");
+    assert_eq!(scene.counted(), 1, "it counts for as long as it runs");
     let end =
         ExecEnd { outcome: Outcome::Exited(0), error: None, duration: Duration::from_millis(1) };
     for event in [ExecEvent::Started, ExecEvent::Ended(end)] {
-        events.send(event).await.expect("somebody drains");
+        events.send(event).await.expect("somebody takes it");
     }
-    let freed = tokio::time::timeout(LONG, count.acquire()).await;
+    let all = u32::try_from(limits::EXECS_PER_SANDBOX_MAX).expect("small");
+    let freed = tokio::time::timeout(LONG, scene.execs.count.acquire_many(all)).await;
     freed.expect("it leaves the count").expect("the count stays open").forget();
-    silent.calls()
+    let journal = scene.execs.shelf.find(&id).expect("its journal is kept");
+    let end = journal.end().expect("it has an end");
+    assert_eq!(end.outcome, Outcome::Exited(0));
+    scene.silent.calls()
 }
 
 #[tokio::test]
-async fn a_command_whose_caller_left_before_the_answer_goes_on_and_is_drained() {
+async fn a_command_whose_caller_left_before_the_answer_goes_on_and_is_journaled() {
     assert_eq!(left_alone(Silence::Endless).await, ["attach"]);
 }
 
@@ -137,17 +187,11 @@ async fn a_command_that_was_answered_with_an_error_is_canceled_if_it_began() {
 
 #[tokio::test]
 async fn a_refused_command_needs_no_cleaning_up() {
-    let world = World::new();
-    let broker = world.open().await;
-    let (attached, _watchers) = mpsc::unbounded_channel();
-    let silence = Silence::Refused;
-    let silent = Arc::new(SilentGuest { silence, calls: Mutex::default(), attached });
-    let guest = Arc::clone(&silent) as Arc<dyn Guest>;
-    let count = Arc::new(Semaphore::new(1));
-    let permit = Arc::clone(&count).try_acquire_owned().expect("one is free");
-    let refused = send(&broker.shared, &guest, request(), permit).await;
+    let scene = Scene::new(Silence::Refused).await;
+    let refused = scene.send(request()).await;
     assert!(matches!(refused, Err(GuestError::Refused { .. })));
-    assert_eq!(count.available_permits(), 1);
-    world.crash(broker).await;
-    assert_eq!(silent.calls(), [""; 0]);
+    assert_eq!(scene.counted(), 0);
+    assert!(scene.execs.shelf.list().is_empty(), "what never began has no journal");
+    scene.world.crash(scene.broker).await;
+    assert_eq!(scene.silent.calls(), [""; 0]);
 }

@@ -13,6 +13,7 @@ use crate::broker::registry::Registry;
 use crate::broker::{Broker, Parts, View};
 use crate::error::Error;
 use crate::home::DataDir;
+use crate::journal::JournalLimits;
 use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
 use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State, Status};
 use crate::storage::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage};
@@ -29,6 +30,7 @@ pub(super) struct World {
     pub storage: Arc<Volumes>,
     pub runtime: MockRuntime,
     pub lifetime: Lifetime,
+    pub journal: JournalLimits,
 }
 
 impl World {
@@ -41,6 +43,7 @@ impl World {
             storage: Arc::new(Volumes::new(dir.path().join("volumes"))),
             runtime: MockRuntime::new(data.instance().as_str()),
             lifetime: Lifetime::Detached,
+            journal: JournalLimits::default(),
             dir,
         }
     }
@@ -62,6 +65,7 @@ impl World {
             runtimes: vec![Arc::new(self.runtime.clone())],
             templates: vec![Arc::new(EmptyTemplate)],
             lifetime: self.lifetime,
+            journal: self.journal,
         }
     }
 

@@ -104,7 +104,7 @@ codes! {
         "list those that exist with GET /api/v1/sandboxes (sandkeep ls)";
     ExecNotFound "exec_not_found" 404 Useless
         "there is no such exec"
-        "use the exec_id that the exec was answered with";
+        "list those that are kept with GET /api/v1/sandboxes/{id}/execs (sandkeep ps)";
     MethodNotAllowed "method_not_allowed" 405 Useless
         "the endpoint does not have this method"
         "use one of the methods in the Allow header";
@@ -123,6 +123,12 @@ codes! {
     Conflict "conflict" 409 Useful
         "somebody else changed the same thing at the same time"
         "look at its present state and try again";
+    ExecEnded "exec_ended" 409 Useless
+        "the exec has ended"
+        "look at how it ended with GET /api/v1/sandboxes/{id}/execs/{exec_id}";
+    StdinClosed "stdin_closed" 409 Useless
+        "the exec takes no (more) stdin"
+        "start it with \"stdin_open\": true to send stdin while it runs";
     BodyTooLarge "body_too_large" 413 Useless
         "the body is over the limit"
         "send less; large input belongs into a file of the sandbox";
@@ -165,6 +171,9 @@ codes! {
     GuestVersion "guest_version" 500 Useless
         "the sandbox was made by a version of Sandkeep that is too old or too new"
         "stop and start the sandbox";
+    JournalFailed "journal_failed" 507 Useful
+        "what the command says could not be kept, so it was not begun"
+        "make room on the disk of the data directory, or mend what the detail names";
     GuestBroke "guest_broke" 502 Useless
         "the sandbox broke the guest protocol"
         "stop and start the sandbox, or destroy it: something inside may have taken over";

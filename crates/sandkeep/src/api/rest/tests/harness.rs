@@ -12,6 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::api::rest;
 use crate::broker::{Broker, Parts};
 use crate::home::DataDir;
+use crate::journal::JournalLimits;
 use crate::runtime::{Bind, Lifetime, MockRuntime};
 use crate::sandbox::Privilege;
 use crate::storage::{LocalStorage, Root, StorageError};
@@ -58,6 +59,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         runtimes: vec![runtime],
         templates: vec![Arc::new(Empty)],
         lifetime: Lifetime::Detached,
+        journal: JournalLimits::default(),
         data,
     })
     .await

@@ -1,0 +1,246 @@
+//! The verbs for execs that exist: look, watch, feed, signal, cancel.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::admitted;
+use super::stdin::StdinTurn;
+use super::watching::ExecWatch;
+use crate::broker::Broker;
+use crate::broker::shared::{Handle, Shared};
+use crate::error::Error;
+use crate::guest::{GuestError, Outcome};
+use crate::journal::{Description, End, From, Journal, Progress, StdinSource};
+use crate::limits;
+use crate::sandbox::{ExecId, Principal, SandboxId};
+
+/// An exec as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[schema(as = Exec)]
+pub struct ExecView {
+    pub exec_id: ExecId,
+    /// `running`, or how it ended: `exited`, `signaled`, `timed_out`, `canceled`, `oom_killed`, `lost`.
+    pub status: &'static str,
+    pub argv: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    pub user: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// `none`, `given` with the request, or `open` for more; then `stdin_closed` says whether it still is.
+    pub stdin: StdinSource,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin_closed: Option<bool>,
+    /// RFC 3339.
+    #[schema(value_type = String)]
+    pub started_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub ended_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// How much it said, whether or not all of it is kept.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    /// Whether some of it is not kept.
+    pub truncated: bool,
+    pub stdout_dropped_bytes: u64,
+    pub stderr_dropped_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Some of a sandbox's execs, the oldest first.
+pub struct ExecPage {
+    pub items: Vec<ExecView>,
+    /// The last of them, if there are more.
+    pub next: Option<ExecId>,
+}
+
+impl ExecView {
+    fn new(description: Description, progress: &Progress, stdin_closed: Option<bool>) -> Self {
+        let end: Option<&End> = progress.end.as_deref();
+        let (exit_code, signal) = end.map_or((None, None), |end| match end.outcome {
+            Outcome::Exited(code) => (Some(code), None),
+            Outcome::Signaled(signal) => (None, Some(signal)),
+            Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => {
+                (None, None)
+            }
+        });
+        let (written, dropped) = (progress.written, progress.dropped);
+        Self {
+            exec_id: description.exec_id,
+            status: end.map_or("running", |end| end.outcome.name()),
+            argv: description.argv,
+            cwd: description.cwd,
+            user: description.user,
+            timeout_ms: description.timeout_ms,
+            stdin: description.stdin,
+            stdin_closed,
+            started_at: description.started_at,
+            ended_at: end.map(|end| end.ended_at),
+            exit_code,
+            signal,
+            duration_ms: end.map(|end| end.duration_ms),
+            stdout_bytes: written.stdout,
+            stderr_bytes: written.stderr,
+            truncated: dropped.stdout > 0 || dropped.stderr > 0,
+            stdout_dropped_bytes: dropped.stdout,
+            stderr_dropped_bytes: dropped.stderr,
+            error: end.and_then(|end| end.error.clone()),
+        }
+    }
+}
+
+/// An exec and where it is.
+struct Known {
+    handle: Arc<Handle>,
+    journal: Arc<Journal>,
+}
+
+impl Known {
+    fn find(
+        shared: &Shared,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+    ) -> Result<Self, Error> {
+        let handle = shared.find(who, sandbox)?;
+        let journal = handle.execs.journal(id)?;
+        Ok(Self { handle, journal })
+    }
+
+    /// Asks the guest for something that only a running exec can have.
+    async fn ask<F>(
+        &self,
+        ask: impl FnOnce(Arc<dyn crate::guest::Guest>, ExecId) -> F,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), GuestError>>,
+    {
+        let ended = || Error::ExecEnded { id: self.journal.id().clone() };
+        if self.journal.end().is_some() {
+            return Err(ended());
+        }
+        let guest = admitted(&self.handle)?;
+        match ask(guest, self.journal.id().clone()).await {
+            // It knows the exec no longer, or only its end, which is on its way here.
+            Err(GuestError::Refused { .. }) if self.ends_soon().await => Err(ended()),
+            answer => Ok(answer?),
+        }
+    }
+
+    async fn ends_soon(&self) -> bool {
+        tokio::time::timeout(limits::GUEST_ANSWER, self.journal.ended()).await.is_ok()
+    }
+}
+
+/// Reads what is needed from the files. Blocks. `None`: it was removed meanwhile.
+fn view(handle: &Handle, journal: &Journal) -> Option<ExecView> {
+    let description = journal.description().ok()?;
+    let progress = journal.progress();
+    let closed = (description.stdin == StdinSource::Open)
+        .then(|| !handle.execs.stdins.is_open(journal.id()));
+    Some(ExecView::new(description, &progress, closed))
+}
+
+impl Broker {
+    /// The execs of a sandbox that run or are kept, the oldest first, from after one of them.
+    pub async fn execs(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        after: Option<ExecId>,
+        limit: usize,
+    ) -> Result<ExecPage, Error> {
+        let handle = self.shared.find(who, sandbox)?;
+        let all = handle.execs.shelf.list();
+        let start = match &after {
+            None => 0,
+            Some(id) => {
+                let found = all.iter().position(|journal| journal.id() == id);
+                1 + found.ok_or_else(|| Error::InvalidField {
+                    field: "cursor",
+                    problem: format!("{id} is not kept any more; begin anew without it"),
+                })?
+            }
+        };
+        let page: Vec<_> = all.iter().skip(start).take(limit).cloned().collect();
+        let last = page.last().map(|journal| journal.id().clone());
+        let next = last.filter(|_| all.len() > start + page.len());
+        let views = move || page.iter().filter_map(|journal| view(&handle, journal)).collect();
+        let items = self.shared.blocking(move |_| Ok(views())).await?;
+        Ok(ExecPage { items, next })
+    }
+
+    pub async fn exec_view(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+    ) -> Result<ExecView, Error> {
+        let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
+        let execs = Arc::clone(&handle.execs);
+        let seen = self.shared.blocking(move |_| Ok(view(&handle, &journal))).await?;
+        seen.ok_or_else(|| execs.not_kept(id))
+    }
+
+    /// Follows an exec, running or ended, from anywhere.
+    pub fn watch_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        from: From,
+    ) -> Result<ExecWatch, Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        Ok(ExecWatch::new(&self.shared, known.journal.watch(from), None))
+    }
+
+    /// The right to write to a stdin that is open; waits for whoever has it.
+    pub async fn exec_stdin(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+    ) -> Result<StdinTurn, Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        StdinTurn::take(&known.handle.execs, id).await
+    }
+
+    /// Signals the first process of an exec.
+    pub async fn signal_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        signal: i32,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        known.ask(|guest, id| async move { guest.signal(&id, signal).await }).await
+    }
+
+    /// Kills the whole tree of an exec, and waits until it is over. One that has ended is left as it is.
+    pub async fn cancel_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        match known.ask(|guest, id| async move { guest.cancel(&id).await }).await {
+            Ok(()) => {
+                known.ends_soon().await;
+                Ok(())
+            }
+            Err(Error::ExecEnded { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Going on with the execs that an earlier daemon began: at the offsets that their journals have, so
+//! that nothing is missing and nothing comes twice.
+
+use std::sync::Arc;
+
+use tracing::{debug, info};
+
+use super::Execs;
+use super::pump::Berth;
+use crate::broker::shared::{Handle, Shared};
+use crate::guest::{Execution, Guest, GuestError, KnownExec, Offsets, Origin};
+use crate::journal::{Description, StdinSource, Unfinished};
+use crate::sandbox::ExecId;
+
+/// Reads the journals of a sandbox that this daemon has just found.
+pub(in crate::broker) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>) {
+    let shelf = Arc::clone(execs);
+    match shared.blocking(move |_| shelf.shelf.load()).await {
+        Ok(unfinished) => execs.found(unfinished),
+        Err(error) => tracing::warn!(%error, "cannot read the journals of a sandbox"),
+    }
+}
+
+/// The sandbox does not run, so nothing in it does.
+pub(in crate::broker) fn lose_all(shared: &Arc<Shared>, handle: &Handle) {
+    for (_, berth) in berths(shared, handle) {
+        berth.lose("the sandbox ended while no daemon watched");
+    }
+}
+
+/// Joins everything that an earlier daemon left in a sandbox that runs.
+pub(in crate::broker) async fn rejoin(
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+    guest: Arc<dyn Guest>,
+) {
+    for (description, berth) in berths(&shared, &handle) {
+        let joined = join(Arc::clone(&guest), description, berth);
+        shared.tasks.spawn(joined);
+    }
+    let known = tokio::select! {
+        () = shared.closing.cancelled() => return,
+        known = guest.execs() => known,
+    };
+    match known {
+        Ok(known) => collect_ended(&shared, &handle, &guest, known).await,
+        Err(error) => {
+            debug!(id = %handle.id, %error, "cannot list the execs of an adopted sandbox");
+        }
+    }
+}
+
+/// The execs without an end, each with its place in the count: there were never more than may be now.
+fn berths(shared: &Arc<Shared>, handle: &Handle) -> Vec<(Description, Berth)> {
+    let execs = &handle.execs;
+    let berth = |Unfinished { description, writer }| {
+        let permit = Arc::clone(&execs.count).try_acquire_owned().ok()?;
+        let (shared, execs) = (Arc::clone(shared), Arc::clone(execs));
+        Some((description, Berth { shared, execs, writer, permit }))
+    };
+    execs.take_found().into_iter().filter_map(berth).collect()
+}
+
+async fn join(guest: Arc<dyn Guest>, description: Description, berth: Berth) {
+    let (id, from) = (description.exec_id, berth.writer.written());
+    let answer = tokio::select! {
+        () = berth.shared.closing.cancelled() => return,
+        answer = attach(&*guest, &id, from) => answer,
+    };
+    match answer {
+        Ok(execution) => {
+            info!(exec = %id, stdout = from.stdout, stderr = from.stderr, "goes on with an exec");
+            give_stdin(&berth, &id, description.stdin, &execution);
+            berth.board(execution).run().await;
+        }
+        Err(GuestError::Refused { .. }) => berth.lose("the sandbox does not know it any more"),
+        Err(error) => berth.lose(&crate::error::with_causes(&error)),
+    }
+}
+
+/// A guest that is busy is asked again: only it can say what became of the exec.
+async fn attach(guest: &dyn Guest, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {
+    loop {
+        match guest.attach(id, from).await {
+            Err(GuestError::TimedOut { .. }) => {}
+            answer => return answer,
+        }
+    }
+}
+
+/// What a client still wanted to send with the request is gone with the daemon that had it: the command
+/// sees the end of its stdin after what had arrived. An open stdin stays open.
+fn give_stdin(berth: &Berth, id: &ExecId, stdin: StdinSource, execution: &Execution) {
+    let input = execution.input();
+    match stdin {
+        StdinSource::None => {}
+        StdinSource::Open => berth.execs.stdins.open(id.clone(), input),
+        StdinSource::Given => {
+            berth.shared.tasks.spawn(async move {
+                // It may have ended meanwhile.
+                let _ = input.close().await;
+            });
+        }
+    }
+}
+
+/// Lets the guest forget what is in a journal to its end, or was never to be in one.
+async fn collect_ended(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    guest: &Arc<dyn Guest>,
+    known: Vec<KnownExec>,
+) {
+    // Joining an exec cuts off whoever watches it, which may be a caller of ours by now.
+    for exec in known.into_iter().filter(|exec| exec.origin == Origin::Earlier) {
+        let journal = handle.execs.shelf.find(&exec.id);
+        let from = match journal.map(|journal| journal.progress()) {
+            Some(progress) if progress.end.is_none() => continue,
+            Some(progress) => progress.written,
+            None => Offsets::default(),
+        };
+        match guest.attach(&exec.id, from).await {
+            Ok(mut execution) => {
+                let closing = shared.closing.clone();
+                shared.tasks.spawn(async move {
+                    let to_the_end = async { while execution.next().await.is_some() {} };
+                    tokio::select! {
+                        () = closing.cancelled() => {}
+                        () = to_the_end => {}
+                    }
+                });
+            }
+            Err(error) => {
+                debug!(id = %handle.id, exec = %exec.id, %error, "cannot join an exec");
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Watching an exec: from any offset, by anybody, any number of times.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::broker::shared::Shared;
+use crate::guest::{Guest, GuestError};
+use crate::journal::{Follow, Journal, Seen, Watch};
+use crate::sandbox::ExecId;
+
+/// What a watcher is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Seen(Seen),
+    /// Nothing more comes, though the exec has not ended: the daemon shuts down.
+    Detached,
+}
+
+/// One who watches an exec. It holds nothing that the exec or another watcher could wait for.
+pub struct ExecWatch {
+    watch: Watch,
+    detaching: CancellationToken,
+    _leash: Option<Leash>,
+}
+
+impl ExecWatch {
+    pub(super) fn new(shared: &Shared, watch: Watch, leash: Option<Leash>) -> Self {
+        Self { watch, detaching: shared.detaching.clone(), _leash: leash }
+    }
+
+    pub fn id(&self) -> &ExecId {
+        self.watch.journal().id()
+    }
+
+    /// `None` after the end or, for who does not follow, after what is there.
+    pub async fn next(&mut self, follow: Follow) -> io::Result<Option<Told>> {
+        tokio::select! {
+            biased;
+            seen = self.watch.next(follow) => Ok(seen?.map(Told::Seen)),
+            () = self.detaching.cancelled() => Ok(Some(Told::Detached)),
+        }
+    }
+}
+
+/// Holds an exec to its caller's connection: dropped before the end, it has the exec killed. A daemon
+/// that shuts down cuts connections itself, which is nobody's wish.
+pub(super) struct Leash {
+    shared: Arc<Shared>,
+    guest: Arc<dyn Guest>,
+    journal: Arc<Journal>,
+}
+
+impl Leash {
+    pub fn new(shared: &Arc<Shared>, guest: &Arc<dyn Guest>, journal: Arc<Journal>) -> Self {
+        Self { shared: Arc::clone(shared), guest: Arc::clone(guest), journal }
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        let leaves = self.shared.detaching.is_cancelled() || self.shared.closing.is_cancelled();
+        if leaves || self.journal.end().is_some() || tokio::runtime::Handle::try_current().is_err()
+        {
+            return;
+        }
+        let (guest, id) = (Arc::clone(&self.guest), self.journal.id().clone());
+        let closing = self.shared.closing.clone();
+        self.shared.tasks.spawn(async move {
+            tokio::select! {
+                () = closing.cancelled() => {}
+                () = kill(&*guest, &id) => {}
+            }
+        });
+    }
+}
+
+/// A guest that is busy is asked again.
+async fn kill(guest: &dyn Guest, id: &ExecId) {
+    loop {
+        match guest.cancel(id).await {
+            Err(GuestError::TimedOut { .. }) => {}
+            Err(error) => return debug!(exec = %id, %error, "an abandoned exec was not killed"),
+            Ok(()) => return,
+        }
+    }
+}
