@@ -22,7 +22,7 @@ mod message;
 pub use frame::{DecodeError, FrameReader, PREFACE_LEN, encode, preface, read_preface};
 pub use message::{
     Carrier, End, Exec, FromGuest, How, LeafKind, ListedExec, Offsets, Op, Privilege, StdinMode,
-    ToGuest,
+    TerminalSize, ToGuest,
 };
 
 /// The version this build speaks.

@@ -28,6 +28,9 @@ pub enum Op {
     /// Connect to a TCP port of the sandbox's own loopback. Answered by `Dialed`, `PortClosed` or
     /// `Refused`. Since version 2.
     Dial { port: u16 },
+    /// Run a command in a terminal of its own. Answered like `Exec`, with all output as `Stdout`.
+    /// Since version 2.
+    Terminal { exec: Exec, size: TerminalSize },
 }
 
 impl Op {
@@ -41,7 +44,7 @@ impl Op {
             | Self::Cancel { .. }
             | Self::List
             | Self::Terminate { .. } => 1,
-            Self::Dial { .. } => 2,
+            Self::Dial { .. } | Self::Terminal { .. } => 2,
         }
     }
 }
@@ -70,11 +73,19 @@ pub struct Exec {
     pub leaf_name: String,
 }
 
+/// How many characters a terminal shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub cols: u16,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdinMode {
     /// /dev/null.
     Null,
-    /// A pipe fed by `ToGuest::Stdin`, closed by `ToGuest::StdinEof`.
+    /// A pipe fed by `ToGuest::Stdin`, closed by `ToGuest::StdinEof`. In a terminal the bytes are
+    /// typed, and the end is its end-of-file character.
     Piped,
 }
 
@@ -116,6 +127,9 @@ pub enum ToGuest {
     Ack(Offsets),
     /// The host has the end of the exec; the guest lets go of all of it.
     Forget,
+    /// The window of whoever looks at the exec's terminal has another size. Nothing happens if it
+    /// has none. Since version 2.
+    Resize(TerminalSize),
 }
 
 /// From the guest.

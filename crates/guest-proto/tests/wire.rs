@@ -46,6 +46,10 @@ fn exec() -> impl Strategy<Value = Exec> {
     )
 }
 
+fn size() -> impl Strategy<Value = TerminalSize> {
+    any::<(u16, u16)>().prop_map(|(rows, cols)| TerminalSize { rows, cols })
+}
+
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         Just(Op::Ping),
@@ -56,6 +60,7 @@ fn op() -> impl Strategy<Value = Op> {
         Just(Op::List),
         any::<u64>().prop_map(|grace_ms| Op::Terminate { grace_ms }),
         any::<u16>().prop_map(|port| Op::Dial { port }),
+        (exec(), size()).prop_map(|(exec, size)| Op::Terminal { exec, size }),
     ]
 }
 
@@ -65,6 +70,7 @@ fn to_guest() -> impl Strategy<Value = ToGuest> {
         Just(ToGuest::StdinEof),
         offsets().prop_map(ToGuest::Ack),
         Just(ToGuest::Forget),
+        size().prop_map(ToGuest::Resize),
     ]
 }
 

@@ -14,15 +14,16 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use guest_proto::{CHUNK_MAX, End, FromGuest, How, ListedExec, Offsets};
+use guest_proto::{CHUNK_MAX, End, FromGuest, How, ListedExec, Offsets, TerminalSize};
 use libc::pid_t;
 
 use crate::connection::Connection;
 use crate::output::Output;
 use crate::plan::NotStarted;
 use crate::poll::Id;
-use crate::stdin::Stdin;
+use crate::stdin::{AtEnd, Stdin};
 use crate::sys::Exit;
+use crate::terminal::Terminal;
 use crate::tree::{Leaf, Tree};
 use crate::window::BeyondEnd;
 
@@ -45,6 +46,8 @@ pub struct Exec {
     pub stdin: Stdin,
     pub stdout: Output,
     pub stderr: Output,
+    /// Until its first process has exited.
+    terminal: Option<Terminal>,
     /// The connection that watches it.
     pub watcher: Option<Id>,
     /// Whether the watcher has been told of the end.
@@ -77,11 +80,12 @@ struct Killing {
     exited: Option<Instant>,
 }
 
-/// The ends of the pipes of a new exec that the guest keeps.
+/// The ends of the pipes of a new exec that the guest keeps. A terminal has one for all.
 pub struct Pipes {
     pub stdin: Option<OwnedFd>,
     pub stdout: OwnedFd,
-    pub stderr: OwnedFd,
+    pub stderr: Option<OwnedFd>,
+    pub terminal: Option<Terminal>,
 }
 
 impl Exec {
@@ -94,6 +98,10 @@ impl Exec {
         pipes: Pipes,
     ) -> Self {
         let timeout = request.timeout_ms.map(Duration::from_millis);
+        let at_end = match &pipes.terminal {
+            None => AtEnd::Close,
+            Some(_) => AtEnd::Type,
+        };
         Self {
             exec_id: request.exec_id.clone(),
             leaf_name: request.leaf_name.clone(),
@@ -103,9 +111,10 @@ impl Exec {
             // A deadline beyond what the clock can count is none.
             deadline: timeout.and_then(|timeout| started.checked_add(timeout)),
             phase: Phase::Running,
-            stdin: Stdin::new(pipes.stdin),
+            stdin: Stdin::new(pipes.stdin, at_end),
             stdout: Output::new(Some(pipes.stdout)),
-            stderr: Output::new(Some(pipes.stderr)),
+            stderr: Output::new(pipes.stderr),
+            terminal: pipes.terminal,
             watcher: None,
             end_told: Told::NotYet,
         }
@@ -121,9 +130,10 @@ impl Exec {
             started: Instant::now(),
             deadline: None,
             phase: Phase::Ended(End { how, error: Some(why.error), duration_ms: 0 }),
-            stdin: Stdin::new(None),
+            stdin: Stdin::new(None, AtEnd::Close),
             stdout: Output::new(None),
             stderr: Output::new(None),
+            terminal: None,
             watcher: None,
             end_told: Told::NotYet,
         }
@@ -227,8 +237,18 @@ impl Exec {
     fn settle(&mut self) {
         self.stdin.close();
         self.leaf = Leaf::None;
-        self.stdout.settle();
+        match self.terminal.take() {
+            None => self.stdout.settle(),
+            Some(_) => self.stdout.settle_terminal(),
+        }
         self.stderr.settle();
+    }
+
+    /// Whoever looks at its terminal has a window of this size.
+    pub fn resize(&self, size: TerminalSize) {
+        if let Some(terminal) = &self.terminal {
+            terminal.resize(size);
+        }
     }
 
     /// Reads more output where there is room, and ends if that was the last.

@@ -6,7 +6,7 @@
 //! reactor    the one loop: waits, dispatches, lets connections and execs meet
 //!   poll         epoll, and what an event is about
 //!   connection   one operation of the host: preface, request, buffered answer
-//!   exec         the life of one command, with `stdin`, `output` and its `window`
+//!   exec         the life of one command, with `stdin`, `output` and its `window`, or a `terminal`
 //!   spawn        the way from a request to a running process, with `plan` and `user`
 //!   tree         finding and killing all processes of an exec
 //!   dial         a connection to a port of the sandbox, given to the host
@@ -32,6 +32,7 @@ mod shutdown;
 mod spawn;
 mod stdin;
 mod sys;
+mod terminal;
 mod tree;
 mod user;
 mod window;

@@ -1,4 +1,4 @@
-//! One output stream of an exec: its pipe, and the window of what was read from it.
+//! One output stream of an exec: its pipe or terminal, and the window of what was read from it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,6 +12,8 @@ const READ_MAX: usize = 64 * 1024;
 /// Never less is read at once: a command may set its pipe to packets of up to a page (O_DIRECT), and
 /// what of a packet finds no room is lost.
 const READ_MIN: usize = 4 * 1024;
+/// More than a terminal holds back, which does not say how much that is (some 12 KiB on Linux).
+const TERMINAL_MAX: usize = 64 * 1024;
 
 pub struct Output {
     /// `None` after its end, and when what belongs to the exec has been taken from it.
@@ -73,6 +75,13 @@ impl Output {
         if let (Some(pipe), Left::All) = (&self.pipe, self.left) {
             self.left = Left::Bytes(sys::pending(pipe.as_fd()));
         }
+        self.fill();
+    }
+
+    /// The same for a terminal: what is in it can be read at once, and more than fits it is not the
+    /// exec's. Without a line that is open it ends by an error.
+    pub fn settle_terminal(&mut self) {
+        self.left = Left::Bytes(TERMINAL_MAX);
         self.fill();
     }
 

@@ -53,6 +53,15 @@ pub struct Stdio {
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
+    pub kind: StdioKind,
+}
+
+/// What the standard descriptors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StdioKind {
+    Streams,
+    /// A terminal, which the child makes its controlling one.
+    Terminal,
 }
 
 /// What to do about the user's ids.

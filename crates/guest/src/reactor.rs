@@ -218,6 +218,7 @@ impl Reactor {
                 }
             }
             ToGuest::StdinEof => exec.stdin.end(),
+            ToGuest::Resize(size) => exec.resize(size),
             ToGuest::Ack(offsets) => exec.acknowledge(offsets).map_err(|_| Broken)?,
             ToGuest::Forget => {
                 if !exec.has_ended() {

@@ -19,6 +19,9 @@ pub struct Stdin {
     received: u64,
     announced: u64,
     ending: Ending,
+    at_end: AtEnd,
+    /// The last byte that came.
+    last: Option<u8>,
     pub watch: Watch,
 }
 
@@ -26,6 +29,15 @@ pub struct Stdin {
 enum Ending {
     Open,
     AfterWaiting,
+}
+
+/// What happens after the last byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtEnd {
+    /// The pipe is closed.
+    Close,
+    /// A terminal cannot be closed without hanging up: what ends input at a keyboard is typed.
+    Type,
 }
 
 /// Whether the loop watches the pipe for room: only from the first time it was full.
@@ -41,7 +53,7 @@ pub enum Watch {
 pub struct Unwanted;
 
 impl Stdin {
-    pub fn new(pipe: Option<OwnedFd>) -> Self {
+    pub fn new(pipe: Option<OwnedFd>, at_end: AtEnd) -> Self {
         Self {
             pipe,
             waiting: Vec::new(),
@@ -49,6 +61,8 @@ impl Stdin {
             received: 0,
             announced: STDIN_WINDOW as u64,
             ending: Ending::Open,
+            at_end,
+            last: None,
             watch: Watch::NotNeeded,
         }
     }
@@ -67,6 +81,7 @@ impl Stdin {
             return Err(Unwanted);
         }
         self.received = end;
+        self.last = bytes.last().copied().or(self.last);
         if self.skip == self.waiting.len() {
             self.waiting = bytes;
             self.skip = 0;
@@ -80,8 +95,23 @@ impl Stdin {
     }
 
     pub fn end(&mut self) {
+        if self.ending == Ending::Open && self.at_end == AtEnd::Type {
+            self.type_end();
+        }
         self.ending = Ending::AfterWaiting;
         self.flush();
+    }
+
+    /// The first such key only ends a line that was begun.
+    fn type_end(&mut self) {
+        let Some(key) = self.pipe.as_ref().and_then(|pipe| sys::end_of_file_key(pipe.as_fd()))
+        else {
+            return;
+        };
+        self.waiting.push(key);
+        if self.last.is_some_and(|last| !matches!(last, b'\n' | b'\r')) {
+            self.waiting.push(key);
+        }
     }
 
     /// Writes what waits, as far as the pipe has room.
@@ -111,9 +141,10 @@ impl Stdin {
 
     /// The offset up to which the host may send, if it is time to say so.
     pub fn announce(&mut self) -> Option<u64> {
-        let written = self.received - (self.waiting.len() - self.skip) as u64;
+        // What ends the input of a terminal waits, too, and was never received.
+        let written = self.received.saturating_sub((self.waiting.len() - self.skip) as u64);
         let up_to = written + STDIN_WINDOW as u64;
-        let worth_it = up_to - self.announced >= (STDIN_WINDOW / 2) as u64;
+        let worth_it = up_to.saturating_sub(self.announced) >= (STDIN_WINDOW / 2) as u64;
         worth_it.then(|| {
             self.announced = up_to;
             up_to
@@ -138,7 +169,7 @@ mod tests {
 
     #[test]
     fn stdin_nobody_reads_is_dropped_and_asked_for_again() {
-        let mut stdin = Stdin::new(None);
+        let mut stdin = Stdin::new(None, AtEnd::Close);
         assert_eq!(stdin.announce(), None, "the first window needs no announcement");
         stdin.feed(vec![1; STDIN_WINDOW]).unwrap();
         assert_eq!(stdin.announce(), Some(2 * STDIN_WINDOW as u64));
@@ -147,7 +178,7 @@ mod tests {
 
     #[test]
     fn more_than_was_asked_for_is_refused() {
-        let mut stdin = Stdin::new(None);
+        let mut stdin = Stdin::new(None, AtEnd::Close);
         assert_eq!(stdin.feed(vec![1; STDIN_WINDOW + 1]), Err(Unwanted));
         stdin.end();
         assert_eq!(stdin.feed(vec![1]), Err(Unwanted));

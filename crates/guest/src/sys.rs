@@ -6,6 +6,7 @@
 mod setup;
 mod socket;
 mod tcp;
+mod tty;
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -18,6 +19,7 @@ use libc::pid_t;
 pub use setup::*;
 pub use socket::*;
 pub use tcp::*;
+pub use tty::*;
 
 /// The result of a system call that answers -1 and errno on failure.
 fn check(result: c_int) -> io::Result<c_int> {

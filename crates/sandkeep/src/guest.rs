@@ -20,7 +20,7 @@ use crate::sandbox::{ExecId, Privilege};
 
 pub use client::GuestClient;
 pub use execution::{Execution, ExecutionInput, Input};
-pub use guest_proto::{LeafKind, Offsets};
+pub use guest_proto::{LeafKind, Offsets, TerminalSize};
 pub use leaf::NoLeaves;
 
 /// One command to run. The host builds the whole environment; nothing is inherited.
@@ -34,10 +34,13 @@ pub struct ExecRequest {
     /// `name`, `uid` or `uid:gid`.
     pub user: String,
     pub stdin: Stdin,
+    /// A terminal of this size instead of pipes: all output is then stdout.
+    pub terminal: Option<TerminalSize>,
     pub timeout: Option<Duration>,
     pub privilege: Privilege,
 }
 
+/// In a terminal `Null` means that nobody types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdin {
     Null,

@@ -41,6 +41,8 @@ pub struct Capabilities {
     pub pids_limit: bool,
     /// `freeze` and `thaw`.
     pub pause: bool,
+    /// Commands can have a terminal.
+    pub terminals: bool,
     /// Ports inside can be connected to.
     pub ports: bool,
     /// Sandboxes outlive the daemon.

@@ -3,17 +3,18 @@
 
 use std::time::{Duration, Instant};
 
-use guest_proto::{FromGuest, How, NAME_MAX, Offsets, Op, StdinMode};
+use guest_proto::{FromGuest, How, NAME_MAX, Offsets, Op, StdinMode, TerminalSize};
 use libc::pid_t;
 
 use super::{EXECS_MAX, Reactor};
 use crate::connection::{Connection, Role};
 use crate::exec::{Exec, Pipes};
-use crate::plan::{NotStarted, Plan, Stdio};
+use crate::plan::{NotStarted, Plan, Stdio, StdioKind};
 use crate::poll::{Id, Interest, Token};
 use crate::shutdown::Shutdown;
-use crate::sys;
+use crate::terminal::Terminal;
 use crate::tree::Leaf;
+use crate::{sys, user};
 
 /// A request that is not carried out, and why.
 pub(super) struct Refused(String);
@@ -29,12 +30,13 @@ impl Reactor {
     pub(super) fn carry_out(&mut self, id: Id, op: Op) {
         let result = match op {
             Op::Ping => Ok(Some(FromGuest::Pong)),
-            Op::Exec(request) => self.exec(id, &request).map(|()| None),
+            Op::Exec(request) => self.exec(id, &request, None).map(|()| None),
             Op::Attach { exec_id, from } => self.attach(id, &exec_id, from).map(|()| None),
             Op::Signal { exec_id, signal } => self.signal(&exec_id, signal).map(|()| DONE),
             Op::Cancel { exec_id } => self.cancel(&exec_id).map(|()| DONE),
             Op::List => Ok(Some(FromGuest::Execs(self.execs.values().map(Exec::listed).collect()))),
             Op::Terminate { grace_ms } => self.terminate(id, grace_ms).map(|()| None),
+            Op::Terminal { exec, size } => self.exec(id, &exec, Some(size)).map(|()| None),
             Op::Dial { port } => self.dial(id, port).map(|()| None),
         };
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -55,7 +57,12 @@ impl Reactor {
             .ok_or_else(|| Refused::because(format!("there is no exec {exec_id:?}")))
     }
 
-    fn exec(&mut self, id: Id, request: &guest_proto::Exec) -> Result<(), Refused> {
+    fn exec(
+        &mut self,
+        id: Id,
+        request: &guest_proto::Exec,
+        terminal: Option<TerminalSize>,
+    ) -> Result<(), Refused> {
         self.admit(request)?;
         let connection = self.connection(id)?;
         let descriptors = connection.take_descriptors();
@@ -63,7 +70,7 @@ impl Reactor {
             .ok_or_else(|| Refused::because("too few descriptors came for the exec's leaf"))?;
         let exec_id = self.new_id();
         let started = Instant::now();
-        let mut exec = match self.start(exec_id, request, &leaf, &enter) {
+        let mut exec = match self.start(exec_id, request, terminal, &leaf, &enter) {
             Ok((pid, pipes)) => Exec::running(request, started, pid, leaf, pipes),
             Err(why) => Exec::not_started(request, why),
         };
@@ -103,11 +110,17 @@ impl Reactor {
         &mut self,
         id: Id,
         request: &guest_proto::Exec,
+        terminal: Option<TerminalSize>,
         leaf: &Leaf,
         enter: &[std::os::fd::OwnedFd],
     ) -> Result<(pid_t, Pipes), NotStarted> {
-        let (pipes, stdio) = self.pipes(request.stdin).map_err(|error| {
-            NotStarted::cannot(format!("cannot make the command's standard streams: {error}"))
+        let (pipes, stdio) = match terminal {
+            None => self.pipes(request.stdin),
+            Some(size) => Terminal::open(owner(&request.user)?, size, request.stdin),
+        }
+        .map_err(|error| {
+            let what = if terminal.is_some() { "terminal" } else { "standard streams" };
+            NotStarted::cannot(format!("cannot make the command's {what}: {error}"))
         })?;
         let plan = Plan::new(request, stdio, enter, self.spawner.descriptor_limit)?;
         // Before there is a process: one that cannot be watched must not run.
@@ -131,14 +144,22 @@ impl Reactor {
                 (child_stdin, Some(stdin))
             }
         };
-        let stdio = Stdio { stdin: child_stdin, stdout: child_stdout, stderr: child_stderr };
-        Ok((Pipes { stdin, stdout, stderr }, stdio))
+        let stdio = Stdio {
+            stdin: child_stdin,
+            stdout: child_stdout,
+            stderr: child_stderr,
+            kind: StdioKind::Streams,
+        };
+        Ok((Pipes { stdin, stdout, stderr: Some(stderr), terminal: None }, stdio))
     }
 
     fn watch_pipes(&mut self, id: Id, pipes: &Pipes) -> Result<(), NotStarted> {
         self.poll
             .add(&pipes.stdout, Token::Stdout(id), Interest::ReadEdge)
-            .and_then(|()| self.poll.add(&pipes.stderr, Token::Stderr(id), Interest::ReadEdge))
+            .and_then(|()| match &pipes.stderr {
+                Some(stderr) => self.poll.add(stderr, Token::Stderr(id), Interest::ReadEdge),
+                None => Ok(()),
+            })
             .map_err(|error| NotStarted::cannot(format!("cannot watch the command: {error}")))
     }
 
@@ -186,6 +207,12 @@ impl Reactor {
         self.connection(id)?.role = Role::Terminating;
         Ok(())
     }
+}
+
+/// To whom the terminal of a command belongs.
+fn owner(user: &str) -> Result<u32, NotStarted> {
+    let account = user::find(user).map_err(|error| NotStarted::cannot(error.to_string()))?;
+    Ok(account.uid)
 }
 
 const DONE: Option<FromGuest> = Some(FromGuest::Done);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use guest_proto::Privilege;
 
 use super::{Report, Step};
-use crate::plan::{CwdChosen, Identity, Plan};
+use crate::plan::{CwdChosen, Identity, Plan, StdioKind};
 
 pub struct Job {
     pub plan: Plan,
@@ -108,6 +108,11 @@ unsafe fn set_stdio(plan: &Plan) -> Result<(), (Step, c_int)> {
     let stdio = &plan.stdio;
     // SAFETY: the guest's own descriptors are all above 2, so none is overwritten before its turn.
     unsafe {
+        if stdio.kind == StdioKind::Terminal {
+            // As the leader of a new session, which has none yet.
+            let set = libc::ioctl(stdio.stdin.as_raw_fd(), libc::TIOCSCTTY as _, 0);
+            at(Step::Stdio, set.into())?;
+        }
         at(Step::Stdio, libc::dup2(stdio.stdin.as_raw_fd(), 0).into())?;
         at(Step::Stdio, libc::dup2(stdio.stdout.as_raw_fd(), 1).into())?;
         at(Step::Stdio, libc::dup2(stdio.stderr.as_raw_fd(), 2).into())?;

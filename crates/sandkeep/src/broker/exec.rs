@@ -248,6 +248,7 @@ fn request(handle: &Handle, draft: ExecDraft) -> Result<ExecRequest, Error> {
             StdinSource::None => Stdin::Null,
             StdinSource::Given | StdinSource::Open => Stdin::Piped,
         },
+        terminal: None,
         timeout: draft.timeout,
         privilege: handle.spec.privilege(),
     };

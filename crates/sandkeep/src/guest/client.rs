@@ -252,12 +252,17 @@ impl Guest for GuestClient {
     async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError> {
         let (id, stdin) = (request.id.clone(), request.stdin);
         let leaf: Arc<dyn Leaf> = self.pool.clone().acquire().map_err(GuestError::Leaf)?.into();
+        let terminal = request.terminal;
         let exec = wire_request(request, &*leaf);
         if strings_len(&exec) > FRAME_MAX / 2 {
             return Err(GuestError::Refused { reason: "the command is too long".to_owned() });
         }
         let dispatch = Dispatch::new(self.leaves.clone(), id.clone(), leaf);
-        let answer = self.request(&Op::Exec(exec), Some(&dispatch), limits::GUEST_ANSWER).await;
+        let op = match terminal {
+            None => Op::Exec(exec),
+            Some(size) => Op::Terminal { exec, size },
+        };
+        let answer = self.request(&op, Some(&dispatch), limits::GUEST_ANSWER).await;
         drop(dispatch);
         let execution =
             answer.and_then(|answer| self.execution(id.clone(), stdin, Offsets::default(), answer));
@@ -337,7 +342,13 @@ fn is_cut(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
-fn wire_request(request: ExecRequest, leaf: &dyn Leaf) -> Exec {
+/// What programs take a terminal for that nobody has named.
+const TERMINAL_KIND: &str = "xterm-256color";
+
+fn wire_request(mut request: ExecRequest, leaf: &dyn Leaf) -> Exec {
+    if request.terminal.is_some() && !request.env.iter().any(|(name, _)| name == "TERM") {
+        request.env.push(("TERM".to_owned(), TERMINAL_KIND.to_owned()));
+    }
     Exec {
         exec_id: request.id.to_string(),
         argv: request.argv,

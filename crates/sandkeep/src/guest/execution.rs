@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::leaf::HeldLeaves;
 use super::link::Link;
-use super::{ExecEnd, ExecEvent, Offsets, Outcome, OutputStream};
+use super::{ExecEnd, ExecEvent, Offsets, Outcome, OutputStream, TerminalSize};
 use crate::sandbox::ExecId;
 
 /// Acknowledged this often, the guest never stands still for want of it, and small outputs cost none.
@@ -127,7 +127,8 @@ impl ExecutionInput {
         }
     }
 
-    /// The command sees the end of its stdin after what was written. A second call does nothing.
+    /// The command sees the end of its stdin after what was written; in a terminal the end-of-file
+    /// key is pressed, and nothing is hung up. A second call does nothing.
     pub async fn close(&self) -> io::Result<()> {
         match &self.target {
             Target::Guest(link) => link.end_stdin().await,
@@ -136,6 +137,15 @@ impl ExecutionInput {
                 let _ = input.send(Input::End).await;
                 Ok(())
             }
+        }
+    }
+
+    /// Whoever looks at the terminal has a window of this size now. Nothing happens if the exec has
+    /// no terminal.
+    pub async fn resize(&self, size: TerminalSize) -> io::Result<()> {
+        match &self.target {
+            Target::Guest(link) => link.resize(size).await,
+            Target::Channel(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }

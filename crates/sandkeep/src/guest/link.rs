@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use guest_proto::{FrameReader, LEAF_FDS_MAX, ToGuest, encode};
+use guest_proto::{FrameReader, LEAF_FDS_MAX, TerminalSize, ToGuest, encode};
 use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -177,6 +177,13 @@ impl Link {
             }
             changed.await;
         }
+    }
+
+    /// Says a new size of the terminal, and waits until it is sent: whoever has many to say does not
+    /// fill our memory with them.
+    pub async fn resize(&self, size: TerminalSize) -> io::Result<()> {
+        encode(&ToGuest::Resize(size), &mut self.state().out);
+        self.flush().await
     }
 
     /// Says the end of stdin, once.

@@ -16,6 +16,7 @@ mod lab;
 mod lifecycle;
 mod limits;
 mod ports;
+mod terminals;
 mod tests;
 mod trees;
 mod waits;
@@ -118,6 +119,9 @@ macro_rules! with_promises {
             trees::timeout_kills_the_whole_tree,
             trees::cancel_kills_the_whole_tree,
             trees::a_background_process_does_not_hold_the_exec,
+            terminals::a_terminal_is_the_users_own_and_has_its_size,
+            terminals::a_terminal_passes_on_keys_and_sizes,
+            terminals::a_terminal_loses_nothing_at_its_end,
             ports::a_port_inside_carries_bytes_both_ways_to_their_ends,
             ports::a_closed_port_is_refused_at_once,
             ports::a_hundred_connections_do_not_disturb_each_other,

@@ -43,6 +43,7 @@ impl Runtime for MissingRuntime {
             cpu_limit: false,
             pids_limit: false,
             pause: false,
+            terminals: false,
             ports: false,
             survives_daemon: false,
         }

@@ -98,6 +98,7 @@ impl Runtime for MockRuntime {
             cpu_limit: false,
             pids_limit: false,
             pause: false,
+            terminals: false,
             ports: false,
             survives_daemon: false,
         }

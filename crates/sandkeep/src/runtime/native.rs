@@ -182,6 +182,7 @@ impl Runtime for NativeRuntime {
             cpu_limit: controllers.cpu,
             pids_limit: controllers.pids,
             pause: true,
+            terminals: true,
             ports: true,
             survives_daemon: true,
         }

@@ -137,6 +137,7 @@ pub fn command(argv: &[&str]) -> ExecRequest {
         cwd: Some("/".to_owned()),
         user: "0".to_owned(),
         stdin: Stdin::Null,
+        terminal: None,
         timeout: None,
         privilege: Privilege::None,
     }

@@ -9,4 +9,5 @@ mod hostile;
 mod lifetime;
 mod ports;
 mod streams;
+mod terminals;
 mod trees;

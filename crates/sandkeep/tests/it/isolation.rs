@@ -271,6 +271,22 @@ fn only_harmless_devices_exist_and_none_can_be_made() {
     }
 }
 
+/// The kernel has a few thousand terminals for the whole machine, the host's included.
+#[test]
+fn terminals_are_the_sandboxs_own_and_not_all_that_there_are() {
+    let daemon = daemon!();
+    let script = "import os\n\
+        ends = []\n\
+        before = os.listdir('/dev/pts')\n\
+        try:\n    \
+            while len(ends) < 1000: ends.append(os.openpty())\n\
+        except OSError: pass\n\
+        print(before, len(ends))\n";
+    for actor in Actor::all(&daemon) {
+        assert_eq!(actor.python(script).ok(), "['ptmx'] 128", "{}", actor.name);
+    }
+}
+
 #[test]
 fn a_chroot_leads_back_into_the_sandbox() {
     let daemon = daemon!();

@@ -55,6 +55,8 @@ const CALLS: &[(&str, u32, &str)] = &[
     ("ptrace(seize 1)", 101, "0x4206, 1, 0, 0"),
     ("process_vm_readv(1)", 310, "1, vector, 1, vector, 1, 0"),
     ("process_vm_writev(1)", 311, "1, vector, 1, vector, 1, 0"),
+    ("ioctl(TIOCSTI)", 16, "0, 0x5412, vector"),
+    ("ioctl(TIOCLINUX)", 16, "0, 0x541C, vector"),
     ("x32 getpid", 0x4000_0027, ""),
 ];
 

@@ -99,6 +99,7 @@ fn request() -> ExecRequest {
         cwd: None,
         user: "user".to_owned(),
         stdin: Stdin::Null,
+        terminal: None,
         timeout: None,
         privilege: Privilege::None,
     }

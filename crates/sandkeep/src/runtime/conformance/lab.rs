@@ -161,6 +161,7 @@ pub(super) fn command(argv: &[&str]) -> ExecRequest {
         cwd: None,
         user: "user".to_owned(),
         stdin: Stdin::Null,
+        terminal: None,
         timeout: None,
         privilege: Privilege::None,
     }

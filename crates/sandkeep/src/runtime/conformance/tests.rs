@@ -41,6 +41,7 @@ enum Fault {
     AttachFromTheStart,
     DeadButListedAsRunning,
     EveryPortAnswers,
+    TerminalIsPipes,
 }
 
 struct MockBench {
@@ -226,6 +227,9 @@ impl Guest for FaultyGuest {
         if self.fault == Fault::TimeoutIgnored {
             request.timeout = None;
         }
+        if self.fault == Fault::TerminalIsPipes {
+            request.terminal = None;
+        }
         let execution = self.guest.exec(request).await?;
         let fault = self.fault;
         match fault {
@@ -291,6 +295,7 @@ async fn every_broken_runtime_is_caught_by_the_promise_it_breaks() {
         (Fault::TimeoutIgnored, "exec_that_takes_too_long_is_timed_out"),
         (Fault::AttachFromTheStart, "exec_left_alone_can_be_joined_at_an_offset"),
         (Fault::DeadButListedAsRunning, "stop_ends_everything_and_may_be_repeated"),
+        (Fault::TerminalIsPipes, "a_terminal_is_the_users_own_and_has_its_size"),
         (Fault::EveryPortAnswers, "a_closed_port_is_refused_at_once"),
     ];
     for (fault, promise) in faults {

@@ -232,6 +232,9 @@ impl Guest for MockGuest {
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError> {
+        if request.terminal.is_some() {
+            return Err(GuestError::Unsupported { runtime: "mock", what: "open a terminal" });
+        }
         let (stdin, receiver) = mpsc::channel(limits::EXEC_EVENTS_MAX);
         let receiver = match request.stdin {
             Stdin::Null => None,

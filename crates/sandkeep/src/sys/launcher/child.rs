@@ -34,6 +34,9 @@ pub const FIRST_FREE_FD: RawFd = 5;
 /// The group of terminals on every Linux distribution.
 const TTY_GID: u32 = 5;
 
+/// The most terminals of one sandbox: the kernel has a few thousand for the whole machine.
+const TERMINALS_MAX: &str = "128";
+
 /// The capabilities of `privilege: root`: what package managers, sudo and servers need.
 const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -314,7 +317,8 @@ fn mount_dev(child: &Child<'_>) -> io::Result<()> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     mount::attach(&child.dev, "dev")?;
     let tty = (child.id_base + TTY_GID).to_string();
-    let options = [("ptmxmode", "0666"), ("mode", "620"), ("gid", tty.as_str())];
+    let options =
+        [("ptmxmode", "0666"), ("mode", "620"), ("gid", tty.as_str()), ("max", TERMINALS_MAX)];
     mount::attach(mount::new_filesystem("devpts", &options, quiet)?, "dev/pts")?;
     let (root, size) = (child.id_base.to_string(), child.shm_bytes.to_string());
     let options =

@@ -1,0 +1,71 @@
+//! Pseudo-terminals.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use guest_proto::TerminalSize;
+
+use super::{check, hide_from_ptrace, owned};
+
+/// A new terminal: the end that we keep, which does not block, and the line, which the command gets.
+/// Its file belongs to `owner`, so that the command can open it by name.
+pub fn open_terminal(owner: u32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // The file gets the owner of whoever opens its other end. To become that for a moment takes less
+    // than the right to give files away.
+    let before = be_owner_of_files(owner);
+    // SAFETY: the path is a NUL-terminated string.
+    let master = owned(unsafe { libc::open(c"/dev/ptmx".as_ptr(), flags | libc::O_NONBLOCK) });
+    be_owner_of_files(before);
+    // The change has made us as visible as the host's `fs.suid_dumpable` says.
+    hide_from_ptrace()?;
+    let master = master?;
+    let locked: c_int = 0;
+    // SAFETY: the first reads one int; the second takes flags and makes a descriptor.
+    let line = owned(unsafe {
+        check(libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK as _, &raw const locked))?;
+        libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER as _, flags)
+    })?;
+    erase_whole_characters(line.as_fd());
+    Ok((master, line))
+}
+
+/// Returns who it was before.
+fn be_owner_of_files(uid: u32) -> u32 {
+    // SAFETY: no memory is involved. If it may not be changed nothing happens.
+    unsafe { libc::setfsuid(uid) }.cast_unsigned()
+}
+
+/// In a line that is edited, a backspace takes a character and not one byte of it. Without it the
+/// terminal still works, so a failure does not matter.
+fn erase_whole_characters(line: BorrowedFd<'_>) {
+    if let Ok(mut settings) = settings(line) {
+        settings.c_iflag |= libc::IUTF8;
+        // SAFETY: `settings` is valid and was filled by the kernel.
+        unsafe { libc::tcsetattr(line.as_raw_fd(), libc::TCSANOW, &settings) };
+    }
+}
+
+fn settings(terminal: BorrowedFd<'_>) -> io::Result<libc::termios> {
+    // SAFETY: all-zero is a valid termios.
+    let mut settings: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: `settings` is writable.
+    check(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &mut settings) })?;
+    Ok(settings)
+}
+
+/// What to type for the end of input; `None` while the command reads keys and not lines.
+pub fn end_of_file_key(terminal: BorrowedFd<'_>) -> Option<u8> {
+    let settings = settings(terminal).ok()?;
+    let key = settings.c_cc[libc::VEOF];
+    (settings.c_lflag & libc::ICANON != 0 && key != 0).then_some(key)
+}
+
+/// Tells the terminal how large its window is; if that changes, the command gets SIGWINCH.
+pub fn resize(terminal: BorrowedFd<'_>, size: TerminalSize) -> io::Result<()> {
+    let size = libc::winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: reads one winsize.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ as _, &raw const size) })
+        .map(drop)
+}
