@@ -15,6 +15,7 @@
 
 mod admission;
 mod exec;
+mod health;
 mod reconcile;
 mod registry;
 mod shared;
@@ -38,15 +39,17 @@ use crate::journal::JournalLimits;
 use crate::limits;
 use crate::runtime::{Capabilities, Labels, Lifetime, Runtime, Usable};
 use crate::sandbox::{
-    Operation, Owner, Principal, Privilege, Resources, SandboxId, SpecDraft, State, Status,
+    Operation, Owner, Principal, Privilege, Resources, SandboxId, SpecDraft, State, Status, Verb,
 };
 use crate::storage::Storage;
 use crate::store::StateStore;
+use crate::telemetry::Telemetry;
 use crate::template::Template;
 use shared::{Handle, Shared};
 use supervisor::{Fate, LifecycleVerb, Request, Supervisor};
 
 pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
+pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use registry::registered;
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
@@ -62,6 +65,7 @@ pub struct Parts {
     pub lifetime: Lifetime,
     /// How much of what execs say is kept.
     pub journal: JournalLimits,
+    pub telemetry: Arc<Telemetry>,
 }
 
 /// Cheap to clone; all clones are one broker. When the last goes, its tasks end as after
@@ -114,6 +118,12 @@ impl Broker {
 
     /// Makes and launches a sandbox.
     pub async fn create(&self, who: &Principal, draft: SpecDraft) -> Result<View, Error> {
+        let runtime = self.shared.runtime_label(draft.runtime.as_deref());
+        let verbs = self.shared.telemetry.verbs();
+        verbs.measure(Verb::Create, runtime, self.make(who, draft)).await
+    }
+
+    async fn make(&self, who: &Principal, draft: SpecDraft) -> Result<View, Error> {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
@@ -176,7 +186,9 @@ impl Broker {
         draft: ExecDraft,
     ) -> Result<Running, Error> {
         let handle = self.shared.find(who, id)?;
-        exec::exec(&self.shared, &handle, draft).await
+        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
+        let begun = exec::exec(&self.shared, &handle, draft);
+        self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
     }
 
     /// Sends everybody away who watches an exec: they can come back to the next daemon. The first step
@@ -193,6 +205,22 @@ impl Broker {
             default: place == 0,
         };
         self.shared.runtimes.iter().enumerate().map(view).collect()
+    }
+
+    /// Whether this broker is fit to serve; it never waits longer than
+    /// [`limits::HEALTH_ANSWER`].
+    pub async fn health(&self) -> Health {
+        health::health(&self.shared).await
+    }
+
+    /// All metrics as text.
+    pub async fn metrics(&self) -> String {
+        let reading = health::reading(&self.shared).await;
+        self.shared.telemetry.render(&reading)
+    }
+
+    pub fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.shared.telemetry
     }
 
     /// Ends the supervisors; sandboxes go on running (unless their lifetime is the daemon's).
@@ -222,6 +250,12 @@ impl Broker {
 
     /// Hands a verb to the sandbox's supervisor and waits for its end.
     async fn ask(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
+        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
+        let verbs = self.shared.telemetry.verbs();
+        verbs.measure(verb.into(), runtime, self.hand_over(handle, verb)).await
+    }
+
+    async fn hand_over(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }

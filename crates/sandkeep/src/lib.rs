@@ -23,4 +23,5 @@ pub mod sandbox;
 pub mod storage;
 pub mod store;
 pub mod sys;
+pub mod telemetry;
 pub mod template;

@@ -149,6 +149,16 @@ pub const POOL_MAX_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 /// After so many destroyed volumes `btrfs` storage looks for quota groups that outlived theirs.
 pub const QUOTA_SWEEP_EVERY: usize = 256;
 
+/// How long a look at the pool and the store is good for, and how long somebody who asks for the daemon's
+/// health waits for one.
+pub const HEALTH_FRESH: Duration = Duration::from_secs(1);
+pub const HEALTH_ANSWER: Duration = Duration::from_secs(2);
+/// How full the pool may be before it is said, and before the daemon calls itself not ready.
+pub const POOL_WARNING_PERCENT: u64 = 85;
+pub const POOL_CRITICAL_PERCENT: u64 = 95;
+/// The longest `x-correlation-id` that is taken over.
+pub const CORRELATION_ID_MAX_BYTES: usize = 128;
+
 /// Sandboxes that reconcile deals with at once.
 pub const RECOVERIES_AT_ONCE: usize = 32;
 

@@ -2,15 +2,18 @@
 //!
 //! ```text
 //! connection → server   whose socket is it? (once per connection)
-//! request    → guard    Host and Origin are ours
+//! request    → correlation, observe   it gets its id, and is counted when it is answered
+//!            → guard    Host and Origin are ours
 //!            → handler  body → draft, path → id; one call of the broker
 //!            → problem  every error, of the broker or of this door, becomes problem+json here
 //! ```
 
 mod body;
+mod correlation;
 mod exec_stream;
 mod execs;
 mod guard;
+mod health;
 mod known_execs;
 mod openapi;
 mod output;
@@ -21,6 +24,8 @@ mod who;
 
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use axum::Json;
 use axum::Router;
@@ -35,6 +40,7 @@ use utoipa_axum::routes;
 
 use crate::broker::{Broker, RuntimeView};
 use crate::runtime::{Capabilities, Usable};
+use crate::telemetry::RouteTable;
 
 pub use guard::is_loopback_host;
 pub use problem::{Code, Problem};
@@ -43,16 +49,26 @@ pub use server::serve;
 use openapi::Guarded;
 use problem::Refusal;
 
+/// Where the description of this API is.
+const OPENAPI: &str = "/openapi.json";
+
 /// All routes, behind the guard against web pages. [`serve`] adds the check of the peer.
 pub fn router(broker: Broker) -> Router {
-    let (described, _) = routes().split_for_parts();
+    let (described, api) = routes().split_for_parts();
+    let templates = api.paths.paths.keys().map(String::as_str);
+    let observer = health::Observer {
+        telemetry: Arc::clone(broker.telemetry()),
+        routes: RouteTable::new(templates.chain([OPENAPI])),
+    };
     described
-        .route("/openapi.json", get(openapi::serve))
+        .route(OPENAPI, get(openapi::serve))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         // `body` has a limit of its own, whose refusal is a problem.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(guard::check))
+        .layer(middleware::from_fn_with_state(Arc::new(observer), health::observe))
+        .layer(middleware::from_fn(correlation::correlate))
         .with_state(broker)
 }
 
@@ -69,22 +85,9 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(known_execs::stdin))
         .routes(routes!(known_execs::signal))
         .routes(routes!(runtimes))
-        .routes(routes!(healthz))
-}
-
-#[derive(Serialize, ToSchema)]
-struct Health {
-    status: &'static str,
-    version: &'static str,
-}
-
-/// Is the daemon there?
-#[utoipa::path(
-    get, path = "/healthz", tag = "service",
-    responses((status = 200, body = Health), Guarded)
-)]
-async fn healthz() -> Json<Health> {
-    Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
 }
 
 #[derive(Serialize, ToSchema)]

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::exec::Execs;
+use super::health::Pulse;
 use super::registry::Registry;
 use super::supervisor::{Request, Snapshot};
 use super::{Parts, View};
@@ -20,17 +21,22 @@ use crate::limits;
 use crate::runtime::{Lifetime, Runtime, Usable};
 use crate::sandbox::{HostLimits, Owner, Principal, SandboxId, Spec};
 use crate::storage::Storage;
+use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use crate::template::Template;
 
 pub(super) struct Shared {
     pub data: DataDir,
     pub registry: Registry,
+    /// Beneath the registry.
+    pub store: Arc<ObservedStore>,
     pub storage: Arc<dyn Storage>,
     pub runtimes: Vec<Arc<dyn Runtime>>,
     pub templates: Vec<Arc<dyn Template>>,
     pub lifetime: Lifetime,
     pub host: HostLimits,
     pub journal: JournalLimits,
+    pub telemetry: Arc<Telemetry>,
+    pub pulse: Pulse,
     /// Supervisors, drains, reconcile: all that ends with the broker.
     pub tasks: TaskTracker,
     pub closing: CancellationToken,
@@ -114,15 +120,23 @@ impl Drop for WaitsForDestroy<'_> {
 
 impl Shared {
     pub fn new(parts: Parts, host: HostLimits) -> Self {
+        let telemetry = parts.telemetry;
+        for runtime in &parts.runtimes {
+            telemetry.verbs().announce(runtime.name());
+        }
+        let store = Arc::new(ObservedStore::new(parts.store, Arc::clone(&telemetry)));
         Self {
             data: parts.data,
-            registry: Registry::new(parts.store),
+            registry: Registry::new(Arc::clone(&store) as _),
+            store,
             storage: parts.storage,
             runtimes: parts.runtimes,
             templates: parts.templates,
             lifetime: parts.lifetime,
             host,
             journal: parts.journal,
+            telemetry,
+            pulse: Pulse::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
             detaching: CancellationToken::new(),
@@ -203,6 +217,15 @@ impl Shared {
             known: self.runtimes.iter().map(|runtime| runtime.name().to_owned()).collect(),
         };
         self.runtimes.iter().find(|runtime| runtime.name() == name).ok_or_else(unknown)
+    }
+
+    /// What metrics call the runtime of this name, or the default one.
+    pub fn runtime_label(&self, name: Option<&str>) -> &'static str {
+        let named = match name {
+            Some(name) => self.runtimes.iter().find(|runtime| runtime.name() == name),
+            None => self.runtimes.first(),
+        };
+        named.map_or(NO_RUNTIME, |runtime| runtime.name())
     }
 
     /// The runtime of this name, if it can be used here.

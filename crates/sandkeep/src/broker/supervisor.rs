@@ -18,7 +18,7 @@ use crate::guest::Guest;
 use crate::home::{Home, Meta};
 use crate::limits;
 use crate::runtime::{Death, Plan, Runtime};
-use crate::sandbox::{Denied, Event, Next, SandboxId, State, Status, apply};
+use crate::sandbox::{Denied, Event, Next, SandboxId, State, Status, Verb, apply};
 use crate::storage::Root;
 use crate::store::Revision;
 
@@ -33,6 +33,16 @@ pub(super) enum LifecycleVerb {
     Start,
     Stop,
     Destroy,
+}
+
+impl From<LifecycleVerb> for Verb {
+    fn from(verb: LifecycleVerb) -> Self {
+        match verb {
+            LifecycleVerb::Start => Self::Start,
+            LifecycleVerb::Stop => Self::Stop,
+            LifecycleVerb::Destroy => Self::Destroy,
+        }
+    }
 }
 
 /// Resolves when the sandbox is dead.

@@ -5,6 +5,7 @@ mod crashes;
 mod execs;
 mod flaky_store;
 mod found;
+mod health;
 mod lifecycle;
 mod sending;
 mod stubborn;

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::api::rest::problem;
 use crate::broker::{Broker, Parts};
 use crate::config::Settings;
 use crate::error::Error;
@@ -15,6 +16,7 @@ use crate::runtime::{
 };
 use crate::storage::{self, BtrfsOptions, Storage, StorageChoice};
 use crate::store::{MemoryStore, SqliteStore, StateStore};
+use crate::telemetry::Telemetry;
 use crate::template::HostTemplate;
 
 /// A broker, and what a person wants to know of it.
@@ -88,7 +90,8 @@ async fn open(
     let templates = vec![Arc::new(template) as _];
     let name = storage.name();
     let journal = JournalLimits::default();
-    let parts = Parts { data, store, storage, runtimes, templates, lifetime, journal };
+    let telemetry = Arc::new(Telemetry::new(|error| problem::code_of(error).as_str()));
+    let parts = Parts { data, store, storage, runtimes, templates, lifetime, journal, telemetry };
     let broker = Broker::open(parts).await?;
     Ok(Assembled { broker, data_dir, storage: name, runtime })
 }

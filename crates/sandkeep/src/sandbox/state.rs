@@ -40,16 +40,31 @@ pub enum State {
     Failed,
 }
 
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl State {
+    pub const ALL: [Self; 6] = [
+        Self::Creating,
+        Self::Running,
+        Self::Paused,
+        Self::Stopped,
+        Self::Destroying,
+        Self::Failed,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
             Self::Creating => "creating",
             Self::Running => "running",
             Self::Paused => "paused",
             Self::Stopped => "stopped",
             Self::Destroying => "destroying",
             Self::Failed => "failed",
-        })
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

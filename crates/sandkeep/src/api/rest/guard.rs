@@ -2,41 +2,26 @@
 //! requests here, but it cannot choose `Host` (so a name that was rebound to 127.0.0.1 shows) nor
 //! leave out `Origin` where the request has an effect.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-
 use axum::extract::Request;
 use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tracing::Instrument;
 
 use super::problem::{Refusal, render};
 use crate::sandbox::Principal;
 
-static REQUESTS: AtomicU64 = AtomicU64::new(1);
-
-/// The outermost layer: logs every request under a number of its own, and lets none through that
-/// was not meant for us.
+/// Lets no request through that was not meant for us.
 pub async fn check(mut request: Request, next: Next) -> Response {
-    let number = REQUESTS.fetch_add(1, Ordering::Relaxed);
     let path = request.uri().path().to_owned();
-    let span = tracing::info_span!("request", number, method = %request.method(), path);
-    async {
-        let began = Instant::now();
-        let response = match is_ours(request.headers(), request.uri()) {
-            Ok(()) => {
-                // Whoever got here is the user who runs the daemon: see `server::check_peer`.
-                request.extensions_mut().insert(Principal::local());
-                next.run(request).await
-            }
-            Err(refusal) => refusal.into_response(),
-        };
-        tracing::debug!(status = response.status().as_u16(), elapsed = ?began.elapsed());
-        render(response, &path)
-    }
-    .instrument(span)
-    .await
+    let response = match is_ours(request.headers(), request.uri()) {
+        Ok(()) => {
+            // Whoever got here is the user who runs the daemon: see `server::check_peer`.
+            request.extensions_mut().insert(Principal::local());
+            next.run(request).await
+        }
+        Err(refusal) => refusal.into_response(),
+    };
+    render(response, &path)
 }
 
 fn is_ours(headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {

@@ -69,8 +69,10 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// How any request can fail.
-    Guarded 400 401 403 429 500 503;
+    /// How a request can fail that needs no credentials.
+    Public 403;
+    /// How a request can fail that needs them.
+    Guarded 401 403 429 500 503;
     /// How a request can fail for its body.
     WithBody 400 408 413 415;
     /// How a request can fail that names a sandbox, or something in one.
@@ -78,7 +80,7 @@ refusals! {
     /// How a request can fail for the state that a sandbox is in.
     InState 409;
     /// How a request can fail that goes inside a sandbox.
-    Inside 409 502 504;
+    Inside 400 409 502 504;
     /// How a request can fail for what has to be written down first.
     Journaled 507;
 }

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::guest::GuestError;
 use crate::limits::{BODY_MAX_BYTES, BODY_READ};
 use crate::runtime::RuntimeError;
+use crate::sandbox::Scope;
 use crate::storage::StorageError;
 use crate::store::StoreError;
 
@@ -56,6 +57,8 @@ pub enum Refusal {
     ForeignPeer { uid: Option<u32> },
     #[error("the request does not say who makes it")]
     Unauthenticated,
+    #[error("this needs the scope {}, which the credential does not have", needed.as_str())]
+    Forbidden { needed: Scope },
 }
 
 /// The body of every answer that is an error.
@@ -91,6 +94,7 @@ impl Refusal {
             Self::ForeignOrigin { .. } => Code::ForeignOrigin,
             Self::ForeignPeer { .. } => Code::ForeignPeer,
             Self::Unauthenticated => Code::Unauthenticated,
+            Self::Forbidden { .. } => Code::Forbidden,
         }
     }
 

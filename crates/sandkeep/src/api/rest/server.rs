@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::middleware;
 use axum::response::IntoResponse;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -19,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::correlation;
 use super::problem::{Refusal, render};
 use crate::broker::Broker;
 use crate::limits::{ACCEPT_RETRY, CONNECTIONS_MAX, HEADERS_READ, SHUTDOWN_DRAIN};
@@ -121,8 +123,9 @@ fn check_peer(stream: &TcpStream) -> Result<(), Option<u32>> {
 
 /// Answers every request of a stranger's connection with the same refusal.
 fn refuse_all(uid: Option<u32>) -> Router {
-    Router::new().fallback(move |request: Request| async move {
+    let refuse = move |request: Request| async move {
         let refusal = Refusal::ForeignPeer { uid }.into_response();
         render(refusal, request.uri().path())
-    })
+    };
+    Router::new().fallback(refuse).layer(middleware::from_fn(correlation::correlate))
 }

@@ -3,5 +3,6 @@
 mod execs;
 mod guards;
 mod harness;
+mod observe;
 mod problems;
 mod sandboxes;

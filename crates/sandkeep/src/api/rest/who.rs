@@ -1,11 +1,13 @@
 //! Who makes a request. Whoever authenticates it leaves the principal with it; a handler takes it
 //! from there, so none can forget to ask.
 
+use std::convert::Infallible;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::problem::Refusal;
-use crate::sandbox::Principal;
+use crate::sandbox::{Principal, Scope};
 
 /// The principal of a request.
 pub struct Who(pub Principal);
@@ -15,5 +17,24 @@ impl<S: Send + Sync> FromRequestParts<S> for Who {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
         parts.extensions.get::<Principal>().cloned().map(Self).ok_or(Refusal::Unauthenticated)
+    }
+}
+
+/// The principal of a request that needs none.
+pub struct MaybeWho(pub Option<Principal>);
+
+impl<S: Send + Sync> FromRequestParts<S> for MaybeWho {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get::<Principal>().cloned()))
+    }
+}
+
+/// Refuses a principal without this scope.
+pub fn require(who: &Principal, needed: Scope) -> Result<(), Refusal> {
+    match who.scopes.allow(needed) {
+        true => Ok(()),
+        false => Err(Refusal::Forbidden { needed }),
     }
 }

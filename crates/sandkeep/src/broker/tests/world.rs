@@ -18,6 +18,7 @@ use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
 use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State, Status};
 use crate::storage::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage};
 use crate::store::MemoryStore;
+use crate::telemetry::Telemetry;
 use crate::template::Template;
 
 /// Far longer than anything here takes: a test that waits so long has failed.
@@ -66,6 +67,7 @@ impl World {
             templates: vec![Arc::new(EmptyTemplate)],
             lifetime: self.lifetime,
             journal: self.journal,
+            telemetry: Arc::new(Telemetry::new(|_| "failed")),
         }
     }
 
@@ -164,6 +166,8 @@ pub(super) struct Volumes {
     ids: Mutex<BTreeSet<SandboxId>>,
     pub failing_creates: AtomicUsize,
     pub failing_destroys: AtomicUsize,
+    /// How full it is; without one it does not answer.
+    pub pool: Mutex<Option<PoolHealth>>,
 }
 
 impl Volumes {
@@ -173,6 +177,7 @@ impl Volumes {
             ids: Mutex::default(),
             failing_creates: AtomicUsize::new(0),
             failing_destroys: AtomicUsize::new(0),
+            pool: Mutex::new(Some(PoolHealth { total_bytes: 100, free_bytes: 60 })),
         }
     }
 
@@ -233,7 +238,11 @@ impl Storage for Volumes {
     }
 
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
-        Ok(PoolHealth { total_bytes: 0, free_bytes: 0 })
+        let pool = *self.pool.lock().expect("no test panics with it");
+        match pool {
+            Some(pool) => Ok(pool),
+            None => std::future::pending().await,
+        }
     }
 
     async fn close(&self) -> Result<(), StorageError> {

@@ -87,6 +87,9 @@ codes! {
     Unauthenticated "unauthenticated" 401 Useless
         "the request does not say who makes it"
         "send an API key as Authorization: Bearer KEY or X-API-Key (SANDKEEP_API_KEY for the CLI)";
+    Forbidden "forbidden" 403 Useless
+        "the credential is good, but not for this"
+        "use a key that has the scope which the detail names; an admin makes one with sandkeep keys create --scope";
     ForeignHost "foreign_host" 403 Useless
         "the request was not addressed to this machine"
         "use http://127.0.0.1 or http://localhost with the daemon's port";

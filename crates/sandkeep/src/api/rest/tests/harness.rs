@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::api::rest;
+use crate::api::rest::{self, problem};
 use crate::broker::{Broker, Parts};
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
@@ -17,6 +17,7 @@ use crate::runtime::{Bind, Lifetime, MockRuntime};
 use crate::sandbox::Privilege;
 use crate::storage::{LocalStorage, Root, StorageError};
 use crate::store::MemoryStore;
+use crate::telemetry::Telemetry;
 use crate::template::Template;
 
 pub struct Daemon {
@@ -60,6 +61,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         templates: vec![Arc::new(Empty)],
         lifetime: Lifetime::Detached,
         journal: JournalLimits::default(),
+        telemetry: Arc::new(Telemetry::new(|error| problem::code_of(error).as_str())),
         data,
     })
     .await

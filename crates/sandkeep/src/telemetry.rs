@@ -1,0 +1,163 @@
+//! What the daemon counts about itself, for `/metrics`; `docs/metrics.md` lists it.
+//!
+//! Each thing is measured in one place: verbs where the broker takes them up, commits in a store that
+//! wraps the store ([`ObservedStore`]), requests in one layer of the API. What can be read off when
+//! somebody asks (sandboxes, execs, the pool) is not counted along the way but set on a scrape.
+//!
+//! Invariant: the number of series is bounded by the code, never by what callers send. A label holds a
+//! verb, a runtime, a state, an error code, a method, a status or the template of a route.
+
+mod http;
+mod store;
+mod verbs;
+
+use std::time::Instant;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::error::Error;
+
+pub use http::{Exchange, Http, RouteTable};
+pub use store::ObservedStore;
+pub use verbs::{NO_RUNTIME, Verbs};
+
+use store::Commits;
+
+/// What the text of [`Telemetry::render`] is.
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// From 50 µs, which an exec in a warm sandbox takes, to a good minute, each twice the one before.
+const BUCKETS: u16 = 21;
+const BUCKET_FIRST_SECS: f64 = 0.000_05;
+
+fn durations() -> Histogram {
+    Histogram::new(exponential_buckets(BUCKET_FIRST_SECS, 2.0, BUCKETS))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SandboxLabels {
+    runtime: &'static str,
+    state: &'static str,
+}
+
+/// What is read off on a scrape.
+#[derive(Default)]
+struct Gauges {
+    sandboxes: Family<SandboxLabels, Gauge>,
+    execs_active: Gauge,
+    pool_total: Gauge,
+    pool_used: Gauge,
+    ready: Gauge,
+    uptime: Gauge,
+}
+
+/// The state of the daemon at one moment.
+pub struct Reading {
+    /// How many sandboxes are in which state, of every runtime: (runtime, state, count). Every pair
+    /// is in every reading, so that what is gone reads zero.
+    pub sandboxes: Vec<(&'static str, &'static str, usize)>,
+    pub execs_active: usize,
+    /// Total and used bytes, if the storage answered.
+    pub pool_bytes: Option<(u64, u64)>,
+    pub ready: bool,
+}
+
+/// All metrics of one daemon.
+pub struct Telemetry {
+    registry: Registry,
+    verbs: Verbs,
+    http: Http,
+    commits: Commits,
+    gauges: Gauges,
+    began: Instant,
+}
+
+impl Telemetry {
+    /// `code_of` names errors as the API does.
+    pub fn new(code_of: fn(&Error) -> &'static str) -> Self {
+        let mut registry = Registry::with_prefix("sandkeep");
+        let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
+        registry.register("build", "What runs", build);
+        let verbs = Verbs::register(&mut registry, code_of);
+        let http = Http::register(&mut registry);
+        let commits = Commits::register(&mut registry);
+        let gauges = Gauges::register(&mut registry);
+        Self { registry, verbs, http, commits, gauges, began: Instant::now() }
+    }
+
+    pub fn uptime(&self) -> std::time::Duration {
+        self.began.elapsed()
+    }
+
+    pub fn verbs(&self) -> &Verbs {
+        &self.verbs
+    }
+
+    pub fn http(&self) -> &Http {
+        &self.http
+    }
+
+    /// The text of all metrics, with what can only be read off as it is now.
+    pub fn render(&self, reading: &Reading) -> String {
+        self.gauges.set(reading);
+        self.gauges.uptime.set(whole(self.uptime().as_secs()));
+        let mut page = String::new();
+        text::encode(&mut page, &self.registry).expect("a String can be written to");
+        page
+    }
+}
+
+impl Gauges {
+    fn register(registry: &mut Registry) -> Self {
+        let gauges = Self::default();
+        let sandboxes = gauges.sandboxes.clone();
+        registry.register("sandboxes", "Sandboxes by runtime and state", sandboxes);
+        let execs = gauges.execs_active.clone();
+        registry.register("execs_active", "Commands that run now", execs);
+        let (total, used) = (gauges.pool_total.clone(), gauges.pool_used.clone());
+        let bytes = || Unit::Bytes;
+        registry.register_with_unit(
+            "pool_total",
+            "The size of the pool of volumes",
+            bytes(),
+            total,
+        );
+        registry.register_with_unit("pool_used", "How much of the pool is used", bytes(), used);
+        registry.register("ready", "1 while /readyz answers 200", gauges.ready.clone());
+        let help = "How long this daemon has been running";
+        registry.register_with_unit("uptime", help, Unit::Seconds, gauges.uptime.clone());
+        gauges
+    }
+
+    fn set(&self, reading: &Reading) {
+        for &(runtime, state, count) in &reading.sandboxes {
+            let labels = SandboxLabels { runtime, state };
+            self.sandboxes.get_or_create(&labels).set(whole(count as u64));
+        }
+        self.execs_active.set(whole(reading.execs_active as u64));
+        if let Some((total, used)) = reading.pool_bytes {
+            self.pool_total.set(whole(total));
+            self.pool_used.set(whole(used));
+        }
+        self.ready.set(i64::from(reading.ready));
+    }
+}
+
+/// A gauge is signed; nothing here comes near the end of it.
+fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
