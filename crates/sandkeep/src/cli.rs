@@ -5,13 +5,16 @@ mod argument;
 mod assemble;
 pub mod bench;
 mod client;
+mod completions;
 mod config;
 mod create;
 mod doctor;
+mod ensure;
 mod exec;
 mod exec_args;
 mod exit;
 mod failure;
+mod filter;
 mod lifecycle;
 mod ls;
 mod print;
@@ -21,6 +24,8 @@ mod runtimes;
 mod serve;
 mod show;
 mod spec_args;
+mod spinner;
+mod stats;
 mod version;
 
 #[cfg(test)]
@@ -36,7 +41,7 @@ use reqwest::Url;
 
 use crate::config::{Surroundings, client_log};
 use crate::sandbox::Verb;
-use client::Client;
+use client::{ApiKey, Client};
 use exit::Exit;
 use failure::Failure;
 
@@ -68,6 +73,17 @@ struct Global {
     )]
     url: Url,
 
+    /// Certificates to trust, in PEM, for a daemon whose own nobody else vouches for
+    #[arg(
+        long,
+        global = true,
+        env = "SANDKEEP_CA_CERT",
+        hide_env_values = true,
+        help_heading = "Global options",
+        value_name = "FILE"
+    )]
+    ca_cert: Option<PathBuf>,
+
     /// What to log to stderr: off, error, warn, info, debug, trace, or a filter like
     /// sandkeep::broker=debug; also SANDKEEP_LOG [default: info for serve, else warn]
     #[arg(
@@ -86,6 +102,7 @@ enum Command {
     Run(run::Args),
     /// Create a sandbox and print its id
     Create(create::Args),
+    Ensure(ensure::Args),
     /// List sandboxes
     Ls(ls::Args),
     /// Show one sandbox
@@ -97,6 +114,8 @@ enum Command {
     Stop(lifecycle::Args),
     /// Destroy sandboxes and all they hold
     Rm(rm::Args),
+    /// Show what a sandbox uses: processor time, memory, processes, disk
+    Stats(stats::Args),
     /// List the runtimes and what they can do here
     Runtimes(runtimes::Args),
     Config(config::Args),
@@ -105,6 +124,7 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Print the version
     Version(version::Args),
+    Completions(completions::Args),
     /// The helper process that makes sandboxes; started by the daemon itself
     #[command(hide = true)]
     Launcher {
@@ -166,20 +186,26 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         other => other,
     };
     start_log(&client_log(global.log, &around)?)?;
-    let client = || Client::new(&global.url);
+    let client = || {
+        let key = around.var(ApiKey::VARIABLE).map(|key| ApiKey::new(key)).transpose()?;
+        Client::new(&global.url, key, global.ca_cert.as_deref())
+    };
     match command {
         Command::Run(args) => with_threads(run::run(args)),
         Command::Create(args) => with_one_thread(create::run(args, &client()?)),
+        Command::Ensure(args) => with_one_thread(ensure::run(args, &client()?)),
         Command::Ls(args) => with_one_thread(ls::run(args, &client()?)),
         Command::Show(args) => with_one_thread(show::run(args, &client()?)),
         Command::Exec(args) => with_one_thread(exec::run(args, &client()?)),
         Command::Start(args) => with_one_thread(lifecycle::run(Verb::Start, args, &client()?)),
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
+        Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
         Command::Doctor(args) => doctor::run(args, &around),
         Command::Bench(args) => with_threads(bench(args)),
         Command::Version(args) => version::run(args),
+        Command::Completions(args) => completions::run(args),
         Command::Sweep { parent } => with_threads(run::sweep(parent)),
         Command::Serve(_) | Command::Config(_) | Command::Launcher { .. } => {
             unreachable!("they are done with before")

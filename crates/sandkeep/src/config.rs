@@ -57,7 +57,7 @@ impl Surroundings {
     }
 
     /// A variable that is set to something: an empty one is as good as none.
-    fn var(&self, name: &str) -> Option<&OsString> {
+    pub fn var(&self, name: &str) -> Option<&OsString> {
         self.env.get(&OsString::from(name)).filter(|value| !value.is_empty())
     }
 

@@ -9,9 +9,11 @@ use reqwest::Url;
 pub enum InvalidArgument {
     #[error("expected NAME=VALUE")]
     Pair,
-    #[error("expected a duration such as 500ms, 30s or 5m")]
+    #[error("expected a duration such as 500ms, 30s or 5m, or a number of seconds")]
     Duration,
-    #[error("expected http://ADDRESS:PORT; https is not there yet")]
+    #[error("expected whole seconds such as 90, 30m or 2h")]
+    Seconds,
+    #[error("expected http://ADDRESS:PORT or https://ADDRESS:PORT")]
     Url,
 }
 
@@ -23,17 +25,29 @@ pub fn pair(text: &str) -> Result<(String, String), InvalidArgument> {
     }
 }
 
-/// `500ms`, `30s`, `1m30s`.
+/// `500ms`, `30s`, `1m30s`; a number alone is seconds.
 pub fn duration(text: &str) -> Result<Duration, InvalidArgument> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
     let signed: jiff::SignedDuration = text.parse().map_err(|_| InvalidArgument::Duration)?;
     Duration::try_from(signed).map_err(|_| InvalidArgument::Duration)
+}
+
+/// A duration of whole seconds, as the API counts the life of a sandbox.
+pub fn seconds(text: &str) -> Result<u64, InvalidArgument> {
+    let duration = duration(text).map_err(|_| InvalidArgument::Seconds)?;
+    match duration.subsec_nanos() {
+        0 => Ok(duration.as_secs()),
+        _ => Err(InvalidArgument::Seconds),
+    }
 }
 
 /// Where a daemon is.
 pub fn daemon_url(text: &str) -> Result<Url, InvalidArgument> {
     let url: Url = text.parse().map_err(|_| InvalidArgument::Url)?;
     match (url.scheme(), url.host()) {
-        ("http", Some(_)) => Ok(url),
+        ("http" | "https", Some(_)) => Ok(url),
         _ => Err(InvalidArgument::Url),
     }
 }

@@ -1,12 +1,17 @@
 //! The CLI's side of the REST API.
 
-use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use std::ffi::OsStr;
+use std::path::Path;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Certificate, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::api::rest::Problem;
 use crate::cli::failure::Failure;
-use crate::limits::CONNECT;
+use crate::cli::filter::Filter;
+use crate::limits::{CONNECT, PAGE_MAX};
 use crate::sandbox::SandboxId;
 
 /// How much of an id must be given.
@@ -15,6 +20,24 @@ const PREFIX_MIN_LEN: usize = 4;
 pub struct Client {
     base: Url,
     http: reqwest::Client,
+}
+
+/// A key of the API. Nothing shows it.
+pub struct ApiKey(HeaderValue);
+
+impl ApiKey {
+    pub const VARIABLE: &str = "SANDKEEP_API_KEY";
+
+    pub fn new(text: &OsStr) -> Result<Self, Failure> {
+        let value =
+            text.to_str().map(|text| HeaderValue::from_str(&format!("Bearer {}", text.trim())));
+        let Some(Ok(mut value)) = value else {
+            let problem = format!("{}: it holds something that no key has", Self::VARIABLE);
+            return Err(Failure::Usage { problem });
+        };
+        value.set_sensitive(true);
+        Ok(Self(value))
+    }
 }
 
 /// What the CLI shows of a sandbox; the rest of the answer is for `--json`.
@@ -26,6 +49,7 @@ pub struct Sandbox {
     pub reason: Option<String>,
     pub runtime: String,
     pub template: String,
+    pub slot: Option<String>,
     pub created_at: String,
 }
 
@@ -44,9 +68,14 @@ impl Sandbox {
 }
 
 impl Client {
-    pub fn new(base: &Url) -> Result<Self, Failure> {
+    /// `authority` is a file with certificates to trust, for a daemon with one of its own making.
+    pub fn new(base: &Url, key: Option<ApiKey>, authority: Option<&Path>) -> Result<Self, Failure> {
+        let headers: HeaderMap =
+            key.map(|ApiKey(value)| (AUTHORIZATION, value)).into_iter().collect();
         // A proxy from the environment is for the outside world, not for a daemon on loopback.
-        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT).build();
+        let builder = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT);
+        let builder = builder.default_headers(headers).tls_certs_merge(certificates(authority)?);
+        let http = builder.build();
         let http = http.map_err(|source| Failure::Unreachable { url: base.to_string(), source })?;
         Ok(Self { base: base.clone(), http })
     }
@@ -81,16 +110,41 @@ impl Client {
             );
             return Err(Failure::Usage { problem });
         }
-        let ids = self.sandboxes().await?.into_iter().map(|(sandbox, _)| sandbox.id);
+        let ids = self
+            .sandboxes(&Filter::default(), None)
+            .await?
+            .into_iter()
+            .map(|(sandbox, _)| sandbox.id);
         pick(text, ids.filter(|id| id.as_str().starts_with(text)).collect())
     }
 
-    /// All sandboxes, each also as the daemon wrote it.
-    pub async fn sandboxes(&self) -> Result<Vec<(Sandbox, Value)>, Failure> {
-        let answer = self.get("/api/v1/sandboxes").await?;
-        let items = answer["items"].as_array().cloned();
-        let items = items.ok_or_else(|| self.not_sandkeep("a list without items".to_owned()))?;
-        items.into_iter().map(|item| Ok((self.sandbox(&item)?, item))).collect()
+    /// The sandboxes that a filter leaves, page by page, each also as the daemon wrote it.
+    pub async fn sandboxes(
+        &self,
+        filter: &Filter,
+        limit: Option<usize>,
+    ) -> Result<Vec<(Sandbox, Value)>, Failure> {
+        let limit = limit.unwrap_or(usize::MAX);
+        let mut found = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let mut query = filter.query();
+            let page = PAGE_MAX.min(limit - found.len());
+            query.push(("limit", page.to_string()));
+            query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
+            let request = self.request(Method::GET, "/api/v1/sandboxes").query(&query);
+            let mut answer = self.json(request).await?;
+            let Value::Array(items) = answer["items"].take() else {
+                return Err(self.not_sandkeep("a list without items".to_owned()));
+            };
+            for item in items.into_iter().take(page) {
+                found.push((self.sandbox(&item)?, item));
+            }
+            cursor = answer["next_cursor"].as_str().map(str::to_owned);
+            if cursor.is_none() || found.len() >= limit {
+                return Ok(found);
+            }
+        }
     }
 
     pub fn sandbox(&self, value: &Value) -> Result<Sandbox, Failure> {
@@ -131,6 +185,17 @@ impl Client {
             Ok(problem) => Failure::Refused(Box::new(problem)),
             Err(_) => self.not_sandkeep(format!("it answers {status}")),
         }
+    }
+}
+
+fn certificates(file: Option<&Path>) -> Result<Vec<Certificate>, Failure> {
+    let Some(file) = file else { return Ok(Vec::new()) };
+    let unusable =
+        |what: String| Failure::Usage { problem: format!("--ca-cert {}: {what}", file.display()) };
+    let pem = std::fs::read(file).map_err(|e| unusable(e.to_string()))?;
+    match Certificate::from_pem_bundle(&pem) {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) | Err(_) => Err(unusable("it holds no certificates in PEM".to_owned())),
     }
 }
 

@@ -103,6 +103,7 @@ impl Exit {
             | Failure::NoMatch { .. }
             | Failure::Ambiguous { .. }
             | Failure::TooMuchStdin { .. }
+            | Failure::Declined
             | Failure::Some { .. }
             | Failure::Tool(_)
             | Failure::System { .. } => Self::RequestFailed,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use crate::api::rest::Problem;
 use crate::api::rest::problem::{detail_of, remedy_of};
+use crate::cli::spec_args::in_options;
 use crate::config::ConfigError;
 use crate::error::Error;
 use crate::store::{SqliteError, StoreError};
@@ -48,6 +49,9 @@ pub enum Failure {
     Config(#[from] ConfigError),
     #[error("stdin is larger than {max_bytes} bytes")]
     TooMuchStdin { max_bytes: usize },
+    /// The person was asked, and did not say yes.
+    #[error("nothing was destroyed")]
+    Declined,
     /// Some of several; each was told when it happened.
     #[error("{failed} of {all} failed")]
     Some { failed: usize, all: usize },
@@ -77,7 +81,8 @@ impl Failure {
     pub fn line(&self) -> String {
         let detail = match self {
             // The chain of an HTTP client's error says `error sending request` three times over.
-            Self::Unreachable { .. } => self.to_string(),
+            Self::Unreachable { source, .. } => format!("{self}: {}", first_cause(source)),
+            Self::Refused(_) | Self::Broker(_) => in_options(&detail_of(self)),
             _ => detail_of(self),
         };
         match self.remedy() {
@@ -91,6 +96,12 @@ impl Failure {
             Self::Broker(error) if advises(error) => None,
             Self::Broker(error) => Some(remedy_of(error)),
             Self::Refused(problem) => Some(problem.remediation.clone()),
+            Self::Unreachable { source, .. } if !source.is_connect() => {
+                Some("check --url".to_owned())
+            }
+            Self::Unreachable { url, .. } if url.starts_with("https:") => Some(
+                "check --url, and --ca-cert if its certificate is of its own making".to_owned(),
+            ),
             Self::Unreachable { .. } => {
                 Some("start one with `sandkeep serve`, or say where it is with --url".to_owned())
             }
@@ -113,11 +124,21 @@ impl Failure {
             }
             Self::Config(ConfigError::Invalid(_))
             | Self::Usage { .. }
+            | Self::Declined
             | Self::Some { .. }
             | Self::Tool(_)
             | Self::System { .. } => None,
         }
     }
+}
+
+/// What began it: the last of the causes.
+fn first_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
 }
 
 /// Whether an error's own text says what to do: that of a registry that cannot be used does.

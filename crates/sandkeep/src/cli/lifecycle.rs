@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::{Format, print};
+use crate::cli::{Format, print, spinner};
 use crate::sandbox::Verb;
 
 #[derive(Debug, clap::Args)]
@@ -18,7 +18,9 @@ pub struct Args {
 
 pub async fn run(verb: Verb, args: Args, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let sandbox = client.post(&format!("/api/v1/sandboxes/{id}/{verb}"), &json!({})).await?;
+    let (path, nothing) = (format!("/api/v1/sandboxes/{id}/{verb}"), json!({}));
+    let doing = if verb == Verb::Stop { "stopping" } else { "starting" };
+    let sandbox = spinner::during(doing, client.post(&path, &nothing)).await?;
     match args.format.json {
         true => print::json(&sandbox)?,
         false => print::line(id.as_str())?,

@@ -5,23 +5,30 @@ use serde_json::{Value, json};
 use crate::cli::client::{Client, Sandbox};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::filter::Filter;
 use crate::cli::{Format, print};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
+    pub filter: Filter,
+    /// No more than this many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    #[command(flatten)]
     format: Format,
 }
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
-    let sandboxes = client.sandboxes().await?;
+    let limit = args.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let sandboxes = client.sandboxes(&args.filter, limit).await?;
     if args.format.json {
         let items: Vec<Value> = sandboxes.into_iter().map(|(_, value)| value).collect();
         print::json(&json!({ "items": items }))?;
         return Ok(Exit::Ok);
     }
     let rows = sandboxes.iter().map(|(sandbox, _)| row(sandbox));
-    print::table(["ID", "STATE", "RUNTIME", "TEMPLATE", "CREATED"], rows)?;
+    print::table(["ID", "STATE", "RUNTIME", "TEMPLATE", "SLOT", "CREATED"], rows)?;
     Ok(Exit::Ok)
 }
 
@@ -33,12 +40,13 @@ fn to_seconds(time: &str) -> String {
     }
 }
 
-fn row(sandbox: &Sandbox) -> [String; 5] {
+fn row(sandbox: &Sandbox) -> [String; 6] {
     [
         sandbox.id.to_string(),
         sandbox.condition(),
         sandbox.runtime.clone(),
         sandbox.template.clone(),
+        sandbox.slot.clone().unwrap_or_else(|| "-".to_owned()),
         to_seconds(&sandbox.created_at),
     ]
 }

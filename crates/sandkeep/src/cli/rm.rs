@@ -1,43 +1,73 @@
 //! `sandkeep rm`.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, IsTerminal, Write};
 
 use serde_json::json;
 
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::{Format, print};
+use crate::cli::filter::Filter;
+use crate::cli::{Format, print, spinner};
 use crate::sandbox::SandboxId;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Ids of sandboxes, or the beginnings of them
-    #[arg(required = true)]
+    #[arg(required_unless_present = "all")]
     ids: Vec<String>,
+    /// All sandboxes that you can see, or those that the options below leave
+    #[arg(long, conflicts_with = "ids")]
+    all: bool,
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    yes: bool,
+    #[command(flatten)]
+    pub filter: Filter,
     #[command(flatten)]
     format: Format,
 }
 
-/// Destroys all it can; one that cannot be destroyed does not save the others.
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
-    let ids: BTreeSet<&String> = args.ids.iter().collect();
-    let all = ids.len();
+    let ids: BTreeSet<String> = match args.all {
+        true => {
+            let found = client.sandboxes(&args.filter, None).await?;
+            found.into_iter().map(|(sandbox, _)| String::from(sandbox.id)).collect()
+        }
+        false if args.filter.is_empty() => args.ids.into_iter().collect(),
+        false => {
+            let problem = "--label, --state and --project go with --all, not with ids".to_owned();
+            return Err(Failure::Usage { problem });
+        }
+    };
+    if args.all && !args.yes && !ids.is_empty() {
+        confirm(&ids)?;
+    }
+    destroy_all(&ids, client, args.format).await
+}
+
+/// Destroys all it can; one that cannot be destroyed does not save the others.
+async fn destroy_all(
+    ids: &BTreeSet<String>,
+    client: &Client,
+    format: Format,
+) -> Result<Exit, Failure> {
     let mut destroyed = Vec::new();
     for text in ids {
-        match destroy(client, text).await {
+        match spinner::during("destroying", destroy(client, text)).await {
             Ok(id) => destroyed.push(id),
-            Err(failure) if all == 1 => return Err(failure),
+            Err(failure) if ids.len() == 1 => return Err(failure),
             Err(failure) => print::note(&failure.line()),
         }
     }
-    match args.format.json {
+    match format.json {
         true => print::json(&json!({ "destroyed": destroyed }))?,
         false => destroyed.iter().try_for_each(|id| print::line(id.as_str()))?,
     }
-    match all - destroyed.len() {
+    match ids.len() - destroyed.len() {
         0 => Ok(Exit::Ok),
-        failed => Err(Failure::Some { failed, all }),
+        failed => Err(Failure::Some { failed, all: ids.len() }),
     }
 }
 
@@ -45,4 +75,26 @@ async fn destroy(client: &Client, text: &str) -> Result<SandboxId, Failure> {
     let id = client.resolve(text).await?;
     client.delete(&format!("/api/v1/sandboxes/{id}")).await?;
     Ok(id)
+}
+
+/// Asks the person at the terminal. A script is not asked; it has to say so beforehand.
+fn confirm(ids: &BTreeSet<String>) -> Result<(), Failure> {
+    let stdin = std::io::stdin();
+    let what = match ids.len() {
+        1 => "1 sandbox and all it holds".to_owned(),
+        count => format!("{count} sandboxes and all they hold"),
+    };
+    if !stdin.is_terminal() {
+        let problem = format!("this would destroy {what}, and nobody can be asked; say -y");
+        return Err(Failure::Usage { problem });
+    }
+    let mut stderr = std::io::stderr().lock();
+    let asked = write!(stderr, "destroy {what}? [y/N] ").and_then(|()| stderr.flush());
+    asked.map_err(Failure::system("ask"))?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).map_err(Failure::system("read the answer"))?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::Declined),
+    }
 }

@@ -6,6 +6,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
+use crate::limits::MIB;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -28,14 +29,30 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         ("state", sandbox.condition()),
         ("runtime", sandbox.runtime),
         ("template", sandbox.template),
+        ("profile", words(&shown["profile"])),
         ("privilege", words(&shown["privilege"])),
         ("limits", words(&shown["resources"])),
+        ("owner", words(&shown["owner"])),
+        ("slot", words(&shown["slot"])),
         ("labels", words(&shown["labels"])),
         ("created", sandbox.created_at),
+        ("expires", words(&shown["expires_at"])),
+        ("timeout", seconds(&shown["timeout_secs"])),
+        ("idle", seconds(&shown["idle_timeout_secs"])),
+        ("at the end", words(&shown["on_timeout"])),
+        ("space used", mebibytes(&shown["space_used"])),
     ];
     fields.retain(|(_, value)| !value.is_empty());
     fields.iter().try_for_each(|(name, value)| print::line(&format!("{name:<10} {value}")))?;
     Ok(Exit::Ok)
+}
+
+fn seconds(value: &Value) -> String {
+    value.as_u64().map(|seconds| format!("{seconds} s")).unwrap_or_default()
+}
+
+fn mebibytes(bytes: &Value) -> String {
+    bytes.as_f64().map(|bytes| format!("{:.1} MiB", bytes / MIB as f64)).unwrap_or_default()
 }
 
 /// A JSON value as a person would write it on one line.

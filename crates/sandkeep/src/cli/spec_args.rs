@@ -1,11 +1,11 @@
-//! What `create` and `run` can ask of a new sandbox. Both go through the JSON of the API, so that the
-//! two cannot differ.
+//! What `create`, `ensure` and `run` can ask of a new sandbox. All go through the JSON of the API, so
+//! that they cannot differ.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::argument::pair;
+use crate::cli::argument::{pair, seconds};
 
 #[derive(Debug, clap::Args)]
 pub struct SpecArgs {
@@ -15,8 +15,11 @@ pub struct SpecArgs {
     /// The isolation technology [default: native]
     #[arg(long, value_name = "NAME")]
     runtime: Option<String>,
+    /// A named set of defaults from the configuration
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
     /// A label; may be given several times
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
+    #[arg(long = "label", short = 'l', value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
     /// A variable for all commands of the sandbox; may be given several times
     #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
@@ -38,29 +41,102 @@ pub struct SpecArgs {
     privilege: Option<String>,
 }
 
+/// What only matters for a sandbox that outlives the command: whose it is, and for how long.
+#[derive(Debug, clap::Args)]
+pub struct KeptArgs {
+    /// The project it belongs to [default: that of the key, or default]
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
+    /// A name of your choice that only one sandbox of its owner has at a time
+    #[arg(long, value_name = "NAME")]
+    pub slot: Option<String>,
+    /// How long it lives, such as 90 (seconds), 30m or 2h
+    #[arg(long, value_name = "DURATION", value_parser = seconds)]
+    timeout: Option<u64>,
+    /// How long it may be idle, such as 90 (seconds), 30m or 2h
+    #[arg(long, value_name = "DURATION", value_parser = seconds)]
+    idle_timeout: Option<u64>,
+    /// What happens when its time is over
+    #[arg(long, value_name = "destroy|stop", value_parser = ["destroy", "stop"])]
+    on_timeout: Option<String>,
+}
+
+/// What the API calls a thing, and the option that says it here.
+pub const OPTIONS: &[(&str, &str)] = &[
+    ("template", "--template"),
+    ("runtime", "--runtime"),
+    ("profile", "--profile"),
+    ("labels", "--label"),
+    ("label", "--label"),
+    ("env", "--env"),
+    ("resources.memory_mb", "--memory-mb"),
+    ("resources.cpus", "--cpus"),
+    ("resources.pids", "--pids"),
+    ("resources.disk_mb", "--disk-mb"),
+    ("privilege", "--privilege"),
+    ("project", "--project"),
+    ("slot", "--slot"),
+    ("timeout_secs", "--timeout"),
+    ("idle_timeout_secs", "--idle-timeout"),
+    ("on_timeout", "--on-timeout"),
+    ("state", "--state"),
+    ("limit", "--limit"),
+    ("argv", "CMD"),
+    ("cwd", "--cwd"),
+    ("user", "--user"),
+    ("timeout_ms", "--timeout"),
+    ("stdin_b64", "--stdin"),
+];
+
+/// A refusal that begins with the name of a field, in the words of the command line.
+pub fn in_options(detail: &str) -> String {
+    let said = detail.split_once(": ").and_then(|(field, rest)| {
+        let (_, option) = OPTIONS.iter().find(|(name, _)| *name == field)?;
+        Some(format!("{option}: {rest}"))
+    });
+    said.unwrap_or_else(|| detail.to_owned())
+}
+
 impl SpecArgs {
     /// The body of `POST /api/v1/sandboxes`; what was not asked for is left to the daemon.
     pub fn into_json(self) -> Value {
         let mut spec = Map::new();
-        let mut put = |name: &str, value: Option<Value>| {
-            spec.extend(value.map(|value| (name.to_owned(), value)));
-        };
-        put("template", self.template.map(Value::from));
-        put("runtime", self.runtime.map(Value::from));
-        put("labels", object(self.labels));
-        put("env", object(self.env));
-        put("privilege", self.privilege.map(Value::from));
-        let limits = json!({
-            "memory_mb": self.memory_mb,
-            "cpus": self.cpus,
-            "pids": self.pids,
-            "disk_mb": self.disk_mb,
-        });
-        let asked =
-            limits.as_object().is_some_and(|map| map.values().any(|limit| !limit.is_null()));
-        put("resources", asked.then_some(limits));
+        let limits = [
+            ("memory_mb", self.memory_mb.map(Value::from)),
+            ("cpus", self.cpus.map(Value::from)),
+            ("pids", self.pids.map(Value::from)),
+            ("disk_mb", self.disk_mb.map(Value::from)),
+        ];
+        let limits = given(limits);
+        spec.extend(given([
+            ("template", self.template.map(Value::from)),
+            ("runtime", self.runtime.map(Value::from)),
+            ("profile", self.profile.map(Value::from)),
+            ("labels", object(self.labels)),
+            ("env", object(self.env)),
+            ("privilege", self.privilege.map(Value::from)),
+            ("resources", (!limits.is_empty()).then_some(Value::Object(limits))),
+        ]));
         Value::Object(spec)
     }
+
+    /// The same, with what matters for a sandbox that is kept.
+    pub fn into_json_with(self, kept: KeptArgs) -> Value {
+        let mut spec = self.into_json();
+        let more = given([
+            ("project", kept.project.map(Value::from)),
+            ("slot", kept.slot.map(Value::from)),
+            ("timeout_secs", kept.timeout.map(Value::from)),
+            ("idle_timeout_secs", kept.idle_timeout.map(Value::from)),
+            ("on_timeout", kept.on_timeout.map(Value::from)),
+        ]);
+        spec.as_object_mut().expect("it was made as an object").extend(more);
+        spec
+    }
+}
+
+fn given<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 fn object(pairs: Vec<(String, String)>) -> Option<Value> {

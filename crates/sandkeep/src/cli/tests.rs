@@ -47,9 +47,46 @@ fn create_asks_only_for_what_was_said() {
             "labels": { "a": "1", "b": "" },
             "env": { "P": "x=y" },
             "privilege": "root",
-            "resources": { "memory_mb": 64, "cpus": 0.5, "pids": null, "disk_mb": null },
+            "resources": { "memory_mb": 64, "cpus": 0.5 },
         })
     );
+}
+
+#[test]
+fn create_and_ensure_say_whose_it_is_and_for_how_long() {
+    let options =
+        "--profile py --project web --slot main --timeout 30m --idle-timeout 90 --on-timeout stop";
+    let expected = json!({
+        "profile": "py", "project": "web", "slot": "main",
+        "timeout_secs": 1800, "idle_timeout_secs": 90, "on_timeout": "stop",
+    });
+    let Command::Create(args) = command(&format!("sandkeep create {options}")) else { panic!() };
+    assert_eq!(args.spec.into_json_with(args.kept), expected);
+    let Command::Ensure(args) = command(&format!("sandkeep ensure {options}")) else { panic!() };
+    assert_eq!(args.spec.into_json_with(args.kept), expected);
+}
+
+#[test]
+fn a_refusal_of_the_daemon_names_the_option_and_not_the_field() {
+    for (field, option) in [
+        ("resources.memory_mb: 1 is not between", "--memory-mb: 1 is not between"),
+        ("timeout_secs: 0 is too short", "--timeout: 0 is too short"),
+        ("labels: a name is empty", "--label: a name is empty"),
+        ("there is no template \"x\": what now", "there is no template \"x\": what now"),
+        ("no field here", "no field here"),
+    ] {
+        assert_eq!(spec_args::in_options(field), option);
+    }
+    // Every option that it may name is one.
+    let cli = Cli::command();
+    let known: Vec<String> = cli
+        .get_subcommands()
+        .flat_map(|command| command.get_arguments().filter_map(|arg| arg.get_long()))
+        .map(|long| format!("--{long}"))
+        .collect();
+    for (_, option) in spec_args::OPTIONS.iter().filter(|(_, option)| option.starts_with('-')) {
+        assert!(known.iter().any(|long| long == option), "{option} is no option");
+    }
 }
 
 #[test]
@@ -68,6 +105,7 @@ fn timeouts_are_durations_or_milliseconds_but_not_both() {
     };
     assert_eq!(timeout("sandkeep exec --timeout 30s sbx true"), Some(30_000));
     assert_eq!(timeout("sandkeep exec --timeout 1m30s sbx true"), Some(90_000));
+    assert_eq!(timeout("sandkeep exec --timeout 90 sbx true"), Some(90_000));
     assert_eq!(timeout("sandkeep exec --timeout-ms 5 sbx true"), Some(5));
     assert_eq!(timeout("sandkeep exec sbx true"), None);
     for wrong in ["--timeout soon", "--timeout=-1s", "--timeout 1s --timeout-ms 5"] {
@@ -82,12 +120,20 @@ fn what_cannot_be_meant_is_refused() {
         "sandkeep rm",
         "sandkeep run",
         "sandkeep exec sbx",
+        "sandkeep create --timeout 500ms",
+        "sandkeep create --timeout soon",
+        "sandkeep create --on-timeout explode",
+        "sandkeep rm --all sbx",
+        "sandkeep ls --limit 0",
+        "sandkeep completions tcsh",
+        "sandkeep --log loud ls",
+        "sandkeep serve --limits-max-sandboxes many",
         "sandkeep create --env novalue",
         "sandkeep create --env =x",
         "sandkeep create --privilege admin",
         "sandkeep serve --listen 4500",
         "sandkeep serve --storage zip",
-        "sandkeep --url https://127.0.0.1 ls",
+        "sandkeep --url ftp://127.0.0.1 ls",
         "sandkeep --url 127.0.0.1:4500 ls",
     ] {
         let error = parse(line).err().unwrap_or_else(|| panic!("{line} was accepted"));

@@ -1,0 +1,36 @@
+//! `sandkeep ensure`.
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::spec_args::{KeptArgs, SpecArgs};
+use crate::cli::{Format, print, spinner};
+
+/// Print the id of the sandbox in a slot, made or replaced if need be
+///
+/// A healthy sandbox in the slot is left as it is, whatever else is asked for; an unhealthy one is
+/// replaced. To call it again, also at the same time, changes nothing.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub spec: SpecArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    if args.kept.slot.is_none() {
+        let problem = "--slot NAME is needed: it is how ensure knows the sandbox again".to_owned();
+        return Err(Failure::Usage { problem });
+    }
+    let body = args.spec.into_json_with(args.kept);
+    let request = client.post("/api/v1/sandboxes/ensure", &body);
+    let ensured = spinner::during("ensuring", request).await?;
+    match args.format.json {
+        true => print::json(&ensured)?,
+        false => print::line(client.sandbox(&ensured["sandbox"])?.id.as_str())?,
+    }
+    Ok(Exit::Ok)
+}
