@@ -180,7 +180,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Serve(args) => {
             let loaded = args.load(global.log, &around)?;
             start_log(&loaded.settings.log)?;
-            return with_threads(serve::run(loaded));
+            return with_threads(serve::run(loaded, &around));
         }
         Command::Config(args) => return config::run(args, global.log, &around),
         other => other,

@@ -4,6 +4,9 @@
 //! The lock comes first, so that a second daemon touches nothing; the port comes before the storage,
 //! so that a taken port costs nothing.
 
+mod notify;
+
+use std::ffi::OsString;
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
@@ -17,6 +20,7 @@ use crate::cli::print;
 use crate::cli::version::VERSION;
 use crate::config::{self, ConfigError, ConfigFile, Flags, Loaded, PORT_DEFAULT, Surroundings};
 use crate::home::DataDir;
+use notify::{Stage, Supervisor};
 
 /// Start the broker and serve its API
 ///
@@ -42,8 +46,10 @@ impl Args {
     }
 }
 
-pub async fn run(loaded: Loaded) -> Result<Exit, Failure> {
+pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure> {
     let settings = loaded.settings;
+    let supervisor = Supervisor::at(around.var(Supervisor::VARIABLE).map(OsString::as_os_str));
+    supervisor.tell(Stage::Starting, "starting");
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if !settings.listen.ip().to_canonical().is_loopback() {
         return Err(Failure::NotLoopback { address: settings.listen });
@@ -55,6 +61,12 @@ pub async fn run(loaded: Loaded) -> Result<Exit, Failure> {
     let (listener, address) = listen(settings.listen).await?;
     let assembled = assemble::daemon(&settings, data).await?;
     greet(&assembled, address);
+    // Whoever connects from now on is answered: the listener has been there since before the broker.
+    supervisor.tell(Stage::Ready, &format!("listens on http://{address}"));
+    let stop = async {
+        stop.await;
+        supervisor.tell(Stage::Stopping, "shutting down; sandboxes go on running");
+    };
     rest::serve(listener, assembled.broker.clone(), stop).await;
     assembled.close().await;
     Ok(Exit::Ok)

@@ -3,10 +3,12 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use sandkeep::cli::bench::http::Connection;
 use serde_json::{Value, json};
 
 use crate::daemon;
@@ -155,6 +157,101 @@ fn the_mock_is_there_only_when_asked_for() {
     let id = mocking.create_with(&json!({ "runtime": "mock" }));
     assert_eq!(mocking.get(&id)["runtime"], "mock");
     assert_eq!(mocking.get(&mocking.create())["runtime"], "native", "the default does not change");
+}
+
+/// The next word from a daemon to its service manager.
+fn heard(manager: &UnixDatagram) -> String {
+    let mut buffer = [0; 512];
+    let length = manager.recv(&mut buffer).expect("it says something before the test is given up");
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+#[test]
+fn the_service_manager_hears_when_the_api_answers_and_when_it_ends() {
+    crate::skip_if!(obstacle());
+    let place = tempfile::tempdir().expect("a temp dir");
+    let path = place.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("it is ours");
+    // Asked at the moment of READY, and not once the test has waited for an answer itself.
+    let asked = std::thread::spawn(move || {
+        let ready = loop {
+            let heard = heard(&manager);
+            assert!(!heard.contains("STOPPING"), "{heard}");
+            if heard.starts_with("READY=1\n") {
+                break heard;
+            }
+        };
+        let address = sandkeep::cli::bench::announced(&ready).expect("it says where it listens");
+        let mut connection = Connection::open(address).expect("somebody listens");
+        let answer = connection.request("GET", "/healthz", "").expect("it is answered");
+        (answer.status, manager)
+    });
+    let path = path.display().to_string();
+    let mut daemon = Daemon::start_with(&Setup::default().env("NOTIFY_SOCKET", &path));
+    let (status, manager) = asked.join().expect("it was answered");
+    assert_eq!(status, 200);
+    let id = daemon.create();
+    assert!(daemon.stop().success());
+    assert!(heard(&manager).starts_with("STOPPING=1\n"));
+    daemon.start_again(&Setup::default());
+    assert_eq!(daemon.state(&id), "running", "sandboxes go on without the daemon");
+}
+
+#[test]
+fn a_wrong_configuration_stops_a_daemon_before_it_touches_anything() {
+    let place = tempfile::tempdir().expect("a temp dir");
+    let (file, data) = (place.path().join("sandkeep.toml"), place.path().join("data"));
+    fs::write(&file, "listen = '127.0.0.1:0'\n[limits]\nmax_sandbox = 3\n").expect("it is ours");
+    for command in ["serve", "config"] {
+        let output = binary()
+            .arg(command)
+            .arg("--config")
+            .arg(&file)
+            .env("SANDKEEP_DATA_DIR", &data)
+            .env("LOG_LEVEL", "loud")
+            .output();
+        let ran: Ran = output.expect("the binary runs").into();
+        assert_eq!(ran.assert_no_panic().code, 2, "{ran:?}");
+        let place = format!("{}:3: limits.max_sandbox: ", file.display());
+        assert!(ran.stderr.contains(&place) && ran.stderr.contains("LOG_LEVEL: "), "{ran:?}");
+        assert!(ran.stderr.contains("limits.max_sandboxes"), "no nearest name: {ran:?}");
+    }
+    assert!(!data.exists(), "it was touched");
+}
+
+#[test]
+fn the_configuration_is_shown_with_its_sources() {
+    let place = tempfile::tempdir().expect("a temp dir");
+    let file = place.path().join("sandkeep.toml");
+    fs::write(&file, "storage = 'local'\n[profiles.a.env]\nTOKEN = 'hush'\n").expect("it is ours");
+    let config = |more: &[&str]| {
+        let mut command = binary();
+        command.arg("config").env("SANDKEEP_CONFIG", &file).env("PORT", "4501").args(more);
+        let ran: Ran = command.output().expect("the binary runs").into();
+        assert_eq!(ran.assert_no_panic().code, 0, "{ran:?}");
+        assert!(!format!("{ran:?}").contains("hush"), "{ran:?}");
+        ran.stdout
+    };
+    let shown: Value =
+        serde_json::from_str(&config(&["--domain", "x.example", "--json"])).expect("JSON");
+    assert_eq!(shown["file"], file.display().to_string());
+    let settings = shown["settings"].as_array().expect("settings");
+    let of =
+        |key: &str| settings.iter().find(|setting| setting["key"] == key).expect("it is there");
+    assert_eq!(
+        of("listen"),
+        &json!({ "key": "listen", "value": "127.0.0.1:4501", "source": "env PORT" })
+    );
+    assert_eq!(of("storage")["source"], format!("file {}:1", file.display()));
+    assert_eq!(of("domain"), &json!({ "key": "domain", "value": "x.example", "source": "flag" }));
+    assert_eq!(of("enable_mock")["source"], "default");
+    assert_eq!(of("profiles.a.env.TOKEN")["value"], "***");
+    let table = config(&[]);
+    let listen = table.lines().find(|line| line.starts_with("listen ")).expect("a row");
+    assert_eq!(
+        listen.split_whitespace().collect::<Vec<_>>(),
+        ["listen", "127.0.0.1:4501", "env", "PORT"]
+    );
 }
 
 /// The binary in a place that another user can reach, and a data directory of that user.
