@@ -119,7 +119,7 @@ pub(super) async fn health(shared: &Arc<Shared>) -> Health {
         status = Readiness::NotReady;
         errors.push(problem);
     };
-    if shared.closing.is_cancelled() {
+    if shared.detaching.is_cancelled() || shared.closing.is_cancelled() {
         fails(Error::ShuttingDown.to_string());
     }
     if !shared.runtimes.iter().any(|runtime| runtime.usable() == Usable::Yes) {
