@@ -2,3 +2,4 @@
 //! encodes the answer; none of them decides anything.
 
 pub mod rest;
+mod urule;

@@ -8,19 +8,19 @@
 //!            → problem  every error, of the broker or of this door, becomes problem+json here
 //! ```
 
-mod body;
+pub(super) mod body;
 mod correlation;
 mod exec_stream;
-mod execs;
+pub(super) mod execs;
 mod guard;
 mod health;
 mod known_execs;
-mod openapi;
-mod output;
+pub(super) mod openapi;
+pub(super) mod output;
 pub mod problem;
-mod sandboxes;
+pub(super) mod sandboxes;
 mod server;
-mod who;
+pub(super) mod who;
 
 #[cfg(test)]
 mod tests;
@@ -38,6 +38,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::urule;
 use crate::broker::{Broker, RuntimeView};
 use crate::runtime::{Capabilities, Usable};
 use crate::telemetry::RouteTable;
@@ -88,6 +89,7 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
+        .merge(urule::routes())
 }
 
 #[derive(Serialize, ToSchema)]
@@ -100,19 +102,31 @@ struct Runtime {
     name: &'static str,
     usable: bool,
     default: bool,
-    capabilities: Capabilities,
+    capabilities: BothCapabilities,
     /// Why it is not usable.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
+/// What it can do here, in our words and in Urule's: one answer for both.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RuntimeCapabilities)]
+struct BothCapabilities {
+    #[serde(flatten)]
+    ours: Capabilities,
+    #[serde(flatten)]
+    urules: urule::Capabilities,
+}
+
 impl From<RuntimeView> for Runtime {
     fn from(view: RuntimeView) -> Self {
+        let urules = urule::Capabilities::of(&view);
         let RuntimeView { name, usable, capabilities, default } = view;
         let (usable, reason) = match usable {
             Usable::Yes => (true, None),
             Usable::No { reason } => (false, Some(reason)),
         };
+        let capabilities = BothCapabilities { ours: capabilities, urules };
         Self { name, usable, default, capabilities, reason }
     }
 }

@@ -16,3 +16,4 @@ mod run;
 mod startup;
 mod support;
 mod syscalls;
+mod urule;

@@ -318,10 +318,17 @@ macro_rules! stream_fields {
 stream_fields!(StdoutFields, stdout, stdout_b64, stdout_omitted_bytes, stdout_omitted_at);
 stream_fields!(StderrFields, stderr, stderr_b64, stderr_omitted_bytes, stderr_omitted_at);
 
-impl Answer {
+/// All that a blocking exec said, within limits, and how it ended.
+pub struct Collected {
+    pub end: ExecEnd,
+    pub stdout: Shown,
+    pub stderr: Shown,
+}
+
+impl Collected {
     /// Reads the exec to its end. If the client leaves, this future is dropped and with it `running`;
     /// the command goes on, and so does its journal.
-    async fn collect(mut running: Running) -> Self {
+    pub async fn of(mut running: Running) -> Self {
         let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
         let end = loop {
             match running.next().await {
@@ -336,11 +343,24 @@ impl Answer {
                 None => break lost(),
             }
         };
-        let (stdout, stderr) = (stdout.show(), stderr.show());
-        let truncated = stdout.omitted.is_some() || stderr.omitted.is_some();
+        Self { end, stdout: stdout.show(), stderr: stderr.show() }
+    }
+
+    /// Whether something was left out.
+    pub fn is_truncated(&self) -> bool {
+        self.stdout.omitted.is_some() || self.stderr.omitted.is_some()
+    }
+}
+
+impl Answer {
+    async fn collect(running: Running) -> Self {
+        let exec_id = running.id.clone();
+        let collected = Collected::of(running).await;
+        let truncated = collected.is_truncated();
+        let Collected { end, stdout, stderr } = collected;
         let duration_ms = u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX);
         Self {
-            exec_id: running.id.clone(),
+            exec_id,
             outcome: end.outcome.name(),
             ending: Ending::new(&end.outcome, end.error, duration_ms, truncated),
             stdout: stdout.into(),

@@ -25,6 +25,17 @@ impl Encoded {
             Err(not_text) => Self::Base64(STANDARD.encode(not_text.as_bytes())),
         }
     }
+
+    /// As text, for a dialect that has nothing else: what is not UTF-8 is replaced.
+    pub fn into_lossy(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Base64(text) => {
+                let bytes = STANDARD.decode(text).expect("it was encoded here");
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+        }
+    }
 }
 
 /// One stream of a live exec: passes chunks on as they come, but holds back the beginning of a

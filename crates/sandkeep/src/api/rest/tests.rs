@@ -6,3 +6,4 @@ mod harness;
 mod observe;
 mod problems;
 mod sandboxes;
+mod sessions;
