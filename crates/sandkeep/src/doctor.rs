@@ -32,6 +32,7 @@ const BETWEEN_LOOKS: std::time::Duration = crate::limits::DOCTOR_LOOK_AGAIN;
 pub enum Kind {
     Row,
     Home,
+    Journal,
     Volume,
     Mount,
     LoopDevice,
@@ -46,6 +47,7 @@ impl Kind {
         match self {
             Self::Row => "row",
             Self::Home => "home",
+            Self::Journal => "journal",
             Self::Volume => "volume",
             Self::Mount => "mount",
             Self::LoopDevice => "loop_device",

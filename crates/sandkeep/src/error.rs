@@ -35,7 +35,7 @@ pub enum Error {
         "there is no exec {id}; of those that ended, the last {kept} are kept, up to {} MiB in all",
         kept_bytes / crate::limits::MIB
     )]
-    ExecNotFound { id: ExecId, kept: usize, kept_bytes: u64 },
+    ExecNotFound { id: ExecId, kept: u64, kept_bytes: u64 },
 
     #[error("exec {id} has ended")]
     ExecEnded { id: ExecId },

@@ -48,23 +48,22 @@ pub use writer::Writer;
 /// Where the journals are, in a sandbox's home.
 pub const JOURNALS: &str = "execs";
 
-/// How much is kept.
+/// How much of what commands printed is kept on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalLimits {
-    /// Of one exec, on disk.
-    pub exec_bytes: u64,
-    /// Ended execs of one sandbox.
-    pub kept_execs: usize,
-    /// The same, in bytes on disk.
-    pub kept_bytes: u64,
+    pub max_bytes_per_exec: u64,
+    /// Ended execs of one sandbox; the oldest go first.
+    pub max_execs: u64,
+    /// All ended execs of one sandbox together; the oldest go first.
+    pub max_bytes: u64,
 }
 
 impl Default for JournalLimits {
     fn default() -> Self {
         Self {
-            exec_bytes: limits::JOURNAL_MAX_BYTES,
-            kept_execs: limits::JOURNALS_KEPT_MAX,
-            kept_bytes: limits::JOURNALS_KEPT_MAX_BYTES,
+            max_bytes_per_exec: limits::JOURNAL_EXEC_DEFAULT_BYTES,
+            max_execs: limits::JOURNAL_EXECS_DEFAULT,
+            max_bytes: limits::JOURNAL_SANDBOX_DEFAULT_BYTES,
         }
     }
 }

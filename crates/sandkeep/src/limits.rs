@@ -32,14 +32,8 @@ pub const OUTPUT_HEAD_MAX_BYTES: usize = 4 * 1024 * 1024;
 /// … and from its end; what lies between is counted and left out.
 pub const OUTPUT_TAIL_MAX_BYTES: usize = 1024 * 1024;
 
-/// How much one exec may have in its journal, on disk; a longer output keeps its head and its tail.
-pub const JOURNAL_MAX_BYTES: u64 = 64 * MIB;
-/// The smallest that can be asked for: a head and two tails of some records each.
+/// The smallest journal of an exec: a head and two tails of some records each.
 pub const JOURNAL_MIN_BYTES: u64 = MIB;
-/// How many ended execs of a sandbox keep their journal …
-pub const JOURNALS_KEPT_MAX: usize = 1_000;
-/// … and how large those are together.
-pub const JOURNALS_KEPT_MAX_BYTES: u64 = 1024 * MIB;
 /// How much of an exec's output is written on the thread that got it; the rest by one that may wait.
 pub const JOURNAL_AT_ONCE_BYTES: u64 = 512 * 1024;
 
@@ -173,9 +167,10 @@ pub const DOMAIN_MAX_BYTES: usize = 200;
 /// The largest configuration file that is read.
 pub const CONFIG_FILE_MAX_BYTES: u64 = 1024 * 1024;
 /// What is kept of the output of one exec, and of one sandbox's execs, unless configured otherwise.
-pub const JOURNAL_EXEC_DEFAULT_BYTES: u64 = 64 * 1024 * 1024;
+pub const JOURNAL_EXEC_DEFAULT_BYTES: u64 = 64 * MIB;
 pub const JOURNAL_EXECS_DEFAULT: u64 = 1_000;
-pub const JOURNAL_SANDBOX_DEFAULT_BYTES: u64 = 256 * 1024 * 1024;
+/// As much as a sandbox may write to its own disk.
+pub const JOURNAL_SANDBOX_DEFAULT_BYTES: u64 = DISK_DEFAULT_MB * MIB;
 /// How long the CLI waits before it shows that something takes its time, and how often that turns.
 pub const SPINNER_AFTER: Duration = Duration::from_millis(200);
 pub const SPINNER_TICK: Duration = Duration::from_millis(100);

@@ -127,8 +127,8 @@ impl Execs {
     }
 
     fn not_kept(&self, id: &ExecId) -> Error {
-        let JournalLimits { kept_execs, kept_bytes, .. } = self.shelf.limits();
-        Error::ExecNotFound { id: id.clone(), kept: kept_execs, kept_bytes }
+        let JournalLimits { max_execs, max_bytes, .. } = self.shelf.limits();
+        Error::ExecNotFound { id: id.clone(), kept: max_execs, kept_bytes: max_bytes }
     }
 }
 

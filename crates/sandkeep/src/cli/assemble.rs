@@ -47,7 +47,8 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Err
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
-    open(data, Arc::new(store), opened.storage, runtimes, Lifetime::Detached).await
+    let store = Arc::new(store);
+    open(data, store, opened.storage, runtimes, Lifetime::Detached, settings.journal).await
 }
 
 /// The broker of one `run`: nothing in it outlives the process. If that is killed, its launcher
@@ -57,7 +58,8 @@ pub async fn throwaway(data: DataDir, parent: &Path) -> Result<Assembled, Error>
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let runtimes = vec![native(&data, &sweep).await];
     let store = Arc::new(MemoryStore::new());
-    open(data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
+    let journal = JournalLimits::default();
+    open(data, store, opened.storage, runtimes, Lifetime::WithDaemon, journal).await
 }
 
 /// A runtime that cannot work here is still listed, with the reason.
@@ -82,6 +84,7 @@ async fn open(
     storage: Arc<dyn Storage>,
     runtimes: Vec<Arc<dyn Runtime>>,
     lifetime: Lifetime,
+    journal: JournalLimits,
 ) -> Result<Assembled, Error> {
     let runtime = default_runtime(&runtimes)?;
     let data_dir = data.path().to_owned();
@@ -89,7 +92,6 @@ async fn open(
     let template = HostTemplate::prepare(&data_dir).map_err(unusable)?;
     let templates = vec![Arc::new(template) as _];
     let name = storage.name();
-    let journal = JournalLimits::default();
     let telemetry = Arc::new(Telemetry::new(|error| problem::code_of(error).as_str()));
     let parts = Parts { data, store, storage, runtimes, templates, lifetime, journal, telemetry };
     let broker = Broker::open(parts).await?;

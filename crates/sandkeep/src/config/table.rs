@@ -339,7 +339,10 @@ static JOURNAL: &[Setting] = &[
         Shape::Integer,
         "BYTES",
         "How much of one exec's output is kept; beyond it the middle is left out, and said to be",
-        set!(journal.max_bytes_per_exec, |text| value::within(text, 1..=u64::MAX)),
+        set!(journal.max_bytes_per_exec, |text| value::within(
+            text,
+            limits::JOURNAL_MIN_BYTES..=u64::MAX
+        )),
         show!(journal.max_bytes_per_exec),
     ),
     Setting::new(

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{DoctorError, Found, Kind, Owners, during, names};
 use crate::broker;
 use crate::home::{self, Survey};
+use crate::journal::{JOURNALS, journals_in};
 use crate::sandbox::SandboxId;
 use crate::store::{SqliteError, StoreError};
 
@@ -92,6 +93,7 @@ fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
             let (name, owner) = (name.clone(), owner.clone());
             found.push(Found { kind: Kind::Socket, name, owner, detail });
         }
+        found.extend(journals_found(data, &home.id, owner.as_ref()));
         found.push(Found { kind: Kind::Home, name, owner, detail });
     }
     let strange = survey.strange.iter().map(|name| (name, "not the name of a sandbox"));
@@ -101,4 +103,18 @@ fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
         found.push(Found { kind: Kind::Home, name, owner: None, detail });
     }
     found
+}
+
+/// The journals in a home go with it; what else is among them is nobody's.
+fn journals_found(data: &Path, id: &SandboxId, owner: Option<&String>) -> Vec<Found> {
+    let home = home::Home::new(data, id.clone(), String::new());
+    // A home that is being removed is looked at again.
+    let there = journals_in(&home.path().join(JOURNALS)).unwrap_or_default();
+    let found = |name: String, owner: Option<String>| {
+        let detail = format!("{JOURNALS}/{name} of {id}");
+        Found { kind: Kind::Journal, name, owner, detail }
+    };
+    let journals = there.journals.into_keys().map(|exec| found(exec.to_string(), owner.cloned()));
+    let strange = there.strange.into_iter().map(|name| found(name, None));
+    journals.chain(strange).collect()
 }

@@ -127,6 +127,15 @@ impl ExecutionInput {
         }
     }
 
+    /// How many bytes of stdin were sent since the exec began, by this daemon and those before; `None`
+    /// if stdin is closed, or its runtime cannot tell.
+    pub fn position(&self) -> Option<u64> {
+        match &self.target {
+            Target::Guest(link) => link.stdin_sent(),
+            Target::Channel(_) => None,
+        }
+    }
+
     /// The command sees the end of its stdin after what was written; in a terminal the end-of-file
     /// key is pressed, and nothing is hung up. A second call does nothing.
     pub async fn close(&self) -> io::Result<()> {

@@ -150,6 +150,14 @@ impl Link {
         self.state().stdin = StdinState::Open { sent: offset, up_to };
     }
 
+    /// How much of stdin was sent, by this connection and those before; `None` once it is closed.
+    pub fn stdin_sent(&self) -> Option<u64> {
+        match self.state().stdin {
+            StdinState::Open { sent, .. } => Some(sent),
+            StdinState::Closed => None,
+        }
+    }
+
     /// The guest wants stdin up to this offset.
     pub fn want_stdin(&self, wanted: u64) {
         if let StdinState::Open { up_to, .. } = &mut self.state().stdin {

@@ -112,6 +112,14 @@ impl Home {
 
     /// Removes the directory and all in it. `Ok` if there is none.
     pub fn remove(&self) -> io::Result<()> {
+        // Somebody who was writing to it a moment ago may have added a file meanwhile, once.
+        match self.remove_once() {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => self.remove_once(),
+            removed => removed,
+        }
+    }
+
+    fn remove_once(&self) -> io::Result<()> {
         // The metadata goes last: a removal that a crash cuts short is still known as `destroying`.
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,

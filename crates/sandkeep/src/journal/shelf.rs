@@ -16,7 +16,7 @@ use crate::home::names;
 use crate::sandbox::ExecId;
 
 /// When there are too many, one part of this many goes at once: so removing costs little for each.
-const REMOVED_SHARE: usize = 16;
+const REMOVED_SHARE: u64 = 16;
 
 pub struct Shelf {
     dir: Arc<Path>,
@@ -67,7 +67,7 @@ impl Shelf {
         let journal = Journal::new(Arc::clone(&self.dir), id.clone(), place.progress());
         let journal = Arc::new(journal);
         self.put(Arc::clone(&journal), description);
-        Ok(Writer::new(journal, head, place, self.limits.exec_bytes))
+        Ok(Writer::new(journal, head, place, self.limits.max_bytes_per_exec))
     }
 
     fn make(&self, id: &ExecId) -> io::Result<File> {
@@ -95,7 +95,7 @@ impl Shelf {
     pub fn load(&self) -> io::Result<Vec<Unfinished>> {
         let mut unfinished = Vec::new();
         for (id, tails) in journals_in(&self.dir)?.journals {
-            match recover::read(&self.dir, &id, &tails, self.limits.exec_bytes) {
+            match recover::read(&self.dir, &id, &tails, self.limits.max_bytes_per_exec) {
                 Ok(Read::Ended { journal, description }) => {
                     self.put(journal, &description);
                     self.count(&id);
@@ -138,7 +138,8 @@ impl Shelf {
         if books.ended.insert((end.ended_at, id.clone())) {
             books.ended_bytes += progress.disk_bytes;
         }
-        books.ended.len() > self.limits.kept_execs || books.ended_bytes > self.limits.kept_bytes
+        books.ended.len() as u64 > self.limits.max_execs
+            || books.ended_bytes > self.limits.max_bytes
     }
 
     /// Removes the oldest of those that have ended, until few and small enough are left. Blocks.
@@ -171,11 +172,11 @@ impl Shelf {
 impl Books {
     fn take_oldest(&mut self, limits: &JournalLimits) -> Vec<Arc<Journal>> {
         let mut removed = Vec::new();
-        let few = match self.ended.len() > limits.kept_execs {
-            true => limits.kept_execs - limits.kept_execs / REMOVED_SHARE,
-            false => limits.kept_execs,
+        let few = match self.ended.len() as u64 > limits.max_execs {
+            true => limits.max_execs - limits.max_execs / REMOVED_SHARE,
+            false => limits.max_execs,
         };
-        while self.ended.len() > few || self.ended_bytes > limits.kept_bytes {
+        while self.ended.len() as u64 > few || self.ended_bytes > limits.max_bytes {
             let Some((_, id)) = self.ended.pop_first() else { break };
             let Some(book) = self.known.remove(&id) else { continue };
             self.ended_bytes -= book.journal.progress.borrow().disk_bytes;

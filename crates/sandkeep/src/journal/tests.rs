@@ -201,7 +201,7 @@ async fn an_exec_whose_cover_is_torn_never_began() {
 }
 
 fn small() -> JournalLimits {
-    JournalLimits { exec_bytes: 64 * 1024, ..JournalLimits::default() }
+    JournalLimits { max_bytes_per_exec: 64 * 1024, ..JournalLimits::default() }
 }
 
 /// A long output of both streams: what was said.
@@ -226,7 +226,7 @@ async fn a_long_output_keeps_head_and_tail_and_counts_the_middle() {
     let end = writer.end(exited(0));
     let disk: u64 =
         lab.names().iter().map(|n| fs::metadata(lab.path.join(n)).expect("it").len()).sum();
-    assert!(disk <= lab.limits.exec_bytes, "{disk} bytes on disk");
+    assert!(disk <= lab.limits.max_bytes_per_exec, "{disk} bytes on disk");
     for journal in [journal, reread(&lab, &description.exec_id)] {
         let seen = all(&journal, From::start()).await;
         for (stream, said) in STREAMS.into_iter().zip(&said) {
@@ -300,7 +300,7 @@ async fn a_follower_waits_for_more_and_only_for_that() {
 
 #[tokio::test]
 async fn only_the_last_ended_are_kept_and_those_that_run_or_must_stay() {
-    let limits = JournalLimits { kept_execs: 20, ..JournalLimits::default() };
+    let limits = JournalLimits { max_execs: 20, ..JournalLimits::default() };
     let lab = Lab::with(limits);
     let shelf = lab.shelf();
     let running = shelf.begin(&description()).expect("a journal");
@@ -326,7 +326,7 @@ async fn only_the_last_ended_are_kept_and_those_that_run_or_must_stay() {
 
 #[tokio::test]
 async fn large_journals_make_room_for_newer_ones() {
-    let limits = JournalLimits { kept_bytes: 100_000, ..JournalLimits::default() };
+    let limits = JournalLimits { max_bytes: 100_000, ..JournalLimits::default() };
     let lab = Lab::with(limits);
     let shelf = lab.shelf();
     for _ in 0..10 {

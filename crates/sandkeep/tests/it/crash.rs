@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::daemon;
 use crate::support::{
-    Daemon, Patience, Setup, children_named, doctor, processes_in_cgroup, until, until_some,
-    wait_gone,
+    Daemon, Patience, Setup, children_named, doctor, kill_sandbox, processes_in_cgroup, until,
+    until_some, wait_gone,
 };
 
 pub fn kill_9(pid: u32) {
@@ -139,7 +139,7 @@ fn a_guest_killed_from_outside_is_noticed_and_said() {
 fn a_guest_that_died_while_the_daemon_was_away_is_noticed_at_the_start() {
     let mut daemon = daemon!();
     let (id, _) = with_process(&daemon);
-    kill_daemon_and_sandbox(&mut daemon, &id);
+    kill_sandbox(&mut daemon, &id);
     daemon.start_again(&Setup::default());
     let view = until_some("it is no longer called running", Patience::Short, || {
         let view = daemon.get(&id);
@@ -148,19 +148,6 @@ fn a_guest_that_died_while_the_daemon_was_away_is_noticed_at_the_start() {
     assert!(view["reason"].is_string(), "{view}");
     assert_eq!(daemon.verb(&id, "start")["state"], "running");
     assert_eq!(daemon.sh(&id, "cat ~/note").ok(), "kept");
-}
-
-fn kill_daemon_and_sandbox(daemon: &mut Daemon, id: &str) {
-    let inside = processes_in_cgroup(&format!("{}/{id}", daemon.instance()));
-    daemon.kill_9();
-    inside.iter().copied().for_each(kill_9_if_alive);
-    inside.iter().copied().for_each(wait_gone);
-}
-
-/// When PID 1 dies, the kernel takes the rest with it: there may be nobody left to kill.
-fn kill_9_if_alive(pid: u32) {
-    let pid = Pid::from_raw(pid.cast_signed()).expect("not zero");
-    let _ = kill_process(pid, Signal::KILL);
 }
 
 fn remove_registry(daemon: &Daemon) {
@@ -247,7 +234,7 @@ fn a_spoilt_meta_is_written_anew_from_the_registry() {
 fn after_a_reboot_of_the_host_sandboxes_are_stopped_and_whole() {
     let mut daemon = daemon!();
     let (id, _) = with_process(&daemon);
-    kill_daemon_and_sandbox(&mut daemon, &id);
+    kill_sandbox(&mut daemon, &id);
     let path = daemon.home(&id).join("meta.json");
     let mut meta: Value =
         serde_json::from_slice(&fs::read(&path).expect("meta.json")).expect("JSON");

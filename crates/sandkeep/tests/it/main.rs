@@ -9,11 +9,13 @@ mod exec;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod isolation;
+mod journal;
 mod lifecycle;
 mod limits;
 mod parallel;
 mod run;
 mod startup;
+mod stress;
 mod support;
 mod syscalls;
 mod urule;

@@ -5,13 +5,14 @@ mod cli;
 mod daemon;
 mod exec;
 mod host;
+mod http;
 mod leaks;
 mod wait;
 
 pub use cli::{Ran, binary, run_with_stdin, sandkeep};
 pub use daemon::{Daemon, Setup};
-pub use exec::{Finished, bytes};
-pub use host::{children_named, cpu_seconds, processes_in_cgroup, wait_gone};
+pub use exec::{Finished, bytes, joined};
+pub use host::{children_named, cpu_seconds, kill_sandbox, processes_in_cgroup, wait_gone};
 pub use leaks::{assert_nothing_left, cgroups_of, doctor};
 pub use wait::{Patience, until, until_some};
 

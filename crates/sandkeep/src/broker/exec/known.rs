@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::admitted;
-use super::stdin::StdinTurn;
+use super::stdin::{StdinTurn, Stdins};
 use super::watching::ExecWatch;
 use crate::broker::Broker;
 use crate::broker::shared::{Handle, Shared};
@@ -33,6 +33,9 @@ pub struct ExecView {
     pub stdin: StdinSource,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_closed: Option<bool>,
+    /// How many bytes an open stdin has been sent: after a restart of the daemon, how many had arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin_bytes: Option<u64>,
     /// RFC 3339.
     #[schema(value_type = String)]
     pub started_at: Timestamp,
@@ -64,7 +67,10 @@ pub struct ExecPage {
 }
 
 impl ExecView {
-    fn new(description: Description, progress: &Progress, stdin_closed: Option<bool>) -> Self {
+    fn new(description: Description, progress: &Progress, stdins: &Stdins) -> Self {
+        let id = &description.exec_id;
+        let open = (description.stdin == StdinSource::Open).then(|| stdins.is_open(id));
+        let stdin_bytes = stdins.position(id);
         let end: Option<&End> = progress.end.as_deref();
         let (exit_code, signal) = end.map_or((None, None), |end| match end.outcome {
             Outcome::Exited(code) => (Some(code), None),
@@ -82,7 +88,8 @@ impl ExecView {
             user: description.user,
             timeout_ms: description.timeout_ms,
             stdin: description.stdin,
-            stdin_closed,
+            stdin_closed: open.map(|open| !open),
+            stdin_bytes,
             started_at: description.started_at,
             ended_at: end.map(|end| end.ended_at),
             exit_code,
@@ -144,10 +151,7 @@ impl Known {
 /// Reads what is needed from the files. Blocks. `None`: it was removed meanwhile.
 fn view(handle: &Handle, journal: &Journal) -> Option<ExecView> {
     let description = journal.description().ok()?;
-    let progress = journal.progress();
-    let closed = (description.stdin == StdinSource::Open)
-        .then(|| !handle.execs.stdins.is_open(journal.id()));
-    Some(ExecView::new(description, &progress, closed))
+    Some(ExecView::new(description, &journal.progress(), &handle.execs.stdins))
 }
 
 impl Broker {

@@ -2,11 +2,11 @@
 //! requests are never mixed.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
+use super::Execs;
 use crate::error::Error;
 use crate::guest::ExecutionInput;
 use crate::sandbox::ExecId;
@@ -15,7 +15,11 @@ use crate::sandbox::ExecId;
 #[derive(Default)]
 pub(super) struct Stdins(Mutex<HashMap<ExecId, Gate>>);
 
-type Gate = Arc<tokio::sync::Mutex<ExecutionInput>>;
+#[derive(Clone)]
+struct Gate {
+    input: ExecutionInput,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
 
 impl Stdins {
     fn gates(&self) -> MutexGuard<'_, HashMap<ExecId, Gate>> {
@@ -24,7 +28,7 @@ impl Stdins {
     }
 
     pub fn open(&self, id: ExecId, input: ExecutionInput) {
-        self.gates().insert(id, Arc::new(tokio::sync::Mutex::new(input)));
+        self.gates().insert(id, Gate { input, turn: Arc::default() });
     }
 
     /// It was closed, or the exec has ended.
@@ -36,6 +40,11 @@ impl Stdins {
         self.gates().contains_key(id)
     }
 
+    /// How many bytes have gone into an open stdin.
+    pub fn position(&self, id: &ExecId) -> Option<u64> {
+        self.gates().get(id)?.input.position()
+    }
+
     fn find(&self, id: &ExecId) -> Result<Gate, Error> {
         self.gates().get(id).cloned().ok_or_else(|| Error::StdinClosed { id: id.clone() })
     }
@@ -44,17 +53,19 @@ impl Stdins {
 /// The sole right to write to an exec's stdin.
 pub struct StdinTurn {
     id: ExecId,
-    execs: Arc<super::Execs>,
-    input: OwnedMutexGuard<ExecutionInput>,
+    execs: Arc<Execs>,
+    input: ExecutionInput,
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl StdinTurn {
     /// Waits until nobody else is writing.
-    pub(super) async fn take(execs: &Arc<super::Execs>, id: &ExecId) -> Result<Self, Error> {
-        let input = execs.stdins.find(id)?.lock_owned().await;
+    pub(super) async fn take(execs: &Arc<Execs>, id: &ExecId) -> Result<Self, Error> {
+        let Gate { input, turn } = execs.stdins.find(id)?;
+        let turn = turn.lock_owned().await;
         // Whoever had it before may have closed it.
         execs.stdins.find(id)?;
-        Ok(Self { id: id.clone(), execs: Arc::clone(execs), input })
+        Ok(Self { id: id.clone(), execs: Arc::clone(execs), input, _turn: turn })
     }
 
     /// Passes bytes on as fast as the command reads them.
@@ -65,11 +76,6 @@ impl StdinTurn {
     /// The command sees the end of its stdin.
     pub async fn close(self) -> Result<(), Error> {
         self.execs.stdins.remove(&self.id);
-        match self.input.close().await {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Error::StdinClosed { id: self.id })
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        self.input.close().await.map_err(|_| Error::StdinClosed { id: self.id })
     }
 }

@@ -84,3 +84,42 @@ impl Daemon {
             .map(|line| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}")))
     }
 }
+
+/// Execs that go on without their client.
+impl Daemon {
+    pub fn exec_path(&self, id: &str, exec: &str) -> String {
+        format!("/api/v1/sandboxes/{id}/execs/{exec}")
+    }
+
+    /// Starts a command and does not wait; its id.
+    pub fn begin(&self, id: &str, body: &Value) -> String {
+        let target = format!("/api/v1/sandboxes/{id}/execs?wait=false");
+        let answer = self.expect(202, "POST", &target, body);
+        answer["exec_id"].as_str().expect("an id").to_owned()
+    }
+
+    pub fn exec_view(&self, id: &str, exec: &str) -> Value {
+        self.expect(200, "GET", &self.exec_path(id, exec), &Value::Null)
+    }
+
+    /// What an exec says, as it comes.
+    pub fn output(&self, id: &str, exec: &str, query: &str) -> impl Iterator<Item = Value> + use<> {
+        let connection = Connection::open(self.address()).expect("the daemon listens");
+        let target = format!("{}/output?{query}", self.exec_path(id, exec));
+        let (status, lines) = connection.stream("GET", &target, "").expect("an answer");
+        assert_eq!(status, 200, "{:?}", lines.collect::<Vec<_>>());
+        lines
+            .map_while(Result::ok)
+            .map(|line| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}")))
+    }
+}
+
+/// The bytes of one stream in events, from an offset on, without holes or repetitions.
+pub fn joined(events: &[Value], stream: &str, start: u64) -> Vec<u8> {
+    let mut all = Vec::new();
+    for event in events.iter().filter(|event| event["type"] == stream) {
+        assert_eq!(event["offset"], start + all.len() as u64, "a hole or a repetition");
+        all.extend(bytes(event, "data"));
+    }
+    all
+}

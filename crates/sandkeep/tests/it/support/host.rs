@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use super::{Patience, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Daemon, Patience, until};
 
 /// All process ids of the host.
 fn all() -> Vec<u32> {
@@ -53,4 +55,16 @@ pub fn cpu_seconds(pid: u32) -> f64 {
 
 pub fn wait_gone(pid: u32) {
     until(&format!("process {pid} is gone"), Patience::Short, || !is_alive(pid));
+}
+
+/// Kills the daemon and then all processes of a sandbox, which nobody sees.
+pub fn kill_sandbox(daemon: &mut Daemon, id: &str) {
+    let inside = processes_in_cgroup(&format!("{}/{id}", daemon.instance()));
+    daemon.kill_9();
+    for pid in &inside {
+        let pid = Pid::from_raw(pid.cast_signed()).expect("not zero");
+        // When PID 1 dies, the kernel takes the rest with it: there may be nobody left to kill.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    inside.iter().copied().for_each(wait_gone);
 }
