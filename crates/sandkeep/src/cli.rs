@@ -10,14 +10,18 @@ mod config;
 mod create;
 mod doctor;
 mod ensure;
+mod events;
 mod exec;
 mod exec_args;
 mod exit;
 mod failure;
 mod filter;
+mod kill;
 mod lifecycle;
+mod logs;
 mod ls;
 mod print;
+mod ps;
 mod rm;
 mod run;
 mod runtimes;
@@ -108,6 +112,10 @@ enum Command {
     /// Show one sandbox
     Show(show::Args),
     Exec(exec::Args),
+    /// List the execs of a sandbox that run or are kept
+    Ps(ps::Args),
+    Logs(logs::Args),
+    Kill(kill::Args),
     /// Start a stopped or failed sandbox
     Start(lifecycle::Args),
     /// Stop a sandbox; its files stay
@@ -197,6 +205,9 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Ls(args) => with_one_thread(ls::run(args, &client()?)),
         Command::Show(args) => with_one_thread(show::run(args, &client()?)),
         Command::Exec(args) => with_one_thread(exec::run(args, &client()?)),
+        Command::Ps(args) => with_one_thread(ps::run(args, &client()?)),
+        Command::Logs(args) => with_one_thread(logs::run(args, &client()?)),
+        Command::Kill(args) => with_one_thread(kill::run(args, &client()?)),
         Command::Start(args) => with_one_thread(lifecycle::run(Verb::Start, args, &client()?)),
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),

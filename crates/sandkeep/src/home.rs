@@ -8,6 +8,7 @@
 //!   sandboxes/<id>/          one home per sandbox
 //!     meta.json              0600: whose it is and what it is, synced before launch
 //!     guest.sock             where the guest listens
+//!     execs/                 the journals of its execs
 //!   quarantine/<name>        homes that could not be read; nothing deletes them
 //!   storage/…                the storage's own
 //!   host/{etc,empty}         the shared parts of the `host` template

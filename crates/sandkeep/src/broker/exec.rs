@@ -29,7 +29,7 @@ use crate::failpoint;
 use crate::guest::{ExecEvent, ExecRequest, ExecutionInput, Guest, Stdin};
 use crate::home::Home;
 use crate::journal::{
-    Description, From, JOURNALS, Journal, JournalLimits, Keep, Shelf, StdinSource, Unfinished,
+    Description, From, JOURNALS, Journal, JournalLimits, Keep, Seen, Shelf, StdinSource, Unfinished,
 };
 use crate::limits;
 use crate::sandbox::{Event, ExecId, NamesOnly, Verb, apply, check_env};
@@ -150,12 +150,33 @@ impl Running {
         self.pump.as_mut()?.next().await
     }
 
+    /// The same as a watcher sees it.
+    async fn seen(&mut self) -> Option<Seen> {
+        loop {
+            match self.next().await? {
+                ExecEvent::Started => {}
+                ExecEvent::Output { stream, offset, data } => {
+                    return Some(Seen::Output { stream, offset, data });
+                }
+                ExecEvent::Ended(_) => return Some(Seen::Ended(self.pump().journal().end()?)),
+            }
+        }
+    }
+
+    fn pump(&self) -> &Pump {
+        self.pump.as_ref().expect("it is there until it is dropped")
+    }
+
+    /// Stays the one who takes the output, so that the command waits for a slow client.
+    pub fn attend(self) -> ExecWatch {
+        let shared = Arc::clone(self.pump().shared());
+        ExecWatch::of_caller(&shared, self)
+    }
+
     /// Leaves the taking to a task and follows the journal, as anybody else can.
     pub fn follow(mut self) -> ExecWatch {
-        let (shared, journal) = {
-            let pump = self.pump.as_ref().expect("it is there until it is dropped");
-            (Arc::clone(pump.shared()), Arc::clone(pump.journal()))
-        };
+        let (shared, journal) =
+            (Arc::clone(self.pump().shared()), Arc::clone(self.pump().journal()));
         let leash = self.leash.take();
         drop(self);
         ExecWatch::new(&shared, journal.watch(From::start()), leash)

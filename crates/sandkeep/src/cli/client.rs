@@ -12,7 +12,7 @@ use crate::api::rest::Problem;
 use crate::cli::failure::Failure;
 use crate::cli::filter::Filter;
 use crate::limits::{CONNECT, PAGE_MAX};
-use crate::sandbox::SandboxId;
+use crate::sandbox::{ExecId, SandboxId};
 
 /// How much of an id must be given.
 const PREFIX_MIN_LEN: usize = 4;
@@ -88,6 +88,15 @@ impl Client {
         self.json(self.request(Method::POST, path).json(body)).await
     }
 
+    pub async fn post_query(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<Value, Failure> {
+        self.json(self.request(Method::POST, path).query(query).json(body)).await
+    }
+
     pub async fn delete(&self, path: &str) -> Result<(), Failure> {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
@@ -96,6 +105,56 @@ impl Client {
     pub async fn post_live(&self, path: &str, body: &Value) -> Result<Response, Failure> {
         let request = self.request(Method::POST, path).json(body);
         self.send(request.header("accept", "application/x-ndjson")).await
+    }
+
+    /// A request that is answered with nothing but success.
+    pub async fn tell(&self, path: &str, body: &Value) -> Result<(), Failure> {
+        self.send(self.request(Method::POST, path).json(body)).await.map(drop)
+    }
+
+    /// Starts to read something piece by piece.
+    pub async fn get_live(&self, path: &str, query: &[(&str, &str)]) -> Result<Response, Failure> {
+        let request = self.request(Method::GET, path).query(query);
+        self.send(request.header("accept", "application/x-ndjson")).await
+    }
+
+    /// All execs of a sandbox, as the daemon wrote them.
+    pub async fn execs(&self, sandbox: &SandboxId) -> Result<Vec<Value>, Failure> {
+        let path = format!("/api/v1/sandboxes/{sandbox}/execs");
+        let mut found = Vec::new();
+        let mut query = vec![("limit", PAGE_MAX.to_string())];
+        loop {
+            let mut answer = self.json(self.request(Method::GET, &path).query(&query)).await?;
+            let Value::Array(items) = answer["items"].take() else {
+                return Err(self.not_sandkeep("a list without items".to_owned()));
+            };
+            found.extend(items);
+            let Some(cursor) = answer["next_cursor"].as_str() else { return Ok(found) };
+            query.truncate(1);
+            query.push(("cursor", cursor.to_owned()));
+        }
+    }
+
+    /// The full id of an exec for an id or the beginning of one.
+    pub async fn resolve_exec(&self, sandbox: &SandboxId, text: &str) -> Result<ExecId, Failure> {
+        if let Ok(id) = text.parse() {
+            return Ok(id);
+        }
+        let execs = self.execs(sandbox).await?;
+        let ids = execs.iter().filter_map(|exec| exec["exec_id"].as_str()?.parse().ok());
+        let mut matches: Vec<ExecId> =
+            ids.filter(|id: &ExecId| id.as_str().starts_with(text)).collect();
+        match (text.len() >= PREFIX_MIN_LEN, matches.len()) {
+            (true, 1) => Ok(matches.remove(0)),
+            (true, many) if many > 1 => {
+                let problem = format!("{many} execs have an id that begins with {text:?}");
+                Err(Failure::Usage { problem })
+            }
+            _ => {
+                let problem = format!("no exec of {sandbox} has an id that begins with {text:?}");
+                Err(Failure::Usage { problem })
+            }
+        }
     }
 
     /// The full id for an id or the beginning of one.

@@ -5,17 +5,16 @@ use std::io::{IsTerminal, Read};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::cli::argument::pair;
 use crate::cli::client::Client;
+use crate::cli::events::{self, Event, Last};
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
-use crate::guest::Outcome;
 use crate::limits::EXEC_STDIN_MAX_BYTES;
 
 /// Run a command in a sandbox
@@ -27,6 +26,9 @@ pub struct Args {
     /// Send stdin along; it is read to its end before the command starts, up to 5 MiB
     #[arg(long, short = 'i')]
     stdin: bool,
+    /// Do not wait: print the exec's id; see it with `sandkeep logs` and `sandkeep ps`
+    #[arg(long, short = 'd', conflicts_with = "json")]
+    detach: bool,
     /// A variable for this command; may be given several times
     #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
@@ -39,18 +41,28 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
-    let json = args.format.json;
+    let (json, detach) = (args.format.json, args.detach);
     let id = client.resolve(&args.id).await?;
     let path = format!("/api/v1/sandboxes/{id}/execs");
-    let body = body(args)?;
+    let mut body = body(args)?;
+    if detach {
+        let answer = client.post_query(&path, &[("wait", "false")], &body).await?;
+        print::line(answer["exec_id"].as_str().unwrap_or_default())?;
+        return Ok(Exit::Ok);
+    }
     if json {
         let answer = client.post(&path, &body).await.map_err(|e| told(client, e))?;
         print::json(&answer)?;
         let event = Event::deserialize(&answer).map_err(|e| client.not_sandkeep(e.to_string()))?;
         return Ok(event.ended(answer["outcome"].as_str().unwrap_or_default()));
     }
+    // Whoever reads slowly from us slows the command, as a pipe between the two would.
+    body["backpressure"] = json!(true);
     let response = client.post_live(&path, &body).await.map_err(|e| told(client, e))?;
-    follow(client, response).await
+    match events::follow(client, response).await? {
+        Last::Ended(exit) => Ok(exit),
+        Last::Running => Err(client.went_away()),
+    }
 }
 
 /// A daemon that was reached and then did not answer has the command, or had it.
@@ -88,62 +100,4 @@ fn read_stdin() -> Result<Vec<u8>, Failure> {
         return Err(Failure::TooMuchStdin { max_bytes: EXEC_STDIN_MAX_BYTES });
     }
     Ok(bytes)
-}
-
-/// One line of a live exec.
-#[derive(Debug, Deserialize)]
-struct Event {
-    #[serde(default)]
-    r#type: String,
-    data: Option<String>,
-    data_b64: Option<String>,
-    exit_code: Option<i32>,
-    signal: Option<i32>,
-    error: Option<String>,
-}
-
-/// Passes output on until the one event that ends the exec.
-async fn follow(client: &Client, mut response: Response) -> Result<Exit, Failure> {
-    let mut pending = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|_| client.went_away())? {
-        pending.extend_from_slice(&chunk);
-        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = pending.drain(..=end).collect();
-            let event: Event =
-                serde_json::from_slice(&line).map_err(|e| client.not_sandkeep(e.to_string()))?;
-            match event.r#type.as_str() {
-                "started" => {}
-                "stdout" => print::stdout(&event.bytes(client)?)?,
-                "stderr" => print::stderr(&event.bytes(client)?)?,
-                outcome => return Ok(event.ended(outcome)),
-            }
-        }
-    }
-    Err(client.went_away())
-}
-
-impl Event {
-    fn bytes(self, client: &Client) -> Result<Vec<u8>, Failure> {
-        match (self.data, self.data_b64) {
-            (Some(text), _) => Ok(text.into_bytes()),
-            (None, Some(text)) => {
-                STANDARD.decode(text).map_err(|e| client.not_sandkeep(e.to_string()))
-            }
-            (None, None) => Ok(Vec::new()),
-        }
-    }
-
-    /// Tells what the exit code alone would not.
-    fn ended(&self, outcome: &str) -> Exit {
-        let outcome = match (outcome, self.exit_code, self.signal) {
-            ("exited", Some(code), _) => Outcome::Exited(code),
-            ("signaled", _, Some(signal)) => Outcome::Signaled(signal),
-            ("timed_out", ..) => Outcome::TimedOut,
-            ("oom_killed", ..) => Outcome::OomKilled,
-            ("canceled", ..) => Outcome::Canceled,
-            _ => Outcome::Lost,
-        };
-        print::ending(&outcome, self.error.as_deref());
-        Exit::of_outcome(&outcome)
-    }
 }

@@ -99,6 +99,7 @@ impl Exit {
             Failure::Refused(_)
             | Failure::Unreachable { .. }
             | Failure::WentAway { .. }
+            | Failure::Detached { .. }
             | Failure::NotSandkeep { .. }
             | Failure::NoMatch { .. }
             | Failure::Ambiguous { .. }

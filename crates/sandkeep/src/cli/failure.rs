@@ -27,6 +27,9 @@ pub enum Failure {
     /// `exec`: the connection broke after the request was sent.
     #[error("the daemon at {url} went away; the command goes on in the sandbox if it had started")]
     WentAway { url: String },
+    /// The daemon sent us away from an exec that goes on.
+    #[error("the daemon stopped telling ({reason}); the command goes on in the sandbox")]
+    Detached { reason: String },
     #[error("what answers at {url} is not sandkeep: {what}")]
     NotSandkeep { url: String, what: String },
     #[error("no sandbox has an id that begins with {prefix:?}")]
@@ -105,9 +108,10 @@ impl Failure {
             Self::Unreachable { .. } => {
                 Some("start one with `sandkeep serve`, or say where it is with --url".to_owned())
             }
-            Self::WentAway { .. } => {
-                Some("what it writes from now on is lost; look at it with another exec".to_owned())
-            }
+            Self::Detached { .. } | Self::WentAway { .. } => Some(
+                "once the daemon is back, find it with `sandkeep ps` and go on with `sandkeep logs -f`"
+                    .to_owned(),
+            ),
             Self::NotSandkeep { .. } => Some("check --url".to_owned()),
             Self::NoMatch { .. } => Some("`sandkeep ls` shows them all".to_owned()),
             Self::Ambiguous { .. } => Some("give more of the id".to_owned()),

@@ -155,6 +155,7 @@ fn assert_whole_or_gone(
                 assert_eq!(answer["exit_code"], 3, "{point}: {answer}");
             }
             assert_eq!(settled(daemon, id).as_deref(), Some("running"), "{point}");
+            assert_exec_ended_once(daemon, id, point);
             assert_usable(daemon, id, "cat ~/note", point);
         }
         (Verb::Stop, Some(id)) | (Verb::Start, Some(id)) => {
@@ -177,6 +178,39 @@ fn assert_whole_or_gone(
             panic!("{} needs a sandbox", verb.name())
         }
     }
+}
+
+/// What the killed daemon began has an end that is true, and all of its output if it ran.
+fn assert_exec_ended_once(daemon: &Daemon, id: &str, point: &str) {
+    let list = format!("/api/v1/sandboxes/{id}/execs");
+    let tried = |view: &&Value| view["argv"][2] == "echo out; sync; exit 3";
+    let view = until_some("the exec has its end", Patience::Short, || {
+        let listing = daemon.expect(200, "GET", &list, &Value::Null);
+        let items = listing["items"].as_array().expect("items").clone();
+        match items.iter().find(tried) {
+            Some(view) if view["status"] == "running" => None,
+            view => Some(view.cloned()),
+        }
+    });
+    let Some(view) = view else {
+        return assert_eq!(point, "exec.after_admission", "its journal is missing");
+    };
+    let exec = view["exec_id"].as_str().expect("an id");
+    let events: Vec<Value> = daemon.output(id, exec, "follow=true").collect();
+    let said = crate::support::joined(&events, "stdout", 0);
+    match view["status"].as_str() {
+        Some("exited") => {
+            assert_eq!(
+                (&view["exit_code"], said.as_slice()),
+                (&json!(3), &b"out\n"[..]),
+                "{point}"
+            );
+        }
+        Some("lost") => assert_eq!(point, "exec.after_journal", "nobody had been asked: {view}"),
+        _ => panic!("{point}: {view}"),
+    }
+    let ends = events.iter().filter(|event| event["type"] == view["status"]).count();
+    assert_eq!((ends, events.last().map(|e| &e["type"])), (1, Some(&view["status"])), "{point}");
 }
 
 /// It runs, or can be started, and has its files.

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::daemon;
 use crate::support::{
-    Daemon, Patience, Setup, joined, kill_sandbox, obstacle, processes_in_cgroup, until, until_some,
+    Daemon, Patience, Ran, Setup, binary, joined, kill_sandbox, obstacle, processes_in_cgroup,
+    until, until_some,
 };
 
 /// Says a line to each stream for every number, waits for a sign in the middle, and exits with 7.
@@ -337,6 +338,47 @@ fn a_long_output_says_what_is_missing() {
     daemon.fetch(&raw, "application/octet-stream").expect_err("bytes with a hole are not whole");
     let after = daemon.fetch(&format!("{raw}&offset={to}"), "application/octet-stream");
     assert!(after.expect("whole from there on").1 == tail);
+}
+
+#[test]
+fn a_client_that_is_waited_for_gets_all_of_a_long_output() {
+    crate::skip_if!(obstacle());
+    let setup = Setup::default().argument("--journal-max-bytes-per-exec=1048576");
+    let daemon = Daemon::start_with(&setup);
+    let id = daemon.create();
+    let body = json!({ "command": "seq 1 1000000", "backpressure": true });
+    let events: Vec<Value> = daemon.events(&id, &body).collect();
+    let said = joined(&events, "stdout", 0);
+    assert_eq!(said.iter().filter(|byte| **byte == b'\n').count(), 1_000_000);
+    let exec = events[0]["exec_id"].as_str().expect("an id");
+    assert_eq!(daemon.exec_view(&id, exec)["truncated"], true, "the journal has its own bound");
+    let target = format!("/api/v1/sandboxes/{id}/execs");
+    daemon.expect(400, "POST", &target, &body);
+}
+
+#[test]
+fn the_command_line_leaves_lists_reads_and_kills_execs() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let url = daemon.url();
+    let cli = |arguments: &[&str]| {
+        let mut command = binary();
+        let ran =
+            Ran::from(command.args(["--url", &url]).args(arguments).output().expect("it runs"));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stdout
+    };
+    let exec = cli(&["exec", "-d", &id, "--", "sh", "-c", "echo out; echo err >&2; sleep 1000"]);
+    let exec = exec.trim();
+    until("it has spoken", Patience::Short, || cli(&["logs", &id, exec]) == "out\n");
+    assert!(cli(&["ps", &id]).lines().any(|line| line.contains(exec) && line.contains("running")));
+    cli(&["kill", "--signal", "INT", &id, &exec[..8]]);
+    assert_eq!(ended(&daemon, &id, exec)["signal"], 2);
+    assert_eq!(cli(&["logs", "-f", &id, exec]), "out\n");
+    assert!(cli(&["ps", &id]).contains("signaled (2)"));
+    let other = cli(&["exec", "--detach", &id, "--", "sleep", "1000"]);
+    cli(&["kill", "--all", &id, other.trim()]);
+    assert_eq!(daemon.exec_view(&id, other.trim())["status"], "canceled");
 }
 
 #[test]

@@ -47,6 +47,10 @@ pub struct ExecBody {
     /// What happens if this request's connection ends before the command does.
     #[serde(default)]
     on_disconnect: WhenGone,
+    /// Live only: the command waits for this request's client, which then gets all of its output,
+    /// however long. Otherwise a client too slow for what is kept is told of a gap.
+    #[serde(default)]
+    backpressure: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -135,6 +139,10 @@ pub async fn create(
             invalid("on_disconnect", "there is no connection to hold with wait=false").into()
         );
     }
+    if body.backpressure && !matches!(mode, Mode::Live(_)) {
+        return Err(invalid("backpressure", "it is for live answers: add stream=true").into());
+    }
+    let backpressure = body.backpressure;
     let (draft, stdin) = body.into_draft()?;
     let then = Then::of(draft.stdin);
     let running = broker.exec(&who, &id, draft).await?;
@@ -144,7 +152,7 @@ pub async fn create(
     match mode {
         Mode::Blocking => Ok(Json(Answer::collect(running).await).into_response()),
         Mode::Live(form) => {
-            let watch = running.follow();
+            let watch = if backpressure { running.attend() } else { running.follow() };
             Ok(exec_stream::answer(watch, form, Follow::ToTheEnd, Announce::Yes))
         }
         Mode::Detached => {

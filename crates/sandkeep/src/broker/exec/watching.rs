@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::Running;
 use crate::broker::shared::Shared;
 use crate::guest::{Guest, GuestError};
 use crate::journal::{Follow, Journal, Seen, Watch};
@@ -19,27 +20,50 @@ pub enum Told {
     Detached,
 }
 
-/// One who watches an exec. It holds nothing that the exec or another watcher could wait for.
+/// One who watches an exec.
 pub struct ExecWatch {
-    watch: Watch,
+    source: Source,
     detaching: CancellationToken,
     _leash: Option<Leash>,
 }
 
+/// Where a watcher learns what an exec says.
+enum Source {
+    /// From the journal: it holds nothing that the exec or another watcher could wait for.
+    Journal(Box<Watch>),
+    /// From the exec itself, which waits for it. For the caller who began it and asked for that.
+    Exec(Box<Running>),
+}
+
 impl ExecWatch {
     pub(super) fn new(shared: &Shared, watch: Watch, leash: Option<Leash>) -> Self {
-        Self { watch, detaching: shared.detaching.clone(), _leash: leash }
+        let source = Source::Journal(Box::new(watch));
+        Self { source, detaching: shared.detaching.clone(), _leash: leash }
+    }
+
+    pub(super) fn of_caller(shared: &Shared, running: Running) -> Self {
+        let source = Source::Exec(Box::new(running));
+        Self { source, detaching: shared.detaching.clone(), _leash: None }
     }
 
     pub fn id(&self) -> &ExecId {
-        self.watch.journal().id()
+        match &self.source {
+            Source::Journal(watch) => watch.journal().id(),
+            Source::Exec(running) => &running.id,
+        }
     }
 
     /// `None` after the end or, for who does not follow, after what is there.
     pub async fn next(&mut self, follow: Follow) -> io::Result<Option<Told>> {
+        let seen = async {
+            match &mut self.source {
+                Source::Journal(watch) => watch.next(follow).await,
+                Source::Exec(running) => Ok(running.seen().await),
+            }
+        };
         tokio::select! {
             biased;
-            seen = self.watch.next(follow) => Ok(seen?.map(Told::Seen)),
+            seen = seen => Ok(seen?.map(Told::Seen)),
             () = self.detaching.cancelled() => Ok(Some(Told::Detached)),
         }
     }

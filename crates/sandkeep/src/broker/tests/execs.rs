@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::world::{LONG, World, create, me, reaches};
-use crate::broker::{Broker, ExecDraft, Running};
+use crate::broker::{Broker, ExecDraft, Running, Told};
 use crate::error::Error;
 use crate::guest::{ExecEvent, Outcome, OutputStream};
-use crate::journal::StdinSource;
+use crate::journal::{Follow, From, Seen, StdinSource};
 use crate::limits;
-use crate::sandbox::{SandboxId, SpecDraft, State, Verb};
+use crate::sandbox::{ExecId, Principal, SandboxId, Scope, Scopes, SpecDraft, State, Verb};
 
 fn draft(argv: &[&str]) -> ExecDraft {
     ExecDraft { argv: argv.iter().map(|word| (*word).to_owned()).collect(), ..Default::default() }
@@ -164,4 +164,82 @@ fn a_draft_shows_no_environment_value() {
     let env = BTreeMap::from([("TOKEN".to_owned(), "hush".to_owned())]);
     let text = format!("{:?}", ExecDraft { env, ..draft(&["true"]) });
     assert!(text.contains("TOKEN") && !text.contains("hush"), "{text}");
+}
+
+/// What a watcher of an exec sees to its end.
+async fn watched(broker: &Broker, id: &SandboxId, exec: &ExecId) -> (String, Outcome) {
+    let mut watch = broker.watch_exec(&me(), id, exec, From::start()).expect("it is kept");
+    let mut text = Vec::new();
+    loop {
+        let told = tokio::time::timeout(LONG, watch.next(Follow::ToTheEnd)).await.expect("it ends");
+        match told.expect("it can be read").expect("an end comes before the end") {
+            Told::Seen(Seen::Output { data, .. }) => text.extend(data),
+            Told::Seen(Seen::Ended(end)) => {
+                return (String::from_utf8(text).expect("text"), end.outcome.clone());
+            }
+            Told::Seen(gap @ Seen::Gap { .. }) => panic!("{gap:?}"),
+            Told::Detached => panic!("the broker is there"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_exec_goes_on_with_the_next_broker_and_keeps_what_it_said() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    let ended = broker.exec(&me(), &id, draft(&["echo", "done"])).await.expect("it starts");
+    let ended_id = ended.id.clone();
+    collect(ended).await;
+    let script = draft(&["sh", "-c", "echo before; sleep 600"]);
+    let running = broker.exec(&me(), &id, script).await.expect("it starts");
+    let exec = running.id.clone();
+    drop(running);
+    let broker = world.reopen(broker).await;
+    assert_eq!(watched(&broker, &id, &ended_id).await, ("done\n".to_owned(), Outcome::Exited(0)));
+    assert_eq!(broker.exec_view(&me(), &id, &exec).await.expect("kept").status, "running");
+    broker.cancel_exec(&me(), &id, &exec).await.expect("canceled");
+    broker.cancel_exec(&me(), &id, &exec).await.expect("once more changes nothing");
+    assert_eq!(watched(&broker, &id, &exec).await, ("before\n".to_owned(), Outcome::Canceled));
+    let denied = broker.signal_exec(&me(), &id, &exec, 15).await;
+    assert!(matches!(denied, Err(Error::ExecEnded { .. })), "{denied:?}");
+    let broker = world.reopen(broker).await;
+    assert_eq!(watched(&broker, &id, &exec).await.1, Outcome::Canceled);
+}
+
+#[tokio::test]
+async fn an_exec_whose_sandbox_died_unwatched_is_lost() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    let running = broker.exec(&me(), &id, draft(&["sleep", "600"])).await.expect("it starts");
+    let exec = running.id.clone();
+    drop(running);
+    world.crash(broker).await;
+    world.runtime.kill(&id);
+    let broker = world.open().await;
+    assert_eq!(watched(&broker, &id, &exec).await, (String::new(), Outcome::Lost));
+    let view = broker.exec_view(&me(), &id, &exec).await.expect("kept");
+    assert!(view.error.is_some_and(|why| why.contains("no daemon")));
+}
+
+#[tokio::test]
+async fn who_may_not_see_a_sandbox_sees_none_of_its_execs() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    let running = broker.exec(&me(), &id, draft(&["echo", "x"])).await.expect("it starts");
+    let exec = running.id.clone();
+    let stranger = Principal {
+        organization: "other".to_owned(),
+        scopes: Scopes::from_iter([Scope::Write]),
+        ..Principal::local()
+    };
+    let hidden = |error: Option<Error>| matches!(error, Some(Error::NotFound { .. }));
+    assert!(hidden(broker.exec_view(&stranger, &id, &exec).await.err()));
+    assert!(hidden(broker.execs(&stranger, &id, None, 9).await.err()));
+    assert!(hidden(broker.watch_exec(&stranger, &id, &exec, From::start()).err()));
+    assert!(hidden(broker.exec_stdin(&stranger, &id, &exec).await.err()));
+    assert!(hidden(broker.signal_exec(&stranger, &id, &exec, 9).await.err()));
+    assert!(hidden(broker.cancel_exec(&stranger, &id, &exec).await.err()));
 }

@@ -1,0 +1,94 @@
+//! What an exec says, from the daemon's stream of events to our own stdout and stderr.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::Response;
+use serde::Deserialize;
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::print;
+use crate::guest::Outcome;
+
+/// One line of what an exec says.
+#[derive(Debug, Deserialize)]
+pub struct Event {
+    #[serde(default)]
+    r#type: String,
+    data: Option<String>,
+    data_b64: Option<String>,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    error: Option<String>,
+    stream: Option<String>,
+    from: Option<u64>,
+    to: Option<u64>,
+    reason: Option<String>,
+}
+
+/// How a stream of events ended.
+pub enum Last {
+    /// With the exec.
+    Ended(Exit),
+    /// The exec goes on; nobody wanted to wait for it.
+    Running,
+}
+
+/// Passes output on until the one event that comes last.
+pub async fn follow(client: &Client, mut response: Response) -> Result<Last, Failure> {
+    let mut pending = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|_| client.went_away())? {
+        pending.extend_from_slice(&chunk);
+        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            let event: Event =
+                serde_json::from_slice(&line).map_err(|e| client.not_sandkeep(e.to_string()))?;
+            match event.r#type.as_str() {
+                "started" => {}
+                "stdout" => print::stdout(&event.bytes(client)?)?,
+                "stderr" => print::stderr(&event.bytes(client)?)?,
+                "gap" => print::note(&event.gap()),
+                "running" => return Ok(Last::Running),
+                "detached" => {
+                    let reason = event.reason.unwrap_or_default();
+                    return Err(Failure::Detached { reason });
+                }
+                outcome => return Ok(Last::Ended(event.ended(outcome))),
+            }
+        }
+    }
+    Err(client.went_away())
+}
+
+impl Event {
+    fn bytes(self, client: &Client) -> Result<Vec<u8>, Failure> {
+        match (self.data, self.data_b64) {
+            (Some(text), _) => Ok(text.into_bytes()),
+            (None, Some(text)) => {
+                STANDARD.decode(text).map_err(|e| client.not_sandkeep(e.to_string()))
+            }
+            (None, None) => Ok(Vec::new()),
+        }
+    }
+
+    fn gap(&self) -> String {
+        let stream = self.stream.as_deref().unwrap_or("the output");
+        let missing = self.to.unwrap_or_default().saturating_sub(self.from.unwrap_or_default());
+        format!("{missing} bytes of {stream} are not kept and missing here")
+    }
+
+    /// Tells what the exit code alone would not.
+    pub fn ended(&self, outcome: &str) -> Exit {
+        let outcome = match (outcome, self.exit_code, self.signal) {
+            ("exited", Some(code), _) => Outcome::Exited(code),
+            ("signaled", _, Some(signal)) => Outcome::Signaled(signal),
+            ("timed_out", ..) => Outcome::TimedOut,
+            ("oom_killed", ..) => Outcome::OomKilled,
+            ("canceled", ..) => Outcome::Canceled,
+            _ => Outcome::Lost,
+        };
+        print::ending(&outcome, self.error.as_deref());
+        Exit::of_outcome(&outcome)
+    }
+}

@@ -1,0 +1,39 @@
+//! `sandkeep kill`: a signal to an exec.
+
+use serde_json::json;
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::sandbox::Signal;
+
+/// Signal an exec, or kill all of it
+///
+/// A signal goes to the first process of the exec. `--all` kills every process that came of it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Which signal, by name or number [default: SIGTERM]
+    #[arg(long, short = 's', value_name = "SIGNAL")]
+    signal: Option<Signal>,
+    /// Kill its whole tree of processes
+    #[arg(long, conflicts_with = "signal")]
+    all: bool,
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    /// The exec's id, or the beginning of it
+    exec: String,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let exec = client.resolve_exec(&id, &args.exec).await?;
+    let path = format!("/api/v1/sandboxes/{id}/execs/{exec}");
+    match args.all {
+        true => client.delete(&path).await?,
+        false => {
+            let signal = args.signal.unwrap_or(Signal::TERM).number();
+            client.tell(&format!("{path}/signal"), &json!({ "signal": signal })).await?;
+        }
+    }
+    Ok(Exit::Ok)
+}
