@@ -354,3 +354,31 @@ async fn an_end_fits_its_place_however_long_its_reason() {
     assert!(end.error.as_ref().expect("a reason").ends_with('…'));
     assert_eq!(reread(&lab, &description.exec_id).description().expect("whole"), description);
 }
+
+/// What a journal adds to a command that says one line: run with `--run-ignored all --no-capture`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn measure_what_a_journal_costs_a_short_command() {
+    const ROUNDS: u32 = 5_000;
+    let lab = Lab::new();
+    let shelf = lab.shelf();
+    let mut taken = [Duration::ZERO; 3];
+    for _ in 0..ROUNDS {
+        let description = description();
+        let began = std::time::Instant::now();
+        let mut writer = shelf.begin(&description).expect("a journal");
+        let begun = std::time::Instant::now();
+        say(&mut writer, OutputStream::Stdout, b"hello\n").await;
+        let said = std::time::Instant::now();
+        writer.end(exited(0));
+        let due = shelf.count(&description.exec_id);
+        taken[0] += begun - began;
+        taken[1] += said - begun;
+        taken[2] += said.elapsed();
+        if due {
+            shelf.tidy();
+        }
+    }
+    let [begin, line, end] = taken.map(|taken| taken / ROUNDS);
+    println!("begin {begin:?}, one line {line:?}, end {end:?}");
+}

@@ -372,10 +372,10 @@ fn the_command_line_leaves_lists_reads_and_kills_execs() {
     let exec = exec.trim();
     until("it has spoken", Patience::Short, || cli(&["logs", &id, exec]) == "out\n");
     assert!(cli(&["ps", &id]).lines().any(|line| line.contains(exec) && line.contains("running")));
-    cli(&["kill", "--signal", "INT", &id, &exec[..8]]);
-    assert_eq!(ended(&daemon, &id, exec)["signal"], 2);
+    cli(&["kill", "--signal", "USR1", &id, &exec[..8]]);
+    assert_eq!(ended(&daemon, &id, exec)["signal"], 10);
     assert_eq!(cli(&["logs", "-f", &id, exec]), "out\n");
-    assert!(cli(&["ps", &id]).contains("signaled (2)"));
+    assert!(cli(&["ps", &id]).contains("signaled (10)"));
     let other = cli(&["exec", "--detach", &id, "--", "sleep", "1000"]);
     cli(&["kill", "--all", &id, other.trim()]);
     assert_eq!(daemon.exec_view(&id, other.trim())["status"], "canceled");
