@@ -180,6 +180,10 @@ fn output_comes_as_bytes_and_as_server_sent_events_too() {
         "{text}"
     );
     assert!(text.contains("event: exited\nid: 3-4\ndata: {") && text.ends_with("}\n\n"), "{text}");
+    let resumed = format!("{output}?stdout_offset=3&stderr_offset=1");
+    let (_, text) = daemon.fetch(&resumed, "text/event-stream").expect("an answer");
+    let text = String::from_utf8(text).expect("events are text");
+    assert!(text.starts_with("event: stderr\nid: 3-4\n"), "who comes back again: {text}");
     let live = daemon.request(
         "POST",
         &format!("/api/v1/sandboxes/{id}/execs?wait=false&stream=true"),

@@ -61,19 +61,21 @@ impl Form {
     }
 }
 
-/// Whether the stream begins with the exec's id.
+/// How a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Announce {
-    Yes,
-    No,
+pub enum Opening {
+    /// With the id of an exec that has just begun.
+    Announce,
+    /// With what comes after these offsets.
+    At(Offsets),
 }
 
-pub fn answer(watch: ExecWatch, form: Form, follow: Follow, announce: Announce) -> Response {
+pub fn answer(watch: ExecWatch, form: Form, follow: Follow, opening: Opening) -> Response {
     let headers = [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
     let body = match form {
         Form::Raw => Body::from_stream(stream::unfold((watch, follow), raw)),
         Form::Ndjson | Form::Sse => {
-            let live = Live::new(watch, form, follow, announce);
+            let live = Live::new(watch, form, follow, opening);
             Body::from_stream(stream::unfold(live, Live::event))
         }
     };
@@ -161,10 +163,10 @@ enum Phase {
 }
 
 impl Live {
-    fn new(watch: ExecWatch, form: Form, follow: Follow, announce: Announce) -> Self {
-        let phase = match announce {
-            Announce::Yes => Phase::Unannounced,
-            Announce::No => Phase::Announced,
+    fn new(watch: ExecWatch, form: Form, follow: Follow, opening: Opening) -> Self {
+        let (phase, told) = match opening {
+            Opening::Announce => (Phase::Unannounced, Offsets::default()),
+            Opening::At(offsets) => (Phase::Announced, offsets),
         };
         Self {
             watch,
@@ -172,7 +174,7 @@ impl Live {
             follow,
             stdout: Carry::default(),
             stderr: Carry::default(),
-            told: Offsets::default(),
+            told,
             ready: VecDeque::new(),
             phase,
         }

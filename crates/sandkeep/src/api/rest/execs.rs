@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body;
-use super::exec_stream::{self, Announce, Form};
+use super::exec_stream::{self, Form, Opening};
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use super::output::{Encoded, Kept, Shown};
 use super::problem::Refusal;
@@ -153,7 +153,7 @@ pub async fn create(
         Mode::Blocking => Ok(Json(Answer::collect(running).await).into_response()),
         Mode::Live(form) => {
             let watch = if backpressure { running.attend() } else { running.follow() };
-            Ok(exec_stream::answer(watch, form, Follow::ToTheEnd, Announce::Yes))
+            Ok(exec_stream::answer(watch, form, Follow::ToTheEnd, Opening::Announce))
         }
         Mode::Detached => {
             let exec_id = running.id.clone();

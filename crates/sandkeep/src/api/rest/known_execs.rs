@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body;
-use super::exec_stream::{self, Announce, Form};
+use super::exec_stream::{self, Form, Opening};
 use super::openapi::{Guarded, Inside, OfSandbox, WithBody};
 use super::problem::Refusal;
 use super::sandboxes::Id;
@@ -270,7 +270,9 @@ pub async fn output(
     let asked = query(asked)?;
     let form = Form::accepted(&headers).unwrap_or(Form::Ndjson);
     let resumed = last_event(&headers).filter(|_| form == Form::Sse);
-    let watch = broker.watch_exec(&who, &ids.sandbox, &ids.exec, asked.from(form, resumed)?)?;
+    let from = asked.from(form, resumed)?;
+    let watch = broker.watch_exec(&who, &ids.sandbox, &ids.exec, from)?;
     let follow = if asked.follow { Follow::ToTheEnd } else { Follow::WhatIsThere };
-    Ok(exec_stream::answer(watch, form, follow, Announce::No))
+    let start = Offsets { stdout: from.stdout.unwrap_or(0), stderr: from.stderr.unwrap_or(0) };
+    Ok(exec_stream::answer(watch, form, follow, Opening::At(start)))
 }
