@@ -172,10 +172,6 @@ pub const PROFILE_NAME_MAX_BYTES: usize = 128;
 pub const DOMAIN_MAX_BYTES: usize = 200;
 /// The largest configuration file that is read.
 pub const CONFIG_FILE_MAX_BYTES: u64 = 1024 * 1024;
-/// What is kept of the output of one exec, and of one sandbox's execs, unless configured otherwise.
-pub const JOURNAL_EXEC_DEFAULT_BYTES: u64 = 64 * 1024 * 1024;
-pub const JOURNAL_EXECS_DEFAULT: u64 = 1_000;
-pub const JOURNAL_SANDBOX_DEFAULT_BYTES: u64 = 256 * 1024 * 1024;
 /// How long the CLI waits before it shows that something takes its time, and how often that turns.
 pub const SPINNER_AFTER: Duration = Duration::from_millis(200);
 pub const SPINNER_TICK: Duration = Duration::from_millis(100);

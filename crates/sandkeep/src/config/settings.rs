@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::profile::Profile;
+use crate::journal::JournalLimits;
 use crate::limits;
 use crate::sandbox::DEFAULT_RUNTIME;
 use crate::storage::StorageChoice;
@@ -38,6 +39,7 @@ pub struct Settings {
     pub limits: Limits,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
+    /// How much of what commands print is kept on disk.
     pub journal: JournalLimits,
     pub profiles: BTreeMap<String, Profile>,
 }
@@ -78,31 +80,11 @@ pub struct Timeouts {
     pub max_timeout: Option<Duration>,
 }
 
-/// How much of what commands printed is kept on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JournalLimits {
-    pub max_bytes_per_exec: u64,
-    /// Ended execs of one sandbox; the oldest go first.
-    pub max_execs: u64,
-    /// All execs of one sandbox together; the oldest go first.
-    pub max_bytes: u64,
-}
-
 impl Default for Limits {
     fn default() -> Self {
         Self {
             max_sandboxes: limits::SANDBOXES_MAX,
             max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
-        }
-    }
-}
-
-impl Default for JournalLimits {
-    fn default() -> Self {
-        Self {
-            max_bytes_per_exec: limits::JOURNAL_EXEC_DEFAULT_BYTES,
-            max_execs: limits::JOURNAL_EXECS_DEFAULT,
-            max_bytes: limits::JOURNAL_SANDBOX_DEFAULT_BYTES,
         }
     }
 }
@@ -153,10 +135,10 @@ impl Settings {
             bounded(format!("profiles.{name}.timeout_secs"), profile.timeout);
             bounded(format!("profiles.{name}.idle_timeout_secs"), profile.idle_timeout);
         }
-        let JournalLimits { max_bytes_per_exec, max_bytes, .. } = self.journal;
-        if max_bytes_per_exec > max_bytes {
+        let JournalLimits { exec_bytes, kept_bytes, .. } = self.journal;
+        if exec_bytes > kept_bytes {
             let problem = format!(
-                "{max_bytes_per_exec} is over journal.max_bytes, {max_bytes}: one exec would not fit"
+                "{exec_bytes} is over journal.max_bytes, {kept_bytes}: one exec would not fit"
             );
             found.push(("journal.max_bytes_per_exec".to_owned(), problem));
         }
