@@ -126,7 +126,7 @@ enum Command {
     Stats(stats::Args),
     /// List the runtimes and what they can do here
     Runtimes(runtimes::Args),
-    Config(config::Args),
+    Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
     /// Measure how fast it is here, beside other ways to run a command
     Bench(bench::BenchArgs),
@@ -199,7 +199,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Client::new(&global.url, key, global.ca_cert.as_deref())
     };
     match command {
-        Command::Run(args) => with_threads(run::run(args)),
+        Command::Run(args) => with_threads(run::run(args, &around)),
         Command::Create(args) => with_one_thread(create::run(args, &client()?)),
         Command::Ensure(args) => with_one_thread(ensure::run(args, &client()?)),
         Command::Ls(args) => with_one_thread(ls::run(args, &client()?)),

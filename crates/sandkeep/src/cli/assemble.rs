@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use crate::api::rest::problem;
 use crate::broker::{Broker, Parts};
-use crate::config::Settings;
+use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
-use crate::journal::JournalLimits;
 use crate::limits;
 use crate::runtime::{
     Lifetime, MissingRuntime, MockRuntime, NativeOptions, NativeRuntime, Runtime, Usable,
@@ -34,6 +33,28 @@ impl Assembled {
     }
 }
 
+/// Finds settings that name a runtime which this daemon would not have. Templates come and go, so
+/// whether there is one is only known when a sandbox asks for it.
+pub fn check_names(loaded: &Loaded) -> Result<(), ConfigError> {
+    let settings = &loaded.settings;
+    let mut known = vec![NativeRuntime::NAME];
+    known.extend(settings.enable_mock.then_some(MockRuntime::NAME));
+    let of_profiles = settings.profiles.iter().filter_map(|(name, profile)| {
+        Some((format!("profiles.{name}.runtime"), profile.runtime.clone()?))
+    });
+    let named =
+        of_profiles.chain([("default_runtime".to_owned(), settings.default_runtime.clone())]);
+    let unknown = named.filter(|(_, name)| !known.contains(&name.as_str()));
+    let problems: Vec<Problem> = unknown
+        .map(|(key, name)| {
+            let what =
+                format!("there is no runtime {name:?} here; there are: {}", known.join(", "));
+            Problem { source: loaded.source(&key), key: Some(key), what }
+        })
+        .collect();
+    if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid(problems)) }
+}
+
 /// The broker of a daemon: durable, on the storage that was asked for.
 pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Error> {
     let store = SqliteStore::open(&data.path().join(REGISTRY))?;
@@ -47,19 +68,21 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Err
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
-    let store = Arc::new(store);
-    open(data, store, opened.storage, runtimes, Lifetime::Detached, settings.journal).await
+    open(settings, data, Arc::new(store), opened.storage, runtimes, Lifetime::Detached).await
 }
 
 /// The broker of one `run`: nothing in it outlives the process. If that is killed, its launcher
 /// clears up in `parent`.
-pub async fn throwaway(data: DataDir, parent: &Path) -> Result<Assembled, Error> {
+pub async fn throwaway(
+    settings: &Settings,
+    data: DataDir,
+    parent: &Path,
+) -> Result<Assembled, Error> {
     let opened = storage::open(StorageChoice::Local, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let runtimes = vec![native(&data, &sweep).await];
     let store = Arc::new(MemoryStore::new());
-    let journal = JournalLimits::default();
-    open(data, store, opened.storage, runtimes, Lifetime::WithDaemon, journal).await
+    open(settings, data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
 }
 
 /// A runtime that cannot work here is still listed, with the reason.
@@ -79,12 +102,12 @@ async fn native(data: &DataDir, launcher_options: &[&OsStr]) -> Arc<dyn Runtime>
 }
 
 async fn open(
+    settings: &Settings,
     data: DataDir,
     store: Arc<dyn StateStore>,
     storage: Arc<dyn Storage>,
     runtimes: Vec<Arc<dyn Runtime>>,
     lifetime: Lifetime,
-    journal: JournalLimits,
 ) -> Result<Assembled, Error> {
     let runtime = default_runtime(&runtimes)?;
     let data_dir = data.path().to_owned();
@@ -92,6 +115,7 @@ async fn open(
     let template = HostTemplate::prepare(&data_dir).map_err(unusable)?;
     let templates = vec![Arc::new(template) as _];
     let name = storage.name();
+    let journal = settings.journal;
     let telemetry = Arc::new(Telemetry::new(|error| problem::code_of(error).as_str()));
     let parts = Parts { data, store, storage, runtimes, templates, lifetime, journal, telemetry };
     let broker = Broker::open(parts).await?;

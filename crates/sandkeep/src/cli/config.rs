@@ -4,26 +4,23 @@ use serde_json::{Value, json};
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::{Format, print};
-use crate::config::{self, ConfigFile, Entry, Flags, Loaded, Surroundings};
+use crate::cli::{Format, print, serve};
+use crate::config::{Entry, Loaded, Surroundings};
 
 /// Show every setting, its value, and where it comes from
 ///
 /// It reads what `serve` would read: the defaults, the configuration file, SANDKEEP_* variables and the
 /// same flags. Each wins over those before it. What is wrong with any of them is said, and ends with 2.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ConfigArgs {
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
-    file: ConfigFile,
-    #[command(flatten)]
-    flags: Flags,
+    serve: serve::Args,
 }
 
-pub fn run(mut args: Args, log: Option<String>, around: &Surroundings) -> Result<Exit, Failure> {
-    args.flags.set("log", log);
-    let loaded = config::load(args.file.config.as_deref(), &args.flags, around)?;
+pub fn run(args: ConfigArgs, log: Option<String>, around: &Surroundings) -> Result<Exit, Failure> {
+    let loaded = args.serve.load(log, around)?;
     loaded.warnings.iter().for_each(|warning| print::note(warning));
     match args.format.json {
         true => print::json(&as_json(&loaded))?,

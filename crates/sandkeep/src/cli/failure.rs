@@ -88,7 +88,9 @@ impl Failure {
             Self::Refused(_) | Self::Broker(_) => in_options(&detail_of(self)),
             _ => detail_of(self),
         };
-        match self.remedy() {
+        // What an option must be is said already; the advice of the API speaks of fields.
+        let names_an_option = detail.starts_with("--");
+        match self.remedy().filter(|_| !names_an_option) {
             Some(remedy) => format!("{detail}; {remedy}"),
             None => detail,
         }

@@ -17,6 +17,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{assemble, print};
+use crate::config::{self, ConfigFile, Flags, Surroundings};
 use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream};
 use crate::journal::StdinSource;
@@ -35,17 +36,20 @@ pub struct Args {
     #[command(flatten)]
     pub spec: SpecArgs,
     #[command(flatten)]
+    file: ConfigFile,
+    #[command(flatten)]
     pub exec: ExecArgs,
 }
 
-pub async fn run(args: Args) -> Result<Exit, Failure> {
+pub async fn run(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
+    let settings = config::load(args.file.config.as_deref(), &Flags::default(), around)?.settings;
     let mut signals = Signals::listen()?;
     let draft = spec_draft(args.spec.into_json())?;
     let parent = std::env::temp_dir();
     place::sweep(&parent).await;
     let data = place::make(&parent)?;
     let place = Place::of(&data);
-    let assembled = assemble::throwaway(data, &parent).await;
+    let assembled = assemble::throwaway(&settings, data, &parent).await;
     let result = match assembled {
         Ok(assembled) => {
             let result = in_sandbox(&assembled.broker, draft, args.exec, &mut signals).await;

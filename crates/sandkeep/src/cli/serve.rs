@@ -42,7 +42,9 @@ impl Args {
         around: &Surroundings,
     ) -> Result<Loaded, ConfigError> {
         self.flags.set("log", log);
-        config::load(self.file.config.as_deref(), &self.flags, around)
+        let loaded = config::load(self.file.config.as_deref(), &self.flags, around)?;
+        assemble::check_names(&loaded)?;
+        Ok(loaded)
     }
 }
 

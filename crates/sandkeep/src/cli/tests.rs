@@ -147,3 +147,14 @@ fn the_launcher_is_a_command_that_nobody_is_shown() {
     assert!(matches!(command(line), Command::Launcher { .. }));
     assert!(!Cli::command().render_long_help().to_string().contains("launcher"));
 }
+
+#[test]
+fn the_unit_starts_what_there_is() {
+    let unit = include_str!("../../../../packaging/sandkeep.service");
+    let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/"));
+    assert!(matches!(command(line.expect("it starts something")), Command::Serve(_)));
+    // Sandboxes outlive the daemon, and it says itself when it is ready.
+    for line in ["Type=notify", "KillMode=process", "Delegate=yes"] {
+        assert!(unit.lines().any(|found| found == line), "no {line}");
+    }
+}

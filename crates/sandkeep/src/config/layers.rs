@@ -46,6 +46,14 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
+impl Loaded {
+    /// Where the value of this setting comes from.
+    pub fn source(&self, key: &str) -> Source {
+        let entry = self.entries.iter().find(|entry| entry.key == key);
+        entry.map_or(Source::Default, |entry| entry.source.clone())
+    }
+}
+
 /// One setting as it came out.
 #[derive(Debug)]
 pub struct Entry {

@@ -39,6 +39,7 @@ pub struct Settings {
     pub limits: Limits,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
+    /// How much of what commands print is kept on disk.
     pub journal: JournalLimits,
     pub profiles: BTreeMap<String, Profile>,
 }

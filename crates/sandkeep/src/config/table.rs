@@ -350,7 +350,7 @@ static JOURNAL: &[Setting] = &[
         Shape::Integer,
         "N",
         "Of how many ended execs of one sandbox the output is kept; the oldest go first",
-        set!(journal.max_execs, |text| value::within(text, 1..=u64::MAX)),
+        set!(journal.max_execs, |text| value::parsed(text, "a whole number")),
         show!(journal.max_execs),
     ),
     Setting::new(
@@ -358,7 +358,7 @@ static JOURNAL: &[Setting] = &[
         Shape::Integer,
         "BYTES",
         "How much output of one sandbox is kept in all; the oldest execs go first",
-        set!(journal.max_bytes, |text| value::within(text, 1..=u64::MAX)),
+        set!(journal.max_bytes, |text| value::parsed(text, "a number of bytes")),
         show!(journal.max_bytes),
     ),
 ];

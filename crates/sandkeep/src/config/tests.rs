@@ -225,6 +225,7 @@ fn values_that_cannot_be_are_refused() {
         ("[timeouts]\nmax_timeout_secs = 99999999999", "not between"),
         ("[timeouts]\nmax_timeout_secs = 1\ndefault_timeout_secs = 2", ":3: timeouts.default"),
         ("[journal]\nmax_bytes = 1", "would not fit"),
+        ("[journal]\nmax_bytes_per_exec = 1", "not between"),
         ("[profiles.a]\nnetwork = 'host'", "not there yet"),
         ("[profiles.a]\non_timeout = 'pause'", "destroy, stop"),
         ("[profiles.a]\nenv = 3", "no such setting"),

@@ -38,6 +38,8 @@ enum Life {
 }
 
 impl MockRuntime {
+    pub const NAME: &str = NAME;
+
     pub fn new(instance: impl Into<String>) -> Self {
         Self { instance: instance.into(), world: Arc::default() }
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::cli::assemble;
+use crate::config::{Settings, Surroundings};
 use crate::error::Error;
 use crate::home::{DataDir, Instance};
 use crate::sandbox::{Principal, SandboxId};
@@ -83,7 +84,9 @@ fn leftovers(parent: &Path) -> Vec<PathBuf> {
 
 async fn clear(data: DataDir, parent: &Path) -> Result<(), Error> {
     let place = Place::of(&data);
-    let assembled = assemble::throwaway(data, parent).await?;
+    // Nothing is made there any more, so nothing that could be configured matters.
+    let settings = Settings::defaults(&Surroundings::of_this_process());
+    let assembled = assemble::throwaway(&settings, data, parent).await?;
     let who = Principal::local();
     for view in assembled.broker.list(&who).await? {
         assembled.broker.destroy(&who, &view.id).await?;
