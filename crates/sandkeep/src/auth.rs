@@ -20,15 +20,14 @@ mod oidc;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::error::Error;
 use crate::sandbox::{Principal, Scope, Scopes};
 use crate::store::{StateStore, StoreError};
 
-pub use key::{ApiKey, KeyId};
-pub use key_ring::{InvalidDraft, KeyDraft, KeyError, KeyInfo, KeyRing, NewKey};
+pub use key::{ApiKey, InvalidKeyId, KeyId};
+pub use key_ring::{KeyDraft, KeyInfo, KeyRing, NewKey};
 pub use latch::Latch;
-pub use oidc::{InvalidOidc, OidcConfig};
-
-use oidc::Oidc;
+pub use oidc::{InvalidOidc, Oidc, OidcConfig};
 
 /// Whether a request needs a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,12 +88,11 @@ impl Auth {
     pub async fn open(
         data_dir: &Path,
         store: Arc<dyn StateStore>,
-        oidc: Option<OidcConfig>,
-    ) -> Result<Self, KeyError> {
+        oidc: Option<Oidc>,
+    ) -> Result<Self, Error> {
         let latch = Arc::new(Latch::of(data_dir));
         let keys = KeyRing::new(store, Arc::clone(&latch));
         keys.close_if_used().await?;
-        let oidc = oidc.map(Oidc::new).transpose()?;
         Ok(Self { latch, keys, oidc })
     }
 

@@ -4,7 +4,6 @@
 //! changes in the same store, as `sandkeep keys` does beside a running daemon, holds from the next
 //! request on.
 
-use std::io;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::key::KeyHash;
-use super::oidc::InvalidOidc;
 use super::{ApiKey, AuthError, KeyId, Latch, with_implied};
+use crate::error::Error;
 use crate::limits::{KEYS_MAX, OWNER_MAX_BYTES};
 use crate::sandbox::{Principal, Scope};
 use crate::store::{Entry, Key, Prefix, Revision, StateStore, StoreError};
@@ -24,30 +23,6 @@ const ROWS: &str = "keys";
 const VERSION: u32 = 1;
 /// What a key may do that was made without saying.
 const SCOPES_DEFAULT: [Scope; 2] = [Scope::Read, Scope::Write];
-
-#[derive(Debug, thiserror::Error)]
-pub enum KeyError {
-    #[error(transparent)]
-    InvalidDraft(#[from] InvalidDraft),
-    #[error(transparent)]
-    InvalidOidc(#[from] InvalidOidc),
-    #[error("there is no key {id}")]
-    NotFound { id: KeyId },
-    #[error("there are {KEYS_MAX} keys, which is the limit")]
-    TooMany,
-    #[error("cannot record that keys are required from now on")]
-    Latch(#[source] io::Error),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// A key that cannot be made as it was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {problem}")]
-pub struct InvalidDraft {
-    pub field: &'static str,
-    pub problem: String,
-}
 
 /// A key that somebody asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -118,22 +93,22 @@ impl KeyRing {
         Self { store, latch }
     }
 
-    pub(super) async fn close_if_used(&self) -> Result<(), KeyError> {
+    pub(super) async fn close_if_used(&self) -> Result<(), Error> {
         match self.store.list(&Prefix::new([ROWS])).await?.entries.is_empty() {
             true => Ok(()),
-            false => self.latch.close().map_err(KeyError::Latch),
+            false => self.latch.close(),
         }
     }
 
     /// Makes a key. Keys are required from before the first one exists, so that no crash leaves a key
     /// beside an open door.
-    pub async fn create(&self, draft: KeyDraft) -> Result<NewKey, KeyError> {
+    pub async fn create(&self, draft: KeyDraft) -> Result<NewKey, Error> {
         let key = ApiKey::random();
         let info = check(draft, key.id().clone(), Timestamp::now())?;
         if self.store.list(&Prefix::new([ROWS])).await?.entries.len() >= KEYS_MAX {
-            return Err(KeyError::TooMany);
+            return Err(Error::LimitReached { what: "keys", limit: KEYS_MAX });
         }
-        self.latch.close().map_err(KeyError::Latch)?;
+        self.latch.close()?;
         let row = Row { version: VERSION, hash: key.hash(), info: info.clone() };
         let value = serde_json::to_vec(&row).expect("a row holds only strings and numbers");
         self.store.create(&row_key(key.id()), value).await?;
@@ -141,7 +116,7 @@ impl KeyRing {
     }
 
     /// All keys, the oldest first.
-    pub async fn list(&self) -> Result<Vec<KeyInfo>, KeyError> {
+    pub async fn list(&self) -> Result<Vec<KeyInfo>, Error> {
         let entries = self.store.list(&Prefix::new([ROWS])).await?.entries;
         let mut keys: Vec<KeyInfo> =
             entries.iter().filter_map(read).map(|(row, _)| row.info).collect();
@@ -150,10 +125,10 @@ impl KeyRing {
     }
 
     /// The key is refused from the next request on.
-    pub async fn revoke(&self, id: &KeyId) -> Result<(), KeyError> {
+    pub async fn revoke(&self, id: &KeyId) -> Result<(), Error> {
         loop {
             let Some(entry) = self.store.get(&row_key(id)).await? else {
-                return Err(KeyError::NotFound { id: id.clone() });
+                return Err(Error::KeyNotFound { id: id.clone() });
             };
             match self.store.delete(&row_key(id), entry.revision).await {
                 Ok(_) => return Ok(()),
@@ -210,7 +185,7 @@ fn read(entry: &Entry) -> Option<(Row, Revision)> {
     }
 }
 
-fn check(draft: KeyDraft, id: KeyId, now: Timestamp) -> Result<KeyInfo, InvalidDraft> {
+fn check(draft: KeyDraft, id: KeyId, now: Timestamp) -> Result<KeyInfo, Error> {
     let KeyDraft { organization, user, project, scopes, name, expires_at } = draft;
     for (field, value) in [
         ("organization", Some(&organization)),
@@ -219,12 +194,12 @@ fn check(draft: KeyDraft, id: KeyId, now: Timestamp) -> Result<KeyInfo, InvalidD
         ("name", name.as_ref()),
     ] {
         if let Some(problem) = value.and_then(|value| name_problem(value)) {
-            return Err(InvalidDraft { field, problem });
+            return Err(Error::InvalidField { field, problem });
         }
     }
     if expires_at.is_some_and(|end| end <= now) {
         let problem = "is in the past: the key could never be used".to_owned();
-        return Err(InvalidDraft { field: "expires_at", problem });
+        return Err(Error::InvalidField { field: "expires_at", problem });
     }
     let scopes = if scopes.is_empty() { SCOPES_DEFAULT.to_vec() } else { scopes };
     let scopes = with_implied(scopes).iter().collect();

@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::error::Error;
 use crate::home::KEYS_REQUIRED;
 
 #[derive(Debug)]
@@ -38,13 +39,20 @@ impl Latch {
     }
 
     /// Durable when it returns.
-    pub fn close(&self) -> io::Result<()> {
+    pub fn close(&self) -> Result<(), Error> {
+        self.write().map_err(|source| Error::DataDir {
+            path: self.data_dir.display().to_string(),
+            source,
+        })?;
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write(&self) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         options.open(self.path())?.sync_all()?;
-        File::open(&self.data_dir)?.sync_all()?;
-        self.closed.store(true, Ordering::Relaxed);
-        Ok(())
+        File::open(&self.data_dir)?.sync_all()
     }
 
     fn path(&self) -> PathBuf {

@@ -43,8 +43,8 @@ pub struct OidcConfig {
     /// Where the scopes are, as a list or as words: `scope`, or `realm_access.roles` for Keycloak.
     /// `sandkeep:read` there is the scope `read`, and so on.
     pub scope_claim: String,
-    /// Further words of that claim, and the scope that each gives.
-    pub roles: BTreeMap<String, Scope>,
+    /// Further words of that claim, and the scopes that each gives.
+    pub roles: BTreeMap<String, Vec<Scope>>,
     /// What a token may do that gives no scope at all.
     pub default_scopes: Vec<Scope>,
 }
@@ -80,7 +80,8 @@ pub enum InvalidOidc {
     Url { field: &'static str, problem: String },
 }
 
-pub(super) struct Oidc {
+/// One issuer, whose tokens are accepted.
+pub struct Oidc {
     config: OidcConfig,
     source: Source,
 }
@@ -102,7 +103,7 @@ impl Oidc {
         Ok(Self { config, source })
     }
 
-    pub async fn recognize(&self, credential: &str) -> Result<Principal, AuthError> {
+    pub(super) async fn recognize(&self, credential: &str) -> Result<Principal, AuthError> {
         if credential.len() > TOKEN_MAX_BYTES {
             return Err(AuthError::refused("the token is too long"));
         }

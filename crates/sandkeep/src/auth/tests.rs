@@ -59,7 +59,7 @@ async fn a_draft_that_is_refused_changes_no_mode() {
         ("expires_at", KeyDraft { expires_at: Some(past), ..draft() }),
     ] {
         match auth.keys().create(bad).await {
-            Err(KeyError::InvalidDraft(invalid)) => assert_eq!(invalid.field, field),
+            Err(Error::InvalidField { field: named, .. }) => assert_eq!(named, field),
             other => panic!("{field}: {:?}", other.map(|made| made.info)),
         }
     }
@@ -83,7 +83,7 @@ async fn a_key_opens_until_it_is_revoked() {
     assert!(refusal(&auth, &made.key).await.contains("revoked"));
     assert!(!auth.holds(&known.lease).await);
     let again = auth.keys().revoke(&made.info.id).await;
-    assert!(matches!(again, Err(KeyError::NotFound { .. })));
+    assert!(matches!(again, Err(Error::KeyNotFound { .. })));
 }
 
 #[tokio::test]

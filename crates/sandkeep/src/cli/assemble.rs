@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::api::rest::problem;
+use crate::auth::Auth;
 use crate::broker::{Broker, Parts};
 use crate::config::Settings;
 use crate::error::Error;
@@ -34,9 +35,10 @@ impl Assembled {
     }
 }
 
-/// The broker of a daemon: durable, on the storage that was asked for.
-pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Error> {
-    let store = SqliteStore::open(&data.path().join(REGISTRY))?;
+/// The broker of a daemon, durable and on the storage that was asked for, and who may ask it.
+pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Auth), Error> {
+    let store: Arc<dyn StateStore> = Arc::new(SqliteStore::open(&data.path().join(REGISTRY))?);
+    let auth = Auth::open(data.path(), Arc::clone(&store), settings.oidc.issuer()).await?;
     let mebibytes = |size: u64| size.saturating_mul(limits::MIB);
     let options = BtrfsOptions { image_bytes: settings.storage_size_mb.map(mebibytes) };
     let opened = storage::open(settings.storage, data.path(), &options)?;
@@ -47,7 +49,8 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Err
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
-    open(data, Arc::new(store), opened.storage, runtimes, Lifetime::Detached).await
+    let assembled = open(data, store, opened.storage, runtimes, Lifetime::Detached).await?;
+    Ok((assembled, auth))
 }
 
 /// The broker of one `run`: nothing in it outlives the process. If that is killed, its launcher

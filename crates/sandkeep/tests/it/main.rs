@@ -9,6 +9,8 @@ mod exec;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod isolation;
+mod jwt;
+mod keys;
 mod lifecycle;
 mod limits;
 mod parallel;
@@ -16,4 +18,6 @@ mod run;
 mod startup;
 mod support;
 mod syscalls;
+mod tenants;
+mod tls;
 mod urule;

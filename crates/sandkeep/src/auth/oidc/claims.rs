@@ -103,7 +103,9 @@ fn scopes(claims: &Value, config: &OidcConfig) -> Scopes {
         Scope::ALL.into_iter().find(|scope| scope.as_str() == name)
     };
     let given: Vec<Scope> = words
-        .flat_map(|word| own(word).into_iter().chain(config.roles.get(word).copied()))
+        .flat_map(|word| {
+            own(word).into_iter().chain(config.roles.get(word).into_iter().flatten().copied())
+        })
         .collect();
     match given.is_empty() {
         true => with_implied(config.default_scopes.iter().copied()),
@@ -188,7 +190,7 @@ mod tests {
     fn keycloaks_roles_and_organizations_are_understood() {
         let mut config = config();
         config.scope_claim = "realm_access.roles".to_owned();
-        config.roles.insert("sandbox-admins".to_owned(), Scope::Admin);
+        config.roles.insert("sandbox-admins".to_owned(), vec![Scope::Admin]);
         let mut claims = with("organization", json!({ "acme": { "id": "7" } }));
         assert_eq!(judge(&claims, &config).expect("a good token").organization, "acme");
         claims["realm_access"] = json!({ "roles": ["offline_access", "sandbox-admins"] });
