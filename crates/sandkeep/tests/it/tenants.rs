@@ -35,7 +35,8 @@ fn stage() -> Stage {
     let daemon = with_admin(&Setup::default().argument("--enable-mock"));
     let made = create_key(&daemon.data_dir(), FIRST, FIRST, &[]);
     let first = key_of(&made).to_owned();
-    let spec = json!({ "labels": { "owner": FIRST } }).to_string();
+    // The label makes it a session of Urule's door as well.
+    let spec = json!({ "labels": { "owner": FIRST, "urule.workspace_id": FIRST } }).to_string();
     let created = ask(&daemon, Some(&first), "POST", "/api/v1/sandboxes", &spec);
     assert_eq!(created.0, 201, "{}", created.1);
     let view: Value = serde_json::from_str(&created.1).expect("JSON");
@@ -195,7 +196,8 @@ fn who_may_only_look_changes_nothing() {
                 "{name}: {body}"
             );
         } else {
-            assert!(status < 400, "{name} was answered {status}: {body}");
+            let looked = status < 500 && ![401, 403].contains(&status);
+            assert!(looked, "{name} was answered {status}: {body}");
         }
     }
     let (_, view) = ask(&stage.daemon, Some(&stage.first), "GET", "/api/v1/sandboxes", "");

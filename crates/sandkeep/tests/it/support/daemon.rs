@@ -261,8 +261,9 @@ fn connection(address: SocketAddr, key: Option<&str>) -> io::Result<Connection> 
 impl Process {
     fn start(data_dir: &Path, setup: &Setup) -> io::Result<Self> {
         let mut child = binary()
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["serve", "--data-dir"])
             .arg(data_dir)
+            .env("SANDKEEP_LISTEN", "127.0.0.1:0")
             .args(&setup.arguments)
             .env("SANDKEEP_STORAGE_SIZE_MB", "512")
             .envs(setup.environment.iter().map(|(name, value)| (name, value)))
