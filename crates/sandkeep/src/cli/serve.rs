@@ -146,10 +146,11 @@ fn greet(assembled: &Assembled, url: &str, address: SocketAddr, tls: Option<&Ser
         (PORT_DEFAULT, None) => String::new(),
         _ => format!("--url {url} "),
     };
-    let mut told = String::new();
+    let (mut told, mut curl) = (String::new(), "curl".to_owned());
     if let Some(Served { own: Some(own), .. }) = tls {
         told = format!("\ncertificate {} · SHA-256 {}", own.path.display(), own.fingerprint);
         option += &format!("--ca-file {} ", own.path.display());
+        curl += &format!(" --cacert {}", own.path.display());
     }
     let _ = print::line(&format!(
         "sandkeep {VERSION} listens on {url}\n\
@@ -158,8 +159,8 @@ fn greet(assembled: &Assembled, url: &str, address: SocketAddr, tls: Option<&Ser
          try:\n\
          \x20 sandkeep {option}create\n\
          \x20 sandkeep {option}exec ID -- uname -a\n\
-         \x20 curl -X POST {url}/api/v1/sandboxes\n\
-         \x20 curl {url}/api/v1/sandboxes/ID/execs -d '{{\"command\": \"echo hello\"}}'",
+         \x20 {curl} -X POST {url}/api/v1/sandboxes\n\
+         \x20 {curl} {url}/api/v1/sandboxes/ID/execs -d '{{\"command\": \"echo hello\"}}'",
         data_dir.display(),
     ));
 }
