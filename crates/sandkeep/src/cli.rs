@@ -16,6 +16,7 @@ mod exec_args;
 mod exit;
 mod failure;
 mod filter;
+mod keys;
 mod kill;
 mod lifecycle;
 mod logs;
@@ -64,7 +65,7 @@ struct Cli {
 
 #[derive(Debug, clap::Args)]
 struct Global {
-    /// Where the daemon is
+    /// Where the daemon is [default: http://127.0.0.1:4500]
     #[arg(
         long,
         global = true,
@@ -72,21 +73,20 @@ struct Global {
         hide_env_values = true,
         help_heading = "Global options",
         value_name = "URL",
-        default_value = "http://127.0.0.1:4500",
         value_parser = argument::daemon_url
     )]
-    url: Url,
+    url: Option<Url>,
 
-    /// Certificates to trust, in PEM, for a daemon whose own nobody else vouches for
+    /// Certificates to believe an https daemon by, as PEM, instead of those of this machine
     #[arg(
         long,
         global = true,
-        env = "SANDKEEP_CA_CERT",
+        env = "SANDKEEP_CA_FILE",
         hide_env_values = true,
         help_heading = "Global options",
         value_name = "FILE"
     )]
-    ca_cert: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
 
     /// What to log to stderr: off, error, warn, info, debug, trace, or a filter like
     /// sandkeep::broker=debug; also SANDKEEP_LOG [default: info for serve, else warn]
@@ -98,6 +98,19 @@ struct Global {
         value_parser = crate::config::read_log
     )]
     log: Option<String>,
+}
+
+/// Where a daemon is that was told nothing else.
+const URL_DEFAULT: &str = "http://127.0.0.1:4500";
+
+impl Global {
+    /// The way to the daemon. The key has no flag, because others can read the flags of a process.
+    fn client(&self, around: &Surroundings) -> Result<Client, Failure> {
+        let key = around.var(ApiKey::VARIABLE).map(|key| ApiKey::new(key)).transpose()?;
+        let default = || URL_DEFAULT.parse().expect("the default is a URL");
+        let url = self.url.clone().unwrap_or_else(default);
+        Client::new(&url, key, self.ca_file.as_deref())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -124,6 +137,7 @@ enum Command {
     Rm(rm::Args),
     /// Show what a sandbox uses: processor time, memory, processes, disk
     Stats(stats::Args),
+    Keys(keys::Args),
     /// List the runtimes and what they can do here
     Runtimes(runtimes::Args),
     Config(config::ConfigArgs),
@@ -193,11 +207,8 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Config(args) => return config::run(args, global.log, &around),
         other => other,
     };
-    start_log(&client_log(global.log, &around)?)?;
-    let client = || {
-        let key = around.var(ApiKey::VARIABLE).map(|key| ApiKey::new(key)).transpose()?;
-        Client::new(&global.url, key, global.ca_cert.as_deref())
-    };
+    start_log(&client_log(global.log.clone(), &around)?)?;
+    let client = || global.client(&around);
     match command {
         Command::Run(args) => with_threads(run::run(args, &around)),
         Command::Create(args) => with_one_thread(create::run(args, &client()?)),
@@ -212,6 +223,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
+        Command::Keys(args) => keys::run(args, &global, &around),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
         Command::Doctor(args) => doctor::run(args, &around),
         Command::Bench(args) => with_threads(bench(args)),

@@ -14,6 +14,7 @@
 
 mod file;
 mod flags;
+mod identity;
 mod layers;
 mod problem;
 mod profile;
@@ -31,6 +32,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use flags::{ConfigFile, Flags};
+pub use identity::{OidcSettings, TlsSettings, TlsSource};
 pub use layers::{Entry, Loaded, Source, client_log, load};
 pub use problem::{ConfigError, Problem};
 pub use profile::{Network, OnTimeout, Profile};

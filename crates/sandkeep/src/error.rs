@@ -1,6 +1,7 @@
 //! One error for every verb of the broker. It knows nothing of HTTP: `api` maps it, exhaustively, to
 //! problem+json; `cli` maps it to exit codes.
 
+use crate::auth::KeyId;
 use crate::guest::GuestError;
 use crate::runtime::RuntimeError;
 use crate::sandbox::{ExecId, InvalidSpec, SandboxId, State, Verb};
@@ -50,6 +51,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+
+    #[error("there is no key {id}")]
+    KeyNotFound { id: KeyId },
 
     /// The verb is not legal in this state; `helps` is one that would lead out.
     #[error("cannot {verb} {id}: it is {state}")]

@@ -5,6 +5,7 @@
 //!   lock                     flock; holds the daemon's pid
 //!   instance                 this directory's own random id
 //!   registry.sqlite3         the state store
+//!   keys-required            there from the first API key on, for good
 //!   sandboxes/<id>/          one home per sandbox
 //!     meta.json              0600: whose it is and what it is, synced before launch
 //!     guest.sock             where the guest listens
@@ -33,6 +34,8 @@ pub use survey::{Survey, SurveyedHome, survey};
 
 /// The registry, in the data directory.
 pub const REGISTRY: &str = "registry.sqlite3";
+/// Its presence means that nobody is served without a credential.
+pub const KEYS_REQUIRED: &str = "keys-required";
 /// Where the guest listens, in the sandbox's home.
 pub const GUEST_SOCKET: &str = "guest.sock";
 

@@ -7,6 +7,7 @@
 //! [`sandbox`] is the pure core that all of them share.
 
 pub mod api;
+pub mod auth;
 pub mod broker;
 pub mod cli;
 pub mod config;

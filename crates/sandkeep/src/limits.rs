@@ -174,3 +174,26 @@ pub const JOURNAL_SANDBOX_DEFAULT_BYTES: u64 = DISK_DEFAULT_MB * MIB;
 /// How long the CLI waits before it shows that something takes its time, and how often that turns.
 pub const SPINNER_AFTER: Duration = Duration::from_millis(200);
 pub const SPINNER_TICK: Duration = Duration::from_millis(100);
+/// The most API keys of one daemon.
+pub const KEYS_MAX: usize = 10_000;
+/// The longest name of an organization, a user or a project.
+pub const OWNER_MAX_BYTES: usize = 256;
+/// The longest token that is looked at; those with many claims have a few KiB.
+pub const TOKEN_MAX_BYTES: usize = 16 * 1024;
+/// How far the clocks of an issuer of tokens and of this machine may differ.
+pub const TOKEN_LEEWAY: Duration = Duration::from_secs(30);
+/// How long the keys of an issuer are used before they are asked for again …
+pub const JWKS_FRESH: Duration = Duration::from_secs(5 * 60);
+/// … and how long while the issuer does not answer.
+pub const JWKS_KEEP: Duration = Duration::from_secs(60 * 60);
+/// How often an issuer is asked for its keys: so many times within this while.
+pub const JWKS_FETCHES_MAX: usize = 4;
+pub const JWKS_FETCHES_WITHIN: Duration = Duration::from_secs(10);
+/// How long an issuer may take to answer, how large its answer may be and how many keys may be in it.
+pub const JWKS_ANSWER: Duration = Duration::from_secs(5);
+pub const JWKS_MAX_BYTES: usize = 256 * 1024;
+pub const JWKS_KEYS_MAX: usize = 64;
+/// How often it is looked whether the key of an open stream still holds.
+pub const LEASE_LOOK: Duration = Duration::from_secs(1);
+/// How long a client may take for the TLS handshake.
+pub const TLS_HANDSHAKE: Duration = Duration::from_secs(10);

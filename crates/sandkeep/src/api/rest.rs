@@ -1,25 +1,30 @@
 //! The REST front door, and the only one that is Sandkeep's own.
 //!
 //! ```text
-//! connection → server   whose socket is it? (once per connection)
+//! connection → server   TLS if it is asked for; whose socket is it? (once per connection)
 //! request    → correlation, observe   it gets its id, and is counted when it is answered
-//!            → guard    Host and Origin are ours
+//!            → guard, authenticate   who is it, and may they? (peer, Host, Origin, key, token, scope)
 //!            → handler  body → draft, path → id; one call of the broker
 //!            → problem  every error, of the broker or of this door, becomes problem+json here
 //! ```
 
+mod authenticate;
 pub(super) mod body;
 mod correlation;
 mod exec_stream;
 pub(super) mod execs;
 mod guard;
 mod health;
+mod keys;
 mod known_execs;
+mod leash;
 pub(super) mod openapi;
+mod origins;
 pub(super) mod output;
 pub mod problem;
 pub(super) mod sandboxes;
 mod server;
+pub mod tls;
 pub(super) mod who;
 
 #[cfg(test)]
@@ -27,12 +32,12 @@ mod tests;
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, Uri};
 use axum::middleware;
 use axum::routing::get;
+use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -43,18 +48,19 @@ use crate::broker::{Broker, RuntimeView};
 use crate::runtime::{Capabilities, Usable};
 use crate::telemetry::RouteTable;
 
-pub use guard::is_loopback_host;
+pub use origins::{Origins, is_loopback_host};
 pub use problem::{Code, Problem};
-pub use server::serve;
+pub use server::{Front, serve};
 
+use authenticate::Door;
 use openapi::Guarded;
 use problem::Refusal;
 
 /// Where the description of this API is.
 const OPENAPI: &str = "/openapi.json";
 
-/// All routes, behind the guard against web pages. [`serve`] adds the check of the peer.
-pub fn router(broker: Broker) -> Router {
+/// All routes, behind the door. [`serve`] tells it about each connection.
+fn router(broker: Broker, door: Door) -> Router {
     let (described, api) = routes().split_for_parts();
     let templates = api.paths.paths.keys().map(String::as_str);
     let observer = health::Observer {
@@ -67,7 +73,8 @@ pub fn router(broker: Broker) -> Router {
         .method_not_allowed_fallback(no_method)
         // `body` has a limit of its own, whose refusal is a problem.
         .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn(guard::check))
+        .layer(Extension(Arc::clone(&door.auth)))
+        .layer(middleware::from_fn_with_state(Arc::new(door), guard::check))
         .layer(middleware::from_fn_with_state(Arc::new(observer), health::observe))
         .layer(middleware::from_fn(correlation::correlate))
         .with_state(broker)
@@ -86,6 +93,8 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(known_execs::stdin))
         .routes(routes!(known_execs::signal))
         .routes(routes!(runtimes))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::revoke))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))

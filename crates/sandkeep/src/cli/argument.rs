@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use reqwest::Url;
 
 /// What is wrong with an argument; clap says which one it is.
@@ -13,6 +14,8 @@ pub enum InvalidArgument {
     Duration,
     #[error("expected whole seconds such as 90, 30m or 2h")]
     Seconds,
+    #[error("expected how long, such as 30d, 12h or 90m, or when, such as 2030-01-31T12:00:00Z")]
+    Expiry,
     #[error("expected http://ADDRESS:PORT or https://ADDRESS:PORT")]
     Url,
 }
@@ -41,6 +44,20 @@ pub fn seconds(text: &str) -> Result<u64, InvalidArgument> {
         0 => Ok(duration.as_secs()),
         _ => Err(InvalidArgument::Seconds),
     }
+}
+
+/// `30d`, `12h`, or a time as RFC 3339 has it.
+pub fn expiry(text: &str) -> Result<Timestamp, InvalidArgument> {
+    const DAY_SECS: u64 = 24 * 60 * 60;
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Ok(time);
+    }
+    // A day has 24 hours here: who wants another moment can name it.
+    let length = match text.strip_suffix('d').map(str::parse::<u64>) {
+        Some(Ok(days)) => Duration::from_secs(days.saturating_mul(DAY_SECS)),
+        Some(Err(_)) | None => duration(text).map_err(|_| InvalidArgument::Expiry)?,
+    };
+    Timestamp::now().checked_add(length).map_err(|_| InvalidArgument::Expiry)
 }
 
 /// Where a daemon is.

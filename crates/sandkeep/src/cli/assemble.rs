@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::api::rest::problem;
+use crate::auth::Auth;
 use crate::broker::{Broker, Parts};
 use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::error::Error;
@@ -55,9 +56,10 @@ pub fn check_names(loaded: &Loaded) -> Result<(), ConfigError> {
     if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid(problems)) }
 }
 
-/// The broker of a daemon: durable, on the storage that was asked for.
-pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Error> {
-    let store = SqliteStore::open(&data.path().join(REGISTRY))?;
+/// The broker of a daemon, durable and on the storage that was asked for, and who may ask it.
+pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Auth), Error> {
+    let store: Arc<dyn StateStore> = Arc::new(SqliteStore::open(&data.path().join(REGISTRY))?);
+    let auth = Auth::open(data.path(), Arc::clone(&store), settings.oidc.issuer()).await?;
     let mebibytes = |size: u64| size.saturating_mul(limits::MIB);
     let options = BtrfsOptions { image_bytes: settings.storage_size_mb.map(mebibytes) };
     let opened = storage::open(settings.storage, data.path(), &options)?;
@@ -68,7 +70,9 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Err
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
-    open(settings, data, Arc::new(store), opened.storage, runtimes, Lifetime::Detached).await
+    let assembled =
+        open(settings, data, store, opened.storage, runtimes, Lifetime::Detached).await?;
+    Ok((assembled, auth))
 }
 
 /// The broker of one `run`: nothing in it outlives the process. If that is killed, its launcher

@@ -74,7 +74,13 @@ impl Client {
             key.map(|ApiKey(value)| (AUTHORIZATION, value)).into_iter().collect();
         // A proxy from the environment is for the outside world, not for a daemon on loopback.
         let builder = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT);
-        let builder = builder.default_headers(headers).tls_certs_merge(certificates(authority)?);
+        let builder = builder.default_headers(headers);
+        let builder = match (authority, base.scheme()) {
+            (Some(file), _) => builder.tls_certs_only(certificates(file)?),
+            // Nobody needs to be vouched for, so the machine's own certificates need not be read.
+            (None, "http") => builder.tls_certs_only([]),
+            (None, _) => builder,
+        };
         let http = builder.build();
         let http = http.map_err(|source| Failure::Unreachable { url: base.to_string(), source })?;
         Ok(Self { base: base.clone(), http })
@@ -247,10 +253,9 @@ impl Client {
     }
 }
 
-fn certificates(file: Option<&Path>) -> Result<Vec<Certificate>, Failure> {
-    let Some(file) = file else { return Ok(Vec::new()) };
+fn certificates(file: &Path) -> Result<Vec<Certificate>, Failure> {
     let unusable =
-        |what: String| Failure::Usage { problem: format!("--ca-cert {}: {what}", file.display()) };
+        |what: String| Failure::Usage { problem: format!("--ca-file {}: {what}", file.display()) };
     let pem = std::fs::read(file).map_err(|e| unusable(e.to_string()))?;
     match Certificate::from_pem_bundle(&pem) {
         Ok(found) if !found.is_empty() => Ok(found),

@@ -129,6 +129,7 @@ impl Exit {
             | Error::ExecEnded { .. }
             | Error::StdinClosed { .. }
             | Error::Journal { .. }
+            | Error::KeyNotFound { .. }
             | Error::WrongState { .. }
             | Error::Busy { .. }
             | Error::LimitReached { .. }

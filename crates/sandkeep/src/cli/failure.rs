@@ -43,7 +43,7 @@ pub enum Failure {
         source: io::Error,
     },
     #[error(
-        "{address} is not a loopback address: others could use it, which needs authentication, and that is not there yet"
+        "{address} is not a loopback address: others could use it, and nobody would have to say who they are"
     )]
     NotLoopback { address: SocketAddr },
     #[error("{problem}")]
@@ -105,7 +105,7 @@ impl Failure {
                 Some("check --url".to_owned())
             }
             Self::Unreachable { url, .. } if url.starts_with("https:") => Some(
-                "check --url, and --ca-cert if its certificate is of its own making".to_owned(),
+                "check --url, and --ca-file if its certificate is of its own making".to_owned(),
             ),
             Self::Unreachable { .. } => {
                 Some("start one with `sandkeep serve`, or say where it is with --url".to_owned())
@@ -121,7 +121,10 @@ impl Failure {
                 Some("stop what uses the port, or choose another with --listen".to_owned())
             }
             Self::Listen { .. } => Some("choose another address with --listen".to_owned()),
-            Self::NotLoopback { .. } => Some("use 127.0.0.1 or [::1]".to_owned()),
+            Self::NotLoopback { .. } => Some(
+                "make a key first with `sandkeep keys create`, or configure an OIDC issuer, or listen on 127.0.0.1"
+                    .to_owned(),
+            ),
             Self::TooMuchStdin { .. } => {
                 Some("put it into a file of the sandbox, piece by piece".to_owned())
             }

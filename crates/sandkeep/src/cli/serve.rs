@@ -4,22 +4,28 @@
 //! The lock comes first, so that a second daemon touches nothing; the port comes before the storage,
 //! so that a taken port costs nothing.
 
+mod certificate;
 mod notify;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::rest;
+use crate::api::rest::{self, Front, Origins};
+use crate::auth::Latch;
 use crate::cli::assemble::{self, Assembled};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
 use crate::cli::version::VERSION;
-use crate::config::{self, ConfigError, ConfigFile, Flags, Loaded, PORT_DEFAULT, Surroundings};
+use crate::config::{
+    self, ConfigError, ConfigFile, Flags, Loaded, PORT_DEFAULT, Settings, Surroundings, TlsSource,
+};
 use crate::home::DataDir;
+use certificate::Served;
 use notify::{Stage, Supervisor};
 
 /// Start the broker and serve its API
@@ -53,25 +59,49 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     let supervisor = Supervisor::at(around.var(Supervisor::VARIABLE).map(OsString::as_os_str));
     supervisor.tell(Stage::Starting, "starting");
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    if !settings.listen.ip().to_canonical().is_loopback() {
-        return Err(Failure::NotLoopback { address: settings.listen });
-    }
+    refuse_open_doors(&settings)?;
     // Before anything that takes long, so that an early Ctrl-C is as graceful as a late one.
     let stop = stop_signal()?;
     raise_descriptor_limit();
     let data = DataDir::open(&settings.data_dir)?;
+    let tls = certificate::open(&settings, data.path())?;
     let (listener, address) = listen(settings.listen).await?;
-    let assembled = assemble::daemon(&settings, data).await?;
-    greet(&assembled, address);
+    let (assembled, auth) = assemble::daemon(&settings, data).await?;
+    let url = url(address, tls.as_ref());
+    greet(&assembled, &url, address, tls.as_ref());
     // Whoever connects from now on is answered: the listener has been there since before the broker.
-    supervisor.tell(Stage::Ready, &format!("listens on http://{address}"));
+    supervisor.tell(Stage::Ready, &format!("listens on {url}"));
     let stop = async {
         stop.await;
         supervisor.tell(Stage::Stopping, "shutting down; sandboxes go on running");
     };
-    rest::serve(listener, assembled.broker.clone(), stop).await;
+    let front = Front {
+        auth: Arc::new(auth),
+        origins: Origins::new(settings.cors_origins),
+        tls: tls.map(|served| served.tls),
+    };
+    rest::serve(listener, assembled.broker.clone(), front, stop).await;
     assembled.close().await;
     Ok(Exit::Ok)
+}
+
+/// Where others can reach the daemon, they must need a credential: from the first moment on, so it
+/// does not count that somebody might make a key later.
+fn refuse_open_doors(settings: &Settings) -> Result<(), Failure> {
+    let address = settings.listen;
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    if settings.oidc.issuer().is_none() && !Latch::of(&settings.data_dir).is_closed() {
+        return Err(Failure::NotLoopback { address });
+    }
+    if settings.tls.source() == TlsSource::Plain {
+        tracing::warn!(
+            "{address} can be reached by others, and without TLS so can the keys that are sent to it; \
+             set tls.cert and tls.key, or put a proxy that has a certificate before it"
+        );
+    }
+    Ok(())
 }
 
 async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
@@ -104,21 +134,35 @@ fn raise_descriptor_limit() {
     }
 }
 
+fn url(address: SocketAddr, tls: Option<&Served>) -> String {
+    match tls {
+        Some(_) => format!("https://{address}"),
+        None => format!("http://{address}"),
+    }
+}
+
 /// Tells where it is and what to try. A daemon whose stdout is closed serves all the same.
-fn greet(assembled: &Assembled, address: SocketAddr) {
+fn greet(assembled: &Assembled, url: &str, address: SocketAddr, tls: Option<&Served>) {
     let Assembled { data_dir, storage, runtime, .. } = assembled;
-    let url = format!("http://{address}");
-    let option =
-        if address.port() == PORT_DEFAULT { String::new() } else { format!("--url {url} ") };
+    let mut option = match (address.port(), tls) {
+        (PORT_DEFAULT, None) => String::new(),
+        _ => format!("--url {url} "),
+    };
+    let (mut told, mut curl) = (String::new(), "curl".to_owned());
+    if let Some(Served { own: Some(own), .. }) = tls {
+        told = format!("\ncertificate {} · SHA-256 {}", own.path.display(), own.fingerprint);
+        option += &format!("--ca-file {} ", own.path.display());
+        curl += &format!(" --cacert {}", own.path.display());
+    }
     let _ = print::line(&format!(
         "sandkeep {VERSION} listens on {url}\n\
-         data {} · storage {storage} · runtime {runtime}\n\
+         data {} · storage {storage} · runtime {runtime}{told}\n\
          \n\
          try:\n\
          \x20 sandkeep {option}create\n\
          \x20 sandkeep {option}exec ID -- uname -a\n\
-         \x20 curl -X POST {url}/api/v1/sandboxes\n\
-         \x20 curl {url}/api/v1/sandboxes/ID/execs -d '{{\"command\": \"echo hello\"}}'",
+         \x20 {curl} -X POST {url}/api/v1/sandboxes\n\
+         \x20 {curl} {url}/api/v1/sandboxes/ID/execs -d '{{\"command\": \"echo hello\"}}'",
         data_dir.display(),
     ));
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Surroundings;
+use super::identity::{OidcSettings, TlsSettings};
 use super::profile::Profile;
 use crate::journal::JournalLimits;
 use crate::limits;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub nats_url: Option<String>,
     /// Whether those who come with a key may have the `host` template.
     pub host_template_for_remote: bool,
+    pub tls: TlsSettings,
+    pub oidc: OidcSettings,
     pub limits: Limits,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
@@ -105,6 +108,8 @@ impl Settings {
             cors_origins: Vec::new(),
             nats_url: None,
             host_template_for_remote: false,
+            tls: TlsSettings::default(),
+            oidc: OidcSettings::default(),
             limits: Limits::default(),
             quotas: Quotas::default(),
             timeouts: Timeouts::default(),
@@ -115,7 +120,8 @@ impl Settings {
 
     /// What only shows when all values are there: the key that is wrong, and how.
     pub(super) fn contradictions(&self) -> Vec<(String, String)> {
-        let mut found = Vec::new();
+        let mut found: Vec<_> =
+            self.tls.contradiction().into_iter().chain(self.oidc.contradiction()).collect();
         let profile = self.default_profile.as_ref();
         if let Some(name) = profile.filter(|name| !self.profiles.contains_key(*name)) {
             found.push(("default_profile".to_owned(), self.no_profile(name)));

@@ -170,9 +170,13 @@ macro_rules! quota {
     };
 }
 
+mod identity;
+
 /// All settings, in the order in which they are shown.
 pub fn rows() -> impl Iterator<Item = &'static Setting> {
-    [GENERAL, LIMITS, &ORGANIZATION, &USER, TIMEOUTS, JOURNAL].into_iter().flatten()
+    [GENERAL, identity::TLS, identity::OIDC, LIMITS, &ORGANIZATION, &USER, TIMEOUTS, JOURNAL]
+        .into_iter()
+        .flatten()
 }
 
 static GENERAL: &[Setting] = &[

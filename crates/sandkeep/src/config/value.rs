@@ -10,7 +10,7 @@ use reqwest::Url;
 
 use super::profile::{Network, OnTimeout};
 use crate::limits;
-use crate::sandbox::Privilege;
+use crate::sandbox::{Privilege, Scope};
 use crate::storage::StorageChoice;
 
 /// What is wrong with a value.
@@ -158,6 +158,16 @@ pub fn domain(text: &str) -> Result<String, Invalid> {
 
 pub fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+/// Names, in no order that matters; there may be none.
+pub fn names(text: &str) -> Result<Vec<String>, Invalid> {
+    Ok(list(text))
+}
+
+pub fn scopes(text: &str) -> Result<Vec<Scope>, Invalid> {
+    let choices = Scope::ALL.map(|scope| (scope.as_str(), scope));
+    list(text).iter().map(|name| choice(name, &choices)).collect()
 }
 
 /// Origins as a browser writes them.

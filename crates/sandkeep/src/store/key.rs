@@ -133,10 +133,31 @@ mod tests {
         vec(prop_oneof![4 => nasty, 1 => any::<String>()], 0..4)
     }
 
+    /// Where something of a tenant is kept, be it a slot, an idempotency key or a count: its kind, then
+    /// the owner's organization, user and project, then its own name. All but the kind are the tenant's
+    /// to choose.
+    fn owned() -> impl Strategy<Value = [String; 5]> {
+        let chosen = || {
+            vec(prop::sample::select(vec!['\0', '\u{1}', '/', 'a']), 0..3)
+                .prop_map(String::from_iter)
+        };
+        let kind = prop::sample::select(vec!["slots", "idempotency", "quotas"]);
+        (kind, chosen(), chosen(), chosen(), chosen())
+            .prop_map(|(kind, a, b, c, d)| [kind.to_owned(), a, b, c, d])
+    }
+
     proptest! {
         #[test]
         fn different_paths_are_different_keys(a in path(), b in path()) {
             prop_assert_eq!(a == b, Key::new(&a) == Key::new(&b));
+        }
+
+        #[test]
+        fn no_two_tenants_share_a_key(a in owned(), b in owned()) {
+            let ([kind, organization, user, project, _], key) = (&a, Key::new(&b));
+            prop_assert_eq!(a == b, Key::new(&a) == key.clone());
+            let owner = Prefix::new([kind, organization, user, project]);
+            prop_assert_eq!(a[..4] == b[..4], owner.matches(&key));
         }
 
         #[test]

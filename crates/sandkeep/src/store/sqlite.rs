@@ -43,9 +43,19 @@ impl SqliteStore {
         Self::remembering(path, limits::STORE_CHANGES_MAX)
     }
 
+    /// Opens a file that another process may be writing to. Every write compares and counts within
+    /// its own transaction, so neither disturbs the other; what is forgotten, and when the file is brought
+    /// up to date, is left to the other. Its watchers learn of our writes with its own next one.
+    pub fn open_beside(path: &Path) -> Result<Self, StoreError> {
+        Self::start(path, Writer::beside(path)?)
+    }
+
     /// A store that remembers only so many changes for watchers.
     fn remembering(path: &Path, changes_max: usize) -> Result<Self, StoreError> {
-        let writer = Writer::open(path, changes_max)?;
+        Self::start(path, Writer::open(path, changes_max)?)
+    }
+
+    fn start(path: &Path, writer: Writer) -> Result<Self, StoreError> {
         let (latest_sender, latest) = watch::channel(writer.newest()?);
         let (queue, requests) = mpsc::channel(limits::STORE_QUEUE_MAX);
         let writer = std::thread::Builder::new()

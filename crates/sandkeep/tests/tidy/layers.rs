@@ -61,6 +61,20 @@ const LAYERS: &[Layer] = &[
         except: &[],
     },
     Layer {
+        room: "auth",
+        forbidden: &[
+            "crate::api",
+            "crate::broker",
+            "crate::cli",
+            "crate::runtime",
+            "crate::storage",
+            "crate::sys",
+            "axum",
+            "hyper",
+        ],
+        except: &[],
+    },
+    Layer {
         room: "sandbox",
         forbidden: &[
             "crate::api",

@@ -71,7 +71,17 @@ fn subcommands(source: &Source) -> Vec<String> {
     let Some(open) = tokens[derive..].iter().position(|t| t.text == "{") else {
         return Vec::new();
     };
-    variants(&tokens[derive + open..]).into_iter().map(|name| kebab(&name)).collect()
+    let parent = parent_command(source);
+    let typed = |name: String| format!("{parent}{}", kebab(&name));
+    variants(&tokens[derive + open..]).into_iter().map(typed).collect()
+}
+
+/// Commands of a command stand in the file that is named after it.
+fn parent_command(source: &Source) -> String {
+    match source.path.split_once("/cli/").and_then(|(_, file)| file.strip_suffix(".rs")) {
+        Some(name) => format!("{name} "),
+        None => String::new(),
+    }
 }
 
 fn in_use(source: &Source, token: &Token<'_>) -> bool {

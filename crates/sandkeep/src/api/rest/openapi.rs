@@ -6,6 +6,9 @@ use std::sync::OnceLock;
 
 use axum::http::header;
 use axum::response::IntoResponse;
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, OpenApi as _};
 
@@ -24,6 +27,7 @@ use super::problem::{Code, MEDIA_TYPE, Problem};
         (name = "execs", description = "Run commands in a sandbox"),
         (name = "urule", description = "The words of Urule's runtime broker: a session is a sandbox \
             with the label `urule.workspace_id`. Errors also carry Urule's `error` and `details`"),
+        (name = "keys", description = "API keys, for admins"),
         (name = "service", description = "The daemon itself"),
     )
 )]
@@ -31,7 +35,23 @@ struct Base;
 
 /// What all operations are added to.
 pub fn base() -> OpenApi {
-    Base::openapi()
+    let mut api = Base::openapi();
+    let components = api.components.get_or_insert_default();
+    components.add_security_scheme(
+        "bearer",
+        SecurityScheme::Http(
+            HttpBuilder::new()
+                .scheme(HttpAuthScheme::Bearer)
+                .description(Some("An API key, or a token of the configured OIDC issuer"))
+                .build(),
+        ),
+    );
+    let header = ApiKeyValue::with_description("X-API-Key", "The same in a header of its own");
+    components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(header)));
+    // Without keys nothing is needed; that is the empty one.
+    let either = |name: &str| SecurityRequirement::new(name, Vec::<String>::new());
+    api.security = Some(vec![either("bearer"), either("api_key"), SecurityRequirement::default()]);
+    api
 }
 
 /// `/openapi.json`: the finished description, encoded once.

@@ -30,6 +30,8 @@ pub enum Refusal {
     NotAnId { text: String },
     #[error("there is no exec {text:?}")]
     NotAnExecId { text: String },
+    #[error("there is no key {text:?}")]
+    NotAKeyId { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
     BodyMalformed { field: Option<String>, problem: String },
     #[error("the body could not be read: {problem}")]
@@ -55,8 +57,10 @@ pub enum Refusal {
         None => "a closed socket".to_owned(),
     })]
     ForeignPeer { uid: Option<u32> },
-    #[error("the request does not say who makes it")]
-    Unauthenticated,
+    #[error("{problem}")]
+    Unauthenticated { problem: String },
+    #[error("the credential cannot be checked now: {problem}")]
+    AuthUnavailable { problem: String },
     #[error("this needs the scope {}, which the credential does not have", needed.as_str())]
     Forbidden { needed: Scope },
 }
@@ -82,6 +86,7 @@ impl Refusal {
             Self::Broker(error) => code_of(error),
             Self::NotAnId { .. } => Code::NotFound,
             Self::NotAnExecId { .. } => Code::ExecNotFound,
+            Self::NotAKeyId { .. } => Code::KeyNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,
             Self::BodyTooLarge => Code::BodyTooLarge,
@@ -93,7 +98,8 @@ impl Refusal {
             Self::ForeignHost { .. } => Code::ForeignHost,
             Self::ForeignOrigin { .. } => Code::ForeignOrigin,
             Self::ForeignPeer { .. } => Code::ForeignPeer,
-            Self::Unauthenticated => Code::Unauthenticated,
+            Self::Unauthenticated { .. } => Code::Unauthenticated,
+            Self::AuthUnavailable { .. } => Code::AuthUnavailable,
             Self::Forbidden { .. } => Code::Forbidden,
         }
     }
@@ -130,6 +136,7 @@ pub fn code_of(error: &Error) -> Code {
         Error::ExecEnded { .. } => Code::ExecEnded,
         Error::StdinClosed { .. } => Code::StdinClosed,
         Error::Journal { .. } => Code::JournalFailed,
+        Error::KeyNotFound { .. } => Code::KeyNotFound,
         Error::WrongState { .. } => Code::WrongState,
         Error::Busy { .. } => Code::Busy,
         Error::LimitReached { .. } => Code::LimitReached,

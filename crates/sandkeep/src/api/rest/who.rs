@@ -12,11 +12,27 @@ use crate::sandbox::{Principal, Scope};
 /// The principal of a request.
 pub struct Who(pub Principal);
 
+/// The principal of a request that only an admin may make.
+pub struct Admin(pub Principal);
+
 impl<S: Send + Sync> FromRequestParts<S> for Who {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
-        parts.extensions.get::<Principal>().cloned().map(Self).ok_or(Refusal::Unauthenticated)
+        let nobody = || Refusal::Unauthenticated {
+            problem: "the request does not say who makes it".to_owned(),
+        };
+        parts.extensions.get::<Principal>().cloned().map(Self).ok_or_else(nobody)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Admin {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let Who(principal) = Who::from_request_parts(parts, state).await?;
+        require(&principal, Scope::Admin)?;
+        Ok(Self(principal))
     }
 }
 

@@ -76,7 +76,7 @@ fn parent() -> PathBuf {
 
 /// The address in the line by which a daemon says where it listens.
 pub fn announced(line: &str) -> Option<SocketAddr> {
-    let rest = line.split("http://").nth(1)?;
+    let rest = line.split("://").nth(1)?;
     let end = rest.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
     rest[..end.unwrap_or(rest.len())].parse().ok()
 }

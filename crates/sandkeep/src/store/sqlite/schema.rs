@@ -106,9 +106,23 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, SqliteError> {
 
 /// A connection that only reads, beside the writer or beside another process.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, SqliteError> {
+    open_existing(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+}
+
+/// A connection that writes beside the one of another process, to a file which that one has prepared.
+pub(super) fn open_second_writer(path: &Path) -> Result<Connection, SqliteError> {
+    let connection = open_existing(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let set = |name, value: &dyn rusqlite::ToSql| {
+        connection.pragma_update(None, name, value).map_err(|error| name_error(path, error))
+    };
+    set("synchronous", &"FULL")?;
+    set("wal_autocheckpoint", &0)?;
+    Ok(connection)
+}
+
+fn open_existing(path: &Path, flags: OpenFlags) -> Result<Connection, SqliteError> {
     let named = |error| name_error(path, error);
-    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | COMMON)
-        .map_err(named)?;
+    let connection = Connection::open_with_flags(path, flags | COMMON).map_err(named)?;
     connection.busy_timeout(limits::STORE_BUSY).map_err(named)?;
     match version(&connection).map_err(named)? {
         Version::Ours(VERSION) => Ok(connection),

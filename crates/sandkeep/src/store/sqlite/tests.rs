@@ -68,6 +68,55 @@ async fn entries_are_read_beside_a_running_store() {
     assert_eq!(listing.entries.len(), 10);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_may_write_to_one_file() {
+    const EACH: usize = 50;
+    let (_dir, path) = place();
+    let daemon = Arc::new(SqliteStore::remembering(&path, 40).expect("a new store"));
+    let beside = Arc::new(SqliteStore::open_beside(&path).expect("a second writer"));
+    let mut tasks = tokio::task::JoinSet::new();
+    for (name, store) in [("daemon", &daemon), ("beside", &beside)] {
+        let store = Arc::clone(store);
+        tasks.spawn(async move {
+            let mut revisions = Vec::new();
+            for n in 0..EACH {
+                let key = Key::new([name, &n.to_string()]);
+                revisions.push(store.create(&key, name.into()).await.expect("create"));
+            }
+            revisions
+        });
+    }
+    let mut all: Vec<Revision> = tasks.join_all().await.into_iter().flatten().collect();
+    all.sort();
+    let expected: Vec<Revision> = (1..=2 * EACH as u64).map(Revision).collect();
+    assert_eq!(all, expected, "every write has a revision of its own");
+    for store in [&daemon, &beside] {
+        let listing = store.list(&Prefix::all()).await.expect("list");
+        assert_eq!(listing.entries.len(), 2 * EACH);
+    }
+    // A comparison sees what the other wrote.
+    let taken = beside.create(&Key::new(["daemon", "0"]), Vec::new()).await;
+    assert!(matches!(taken, Err(StoreError::Exists { .. })));
+    let at = beside.get(&Key::new(["daemon", "0"])).await.expect("get").expect("it is there");
+    beside.delete(&at.key, at.revision).await.expect("delete");
+    assert!(daemon.get(&at.key).await.expect("get").is_none());
+    // A watcher of the one learns of the other's writes with the one's own next.
+    let last = Revision(2 * EACH as u64);
+    let mut watch = daemon.watch(&Prefix::all(), last).await.expect("watch");
+    daemon.create(&Key::new(["last"]), Vec::new()).await.expect("create");
+    for expected in 1..=2 {
+        let change = watch.recv().await.expect("a change").expect("no error");
+        assert_eq!(change.revision, Revision(last.0 + expected));
+    }
+}
+
+#[test]
+fn a_second_writer_makes_no_store() {
+    let (_dir, path) = place();
+    assert!(SqliteStore::open_beside(&path).is_err());
+    assert!(!path.exists());
+}
+
 #[tokio::test]
 async fn the_log_stays_bounded_and_keeps_only_what_is_current() {
     let (_dir, path) = place();

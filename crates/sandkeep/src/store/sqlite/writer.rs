@@ -72,6 +72,13 @@ impl Writer {
         Ok(Self { connection, changes_max: changes_max as u64, ahead_bytes: 0 })
     }
 
+    /// A second writer, for a few writes. It never forgets changes: two that do could each undo what the
+    /// other noted about it.
+    pub fn beside(path: &Path) -> Result<Self, StoreError> {
+        let connection = schema::open_second_writer(path)?;
+        Ok(Self { connection, changes_max: u64::MAX, ahead_bytes: 0 })
+    }
+
     pub fn newest(&self) -> Result<Revision, StoreError> {
         Ok(newest(&self.connection)?)
     }

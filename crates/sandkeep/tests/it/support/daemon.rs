@@ -41,6 +41,8 @@ impl Setup {
 pub struct Daemon {
     data: TempDir,
     process: Option<Process>,
+    /// What its requests are made with, once it needs that.
+    key: Option<String>,
 }
 
 /// One life of the daemon.
@@ -57,7 +59,7 @@ impl Daemon {
 
     pub fn start_with(setup: &Setup) -> Self {
         let data = tempfile::Builder::new().prefix("sandkeep-it-").tempdir().expect("a temp dir");
-        let mut daemon = Self { data, process: None };
+        let mut daemon = Self { data, process: None, key: None };
         daemon.start_again(setup);
         daemon
     }
@@ -128,6 +130,16 @@ impl Daemon {
         })
     }
 
+    /// From now on it is asked with this key.
+    pub fn use_key(&mut self, key: &str) {
+        self.key = Some(key.to_owned());
+    }
+
+    /// A connection whose requests have the daemon's key, if it was given one.
+    pub fn connection(&self) -> io::Result<Connection> {
+        connection(self.address(), self.key.as_deref())
+    }
+
     /// One request on a connection of its own. `Value::Null` is no body.
     pub fn try_request(
         &self,
@@ -136,7 +148,7 @@ impl Daemon {
         body: &Value,
     ) -> io::Result<(u16, Value)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let answer = Connection::open(self.address())?.request(method, target, &body)?;
+        let answer = self.connection()?.request(method, target, &body)?;
         let value = match answer.body.is_empty() {
             true => Value::Null,
             false => serde_json::from_slice(&answer.body)?,
@@ -222,7 +234,7 @@ impl Daemon {
             self.process = Process::start(&self.data_dir(), &Setup::default()).ok();
         }
         let Some(mut process) = self.process.take() else { return };
-        process.destroy_all();
+        process.destroy_all(self.key.as_deref());
         let _ = kill_process(Pid::from_child(&process.child), Signal::TERM);
         let _ = process.child.wait();
         unmount_beneath(&self.data_dir());
@@ -238,11 +250,20 @@ impl Drop for Daemon {
     }
 }
 
+fn connection(address: SocketAddr, key: Option<&str>) -> io::Result<Connection> {
+    let connection = Connection::open(address)?;
+    Ok(match key {
+        Some(key) => connection.with_header("x-api-key", key),
+        None => connection,
+    })
+}
+
 impl Process {
     fn start(data_dir: &Path, setup: &Setup) -> io::Result<Self> {
         let mut child = binary()
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["serve", "--data-dir"])
             .arg(data_dir)
+            .env("SANDKEEP_LISTEN", "127.0.0.1:0")
             .args(&setup.arguments)
             .env("SANDKEEP_STORAGE_SIZE_MB", "512")
             .envs(setup.environment.iter().map(|(name, value)| (name, value)))
@@ -266,8 +287,8 @@ impl Process {
         }
     }
 
-    fn destroy_all(&mut self) {
-        let Ok(mut connection) = Connection::open(self.address) else { return };
+    fn destroy_all(&mut self, key: Option<&str>) {
+        let Ok(mut connection) = connection(self.address, key) else { return };
         let Ok(answer) = connection.request("GET", "/api/v1/sandboxes", "") else { return };
         let listing: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         for view in listing["items"].as_array().into_iter().flatten() {

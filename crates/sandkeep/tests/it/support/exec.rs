@@ -2,7 +2,6 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use sandkeep::cli::bench::http::Connection;
 use serde_json::{Value, json};
 
 use super::Daemon;
@@ -74,7 +73,7 @@ impl Daemon {
 
     /// The events of a live exec, as they come. It ends early if the daemon does.
     pub fn events(&self, id: &str, body: &Value) -> impl Iterator<Item = Value> + use<> {
-        let connection = Connection::open(self.address()).expect("the daemon listens");
+        let connection = self.connection().expect("the daemon listens");
         let target = format!("/api/v1/sandboxes/{id}/execs");
         let (status, lines) =
             connection.stream("POST", &target, &body.to_string()).expect("an answer");
@@ -104,7 +103,7 @@ impl Daemon {
 
     /// What an exec says, as it comes.
     pub fn output(&self, id: &str, exec: &str, query: &str) -> impl Iterator<Item = Value> + use<> {
-        let connection = Connection::open(self.address()).expect("the daemon listens");
+        let connection = self.connection().expect("the daemon listens");
         let target = format!("{}/output?{query}", self.exec_path(id, exec));
         let (status, lines) = connection.stream("GET", &target, "").expect("an answer");
         assert_eq!(status, 200, "{:?}", lines.collect::<Vec<_>>());

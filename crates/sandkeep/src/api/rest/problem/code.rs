@@ -85,8 +85,8 @@ codes! {
         "the sandbox refused the request"
         "change what the detail names";
     Unauthenticated "unauthenticated" 401 Useless
-        "the request does not say who makes it"
-        "send an API key as Authorization: Bearer KEY or X-API-Key (SANDKEEP_API_KEY for the CLI)";
+        "the request does not say who makes it, or not so that it can be believed"
+        "send an API key as Authorization: Bearer KEY or X-API-Key (SANDKEEP_API_KEY for the CLI); sandkeep keys create makes one";
     Forbidden "forbidden" 403 Useless
         "the credential is good, but not for this"
         "use a key that has the scope which the detail names; an admin makes one with sandkeep keys create --scope";
@@ -105,6 +105,9 @@ codes! {
     NotFound "not_found" 404 Useless
         "there is no such sandbox"
         "list those that exist with GET /api/v1/sandboxes (sandkeep ls)";
+    KeyNotFound "key_not_found" 404 Useless
+        "there is no such key"
+        "list those that exist with GET /api/v1/keys (sandkeep keys ls)";
     ExecNotFound "exec_not_found" 404 Useless
         "there is no such exec"
         "list those that are kept with GET /api/v1/sandboxes/{id}/execs (sandkeep ps)";
@@ -189,6 +192,9 @@ codes! {
     StoreUnavailable "store_unavailable" 503 Useful
         "the state store cannot be used"
         "try again; if it stays, see the daemon's log: is the disk full?";
+    AuthUnavailable "auth_unavailable" 503 Useful
+        "whether the credential is good cannot be found out now"
+        "try again later; the detail says what does not answer";
     GuestUnreachable "guest_unreachable" 503 Useful
         "the sandbox does not answer"
         "look at its state (sandkeep show); it may just have ended";

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::api::rest::{self, problem};
+use crate::api::rest::{self, Front, Origins, problem};
+use crate::auth::Auth;
 use crate::broker::{Broker, Parts};
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
@@ -76,7 +77,10 @@ impl Daemon {
         let address = listener.local_addr().expect("it is bound");
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
-        let served = tokio::spawn(rest::serve(listener, broker, stopped));
+        let store = Arc::new(MemoryStore::new());
+        let auth = Auth::open(dir.path(), store, None).await.expect("an empty store");
+        let front = Front { auth: Arc::new(auth), origins: Origins::default(), tls: None };
+        let served = tokio::spawn(rest::serve(listener, broker, front, stopped));
         crate::crypto::provide();
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         Self { address, http, stop: stop.drop_guard(), served, _dir: dir }

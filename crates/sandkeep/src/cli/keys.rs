@@ -1,0 +1,221 @@
+//! `sandkeep keys`: who may use the API.
+//!
+//! On the data directory itself, whether or not a daemon runs on it: whoever can write there owns it
+//! anyway, and must be able to make a key when none is left. Or, for those who cannot, through the API.
+
+mod ring;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Subcommand, ValueEnum};
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::auth::{InvalidKeyId, KeyDraft, KeyInfo, NewKey};
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{Format, Global, argument, print, with_one_thread};
+use crate::config::{self, ConfigFile, Flags, Surroundings};
+use crate::error::Error;
+use crate::sandbox::Scope;
+
+/// Make, list and revoke API keys
+///
+/// From the first key on, every request needs one, for good. It works on the data directory, beside a
+/// running daemon too, which heeds it at once; or through the API, if --url or SANDKEEP_URL says where
+/// and no --data-dir is given, with an admin's key in SANDKEEP_API_KEY.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: KeysCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeysCommand {
+    /// Make a key and show it, this once
+    Create(Box<CreateArgs>),
+    /// List the keys
+    Ls(LsArgs),
+    /// Revoke keys: they are refused from the next request on
+    Revoke(RevokeArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct CreateArgs {
+    /// Whose key it is
+    #[arg(long, value_name = "NAME")]
+    organization: String,
+    #[arg(long, value_name = "NAME")]
+    user: String,
+    /// Bind the key to one project
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
+    /// What it may do; can be given more than once [default: read, write]
+    #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
+    scopes: Vec<Scope>,
+    /// When it ends: after a while (30d, 12h) or at a time (2030-01-31T12:00:00Z)
+    #[arg(long, value_name = "WHEN", value_parser = argument::expiry)]
+    expires: Option<Timestamp>,
+    /// What it is for
+    #[arg(long, value_name = "TEXT")]
+    name: Option<String>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct LsArgs {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct RevokeArgs {
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Where the keys are.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The data directory [default: as for serve]
+    #[arg(long, env = "SANDKEEP_DATA_DIR", hide_env_values = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    file: ConfigFile,
+}
+
+impl ValueEnum for Scope {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.as_str()).help(match self {
+            Self::Read => "look at own sandboxes",
+            Self::Write => "make, use and destroy own sandboxes",
+            Self::Organization => "the same for all users of the organization",
+            Self::Admin => "everything, for everybody",
+        }))
+    }
+}
+
+pub fn run(args: Args, global: &Global, around: &Surroundings) -> Result<Exit, Failure> {
+    with_one_thread(async {
+        match args.command {
+            KeysCommand::Create(args) => create(*args, global, around).await,
+            KeysCommand::Ls(args) => list(args, global, around).await,
+            KeysCommand::Revoke(args) => revoke(args, global, around).await,
+        }
+    })
+}
+
+/// What the keys are reached through.
+enum Way {
+    Directory(PathBuf),
+    Api(Client),
+}
+
+impl Place {
+    fn way(self, global: &Global, around: &Surroundings) -> Result<Way, Failure> {
+        if let Some(directory) = self.data_dir {
+            return Ok(Way::Directory(directory));
+        }
+        if global.url.is_some() {
+            return Ok(Way::Api(global.client(around)?));
+        }
+        let loaded = config::load(self.file.config.as_deref(), &Flags::default(), around)?;
+        Ok(Way::Directory(loaded.settings.data_dir))
+    }
+}
+
+async fn create(args: CreateArgs, global: &Global, around: &Surroundings) -> Result<Exit, Failure> {
+    let CreateArgs { organization, user, project, scopes, expires, name, place, format } = args;
+    let draft = KeyDraft { organization, user, project, scopes, name, expires_at: expires };
+    let made: NewKey = match place.way(global, around)? {
+        Way::Directory(directory) => ring::open_or_make(&directory)?.create(draft).await?,
+        Way::Api(client) => {
+            let answer = client.post("/api/v1/keys", &json!(draft)).await?;
+            read(&client, answer)?
+        }
+    };
+    if format.json {
+        print::json(&json!(made))?;
+        return Ok(Exit::Ok);
+    }
+    print::line(&made.key)?;
+    print::note(&format!("{}: keep it, it is not shown again", made.info.id));
+    Ok(Exit::Ok)
+}
+
+async fn list(args: LsArgs, global: &Global, around: &Surroundings) -> Result<Exit, Failure> {
+    let keys: Vec<KeyInfo> = match args.place.way(global, around)? {
+        Way::Directory(directory) => match ring::open(&directory)? {
+            Some(ring) => ring.list().await?,
+            None => Vec::new(),
+        },
+        Way::Api(client) => {
+            let mut answer = client.get("/api/v1/keys").await?;
+            read(&client, answer["items"].take())?
+        }
+    };
+    if args.format.json {
+        print::json(&json!({ "items": keys }))?;
+        return Ok(Exit::Ok);
+    }
+    let header = ["ID", "ORGANIZATION", "USER", "PROJECT", "SCOPES", "CREATED", "EXPIRES", "NAME"];
+    print::table(header, keys.into_iter().map(row))?;
+    Ok(Exit::Ok)
+}
+
+fn read<T: DeserializeOwned>(client: &Client, answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer).map_err(|e| client.not_sandkeep(e.to_string()))
+}
+
+fn row(key: KeyInfo) -> [String; 8] {
+    let scopes: Vec<&str> = key.scopes.iter().map(|scope| scope.as_str()).collect();
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    [
+        key.id.to_string(),
+        key.organization,
+        key.user,
+        or_none(key.project),
+        scopes.join(","),
+        format!("{:.0}", key.created_at),
+        or_none(key.expires_at.map(|end| format!("{end:.0}"))),
+        or_none(key.name),
+    ]
+}
+
+async fn revoke(args: RevokeArgs, global: &Global, around: &Surroundings) -> Result<Exit, Failure> {
+    match args.place.way(global, around)? {
+        Way::Directory(directory) => revoke_in(&directory, &args.ids).await?,
+        Way::Api(client) => {
+            for id in args.ids {
+                client.delete(&format!("/api/v1/keys/{id}")).await?;
+            }
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+async fn revoke_in(directory: &Path, ids: &[String]) -> Result<(), Failure> {
+    let ring = ring::open(directory)?;
+    for text in ids {
+        let usage = |e: InvalidKeyId| Failure::Usage { problem: e.to_string() };
+        let id = text.parse().map_err(usage)?;
+        match &ring {
+            Some(ring) => ring.revoke(&id).await?,
+            None => return Err(Error::KeyNotFound { id }.into()),
+        }
+    }
+    Ok(())
+}

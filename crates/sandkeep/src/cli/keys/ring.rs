@@ -1,0 +1,49 @@
+//! The keys of a data directory, beside whoever uses it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::auth::{KeyRing, Latch};
+use crate::error::Error;
+use crate::home::{DataDir, REGISTRY};
+use crate::store::{SqliteError, SqliteStore, StoreError};
+
+/// The keys of a directory that has a registry; `None` if it has none yet.
+pub fn open(data_dir: &Path) -> Result<Option<KeyRing>, Error> {
+    let path = data_dir.join(REGISTRY);
+    match std::fs::metadata(&path) {
+        Ok(found) if found.len() == 0 => return Ok(None),
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            return Err(Error::DataDir { path: data_dir.display().to_string(), source });
+        }
+    }
+    match SqliteStore::open_beside(&path) {
+        Ok(store) => Ok(Some(ring(store, data_dir))),
+        // A daemon, or another of us, is just about to make it.
+        Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The keys of a directory, which is prepared as a daemon would do it if it is new.
+pub fn open_or_make(data_dir: &Path) -> Result<KeyRing, Error> {
+    if let Some(ring) = open(data_dir)? {
+        return Ok(ring);
+    }
+    // Only while the registry is made: a daemon that starts meanwhile is told that another is here.
+    let data = DataDir::open(data_dir)?;
+    drop(SqliteStore::open(&data.path().join(REGISTRY))?);
+    let store = SqliteStore::open_beside(&data.path().join(REGISTRY))?;
+    Ok(ring(store, data.path()))
+}
+
+fn ring(store: SqliteStore, data_dir: &Path) -> KeyRing {
+    KeyRing::new(Arc::new(store), Arc::new(Latch::of(data_dir)))
+}
+
+fn is_empty(cause: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    matches!(cause.downcast_ref::<SqliteError>(), Some(SqliteError::Empty { .. }))
+}
