@@ -10,6 +10,7 @@
 
 pub(super) mod body;
 mod correlation;
+mod docs_page;
 mod exec_stream;
 pub(super) mod execs;
 mod guard;
@@ -32,7 +33,6 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, Uri};
 use axum::middleware;
-use axum::routing::get;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -50,19 +50,16 @@ pub use server::serve;
 use openapi::Guarded;
 use problem::Refusal;
 
-/// Where the description of this API is.
-const OPENAPI: &str = "/openapi.json";
-
 /// All routes, behind the guard against web pages. [`serve`] adds the check of the peer.
 pub fn router(broker: Broker) -> Router {
     let (described, api) = routes().split_for_parts();
     let templates = api.paths.paths.keys().map(String::as_str);
     let observer = health::Observer {
         telemetry: Arc::clone(broker.telemetry()),
-        routes: RouteTable::new(templates.chain([OPENAPI])),
+        routes: RouteTable::new(templates.chain(docs_page::PARTS)),
     };
     described
-        .route(OPENAPI, get(openapi::serve))
+        .merge(docs_page::parts())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         // `body` has a limit of its own, whose refusal is a problem.
@@ -89,6 +86,8 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
+        .routes(routes!(openapi::serve))
+        .routes(routes!(docs_page::page))
         .merge(urule::routes())
 }
 
