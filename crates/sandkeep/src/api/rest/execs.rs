@@ -43,6 +43,7 @@ pub struct ExecBody {
     /// Stdin stays open after what is given here: send more with `POST …/stdin`, and close it there.
     #[serde(default)]
     stdin_open: bool,
+    #[schema(minimum = 1)]
     timeout_ms: Option<u64>,
     /// What happens if this request's connection ends before the command does.
     #[serde(default)]

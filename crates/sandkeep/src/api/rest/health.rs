@@ -39,6 +39,7 @@ pub async fn healthz() -> Json<Alive> {
 
 /// What `/readyz` answers to those who may not see more.
 #[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Ready {
     status: Readiness,
 }

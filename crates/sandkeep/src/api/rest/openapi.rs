@@ -180,6 +180,8 @@ refusals! {
     Public 403;
     /// How a request can fail that needs them.
     Guarded 401 403 429 500 503;
+    /// How a request can fail for its query string.
+    WithQuery 400;
     /// How a request can fail for its body.
     WithBody 400 408 413 415;
     /// How a request can fail that names a sandbox, or something in one.
