@@ -120,7 +120,8 @@ impl Tenant {
     fn works(&self, daemon: &Daemon) -> Option<()> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let living = self.living();
-        let Some((id, number)) = living.get(turn % living.len().max(1)).filter(|_| turn % 7 != 0)
+        let Some((id, number)) =
+            living.get(turn % living.len().max(1)).filter(|_| !turn.is_multiple_of(7))
         else {
             return if living.len() < 3 {
                 self.creates(daemon)
