@@ -11,6 +11,7 @@
 mod authenticate;
 pub(super) mod body;
 mod correlation;
+mod docs_page;
 mod exec_stream;
 pub(super) mod execs;
 mod guard;
@@ -36,7 +37,6 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, Uri};
 use axum::middleware;
-use axum::routing::get;
 use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -56,19 +56,16 @@ use authenticate::Door;
 use openapi::Guarded;
 use problem::Refusal;
 
-/// Where the description of this API is.
-const OPENAPI: &str = "/openapi.json";
-
 /// All routes, behind the door. [`serve`] tells it about each connection.
 fn router(broker: Broker, door: Door) -> Router {
     let (described, api) = routes().split_for_parts();
     let templates = api.paths.paths.keys().map(String::as_str);
     let observer = health::Observer {
         telemetry: Arc::clone(broker.telemetry()),
-        routes: RouteTable::new(templates.chain([OPENAPI])),
+        routes: RouteTable::new(templates.chain(docs_page::PARTS)),
     };
     described
-        .route(OPENAPI, get(openapi::serve))
+        .merge(docs_page::parts())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         // `body` has a limit of its own, whose refusal is a problem.
@@ -98,6 +95,8 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
+        .routes(routes!(openapi::serve))
+        .routes(routes!(docs_page::page))
         .merge(urule::routes())
 }
 

@@ -20,13 +20,13 @@ pub struct InvalidId {
 }
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $pattern:literal) => {
         $(#[$doc])*
         #[derive(
             Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
         )]
         #[serde(try_from = "String", into = "String")]
-        #[schema(value_type = String)]
+        #[schema(value_type = String, pattern = $pattern)]
         pub struct $name(String);
 
         impl $name {
@@ -78,12 +78,14 @@ macro_rules! id {
 id!(
     /// Names one sandbox for ever: ids are never used again.
     SandboxId,
-    "sb"
+    "sb",
+    "^sb[a-z2-7]{26}$"
 );
 id!(
     /// Names one exec.
     ExecId,
-    "ex"
+    "ex",
+    "^ex[a-z2-7]{26}$"
 );
 
 fn random_id(prefix: &str) -> String {

@@ -20,6 +20,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
 
+use super::docs_page;
 use super::leash::Leash;
 use super::origins::{Origins, Page, Reach, check_host};
 use super::problem::Refusal;
@@ -27,7 +28,8 @@ use crate::auth::{Auth, AuthError, Lease, Mode, Recognized};
 use crate::sandbox::{Principal, Scope};
 
 /// What is answered to everybody, credential or not. `/readyz` tells more to those who have one.
-const PUBLIC: &[&str] = &["/healthz", "/readyz", "/docs", "/openapi.json"];
+const PUBLIC: &[&str] =
+    &["/healthz", "/readyz", "/docs", docs_page::STYLE, docs_page::SCRIPT, "/openapi.json"];
 
 const API_KEY: &str = "x-api-key";
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"sandkeep\"");

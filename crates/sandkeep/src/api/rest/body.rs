@@ -21,7 +21,11 @@ pub async fn optional<T: DeserializeOwned + Default>(
     body: Body,
 ) -> Result<T, Refusal> {
     let bytes = read(headers, body).await?;
-    if bytes.trim_ascii().is_empty() { Ok(T::default()) } else { parse(&bytes) }
+    match bytes.trim_ascii() {
+        // Some clients send the body that they do not have as what it is in their language.
+        b"" | b"null" => Ok(T::default()),
+        _ => parse(&bytes),
+    }
 }
 
 async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {

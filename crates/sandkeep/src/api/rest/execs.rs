@@ -33,16 +33,26 @@ use crate::sandbox::{ExecId, SandboxId};
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateExec)]
 pub struct ExecBody {
+    /// Run by `sh -c`; either this or `argv`.
+    #[schema(example = "echo hello")]
     command: Option<String>,
+    /// The program and its arguments, without a shell.
     argv: Option<Vec<String>>,
+    /// Added to the sandbox's own. Values are never shown again.
     env: Option<BTreeMap<String, String>>,
+    /// An absolute path inside; the user's home if left out.
     cwd: Option<String>,
+    /// A name, a uid or `uid:gid`; `user` if left out.
     user: Option<String>,
+    /// What the command reads, as text.
     stdin: Option<String>,
+    /// The same as bytes in base64.
     stdin_b64: Option<String>,
     /// Stdin stays open after what is given here: send more with `POST …/stdin`, and close it there.
     #[serde(default)]
     stdin_open: bool,
+    /// After so many milliseconds the whole tree of the command is killed; never if left out.
+    #[schema(minimum = 1)]
     timeout_ms: Option<u64>,
     /// What happens if this request's connection ends before the command does.
     #[serde(default)]
@@ -118,8 +128,12 @@ struct Begun {
     params(("id" = SandboxId, Path), ExecQuery),
     request_body = ExecBody,
     responses(
-        (status = 200, body = Answer),
-        (status = 202, body = Begun, headers(("Location" = String, description = "its path"))),
+        (status = 200, description = "it is over, or, live, what it says as it says it", content(
+            (Answer = "application/json"),
+            (String = "application/x-ndjson"),
+            (String = "text/event-stream"),
+        )),
+        (status = 202, description = "it has begun", body = Begun, headers(("Location" = String, description = "its path"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]

@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::body;
 use super::exec_stream::{self, Form, Opening};
-use super::openapi::{Guarded, Inside, OfSandbox, WithBody};
+use super::openapi::{Guarded, Inside, OfSandbox, WithBody, WithQuery};
 use super::problem::Refusal;
 use super::sandboxes::Id;
 use super::who::Who;
@@ -57,6 +57,7 @@ fn query<T>(asked: Asked<T>) -> Result<T, Refusal> {
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
     /// How many at most; 100 unless said otherwise.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before.
     #[param(value_type = Option<String>)]
@@ -76,7 +77,7 @@ pub struct Listing {
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs", operation_id = "list_execs", tag = "execs",
     params(("id" = SandboxId, Path), PageQuery),
-    responses((status = 200, body = Listing), Guarded, OfSandbox)
+    responses((status = 200, body = Listing), Guarded, WithQuery, OfSandbox)
 )]
 pub async fn list(
     State(broker): State<Broker>,
@@ -128,7 +129,7 @@ pub async fn cancel(
 #[schema(as = SignalExec)]
 pub struct SignalBody {
     /// `SIGTERM`, `TERM` or 15.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, pattern = "^(SIG)?[A-Z]+[0-9]?$|^[1-9][0-9]?$", example = "SIGTERM")]
     signal: Signal,
 }
 
@@ -257,7 +258,7 @@ fn last_event(headers: &HeaderMap) -> Option<Offsets> {
             (String = "text/event-stream"),
             (Vec<u8> = "application/octet-stream"),
         )),
-        Guarded, OfSandbox
+        Guarded, WithQuery, OfSandbox
     )
 )]
 pub async fn output(

@@ -1,17 +1,21 @@
 //! The description of this API, made from the handlers themselves. What is common to many of them,
 //! above all how they fail, is said here once, from the same table that answers with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use utoipa::openapi::header::{Header, HeaderBuilder};
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::schema::{Components, ObjectBuilder, Type};
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, OpenApi as _};
 
+use super::correlation;
 use super::problem::{Code, MEDIA_TYPE, Problem};
 
 #[derive(utoipa::OpenApi)]
@@ -36,25 +40,50 @@ struct Base;
 /// What all operations are added to.
 pub fn base() -> OpenApi {
     let mut api = Base::openapi();
-    let components = api.components.get_or_insert_default();
-    components.add_security_scheme(
-        "bearer",
-        SecurityScheme::Http(
-            HttpBuilder::new()
-                .scheme(HttpAuthScheme::Bearer)
-                .description(Some("An API key, or a token of the configured OIDC issuer"))
-                .build(),
-        ),
-    );
-    let header = ApiKeyValue::with_description("X-API-Key", "The same in a header of its own");
-    components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(header)));
-    // Without keys nothing is needed; that is the empty one.
-    let either = |name: &str| SecurityRequirement::new(name, Vec::<String>::new());
-    api.security = Some(vec![either("bearer"), either("api_key"), SecurityRequirement::default()]);
+    let components = api.components.get_or_insert_with(Components::new);
+    let key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
+        "An API key, or a token of the configured OIDC issuer. A daemon without keys asks its own \
+         user for none.",
+    ));
+    components.add_security_scheme(BEARER, SecurityScheme::Http(key.build()));
+    let header = ApiKeyValue::with_description("X-API-Key", "The same API key in another header.");
+    components.add_security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(header)));
+    components
+        .headers
+        .insert(CORRELATION.to_owned(), described(correlation::HEADER.as_str()).into());
+    let none: [&str; 0] = [];
+    api.security = Some(vec![
+        SecurityRequirement::new(BEARER, none),
+        SecurityRequirement::new(API_KEY, none),
+        SecurityRequirement::default(),
+    ]);
     api
 }
 
+const BEARER: &str = "bearer";
+const API_KEY: &str = "api_key";
+/// The name of the header's description, which every answer refers to.
+const CORRELATION: &str = "CorrelationId";
+
+fn described(header: &str) -> Header {
+    let (kind, text) = match header {
+        "retry-after" => (Type::Integer, "After how many seconds to try again."),
+        _ => (
+            Type::String,
+            "The request's own, or one that was made for it; the daemon's log has it.",
+        ),
+    };
+    HeaderBuilder::new()
+        .schema(Some(ObjectBuilder::new().schema_type(kind)))
+        .description(Some(text))
+        .build()
+}
+
 /// `/openapi.json`: the finished description, encoded once.
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "openapi", tag = "service", security(()),
+    responses((status = 200, description = "this document", body = Object), Public)
+)]
 pub async fn serve() -> impl IntoResponse {
     static DOCUMENT: OnceLock<String> = OnceLock::new();
     let document = DOCUMENT.get_or_init(document);
@@ -64,17 +93,69 @@ pub async fn serve() -> impl IntoResponse {
 /// The description as it is served and as `docs/openapi.json` has it.
 pub fn document() -> String {
     let (_, api) = super::routes().split_for_parts();
-    let mut text = api.to_pretty_json().expect("a description holds only strings and maps");
+    let mut text =
+        finished(api).to_pretty_json().expect("a description holds only strings and maps");
     text.push('\n');
     text
 }
 
+/// Adds what is true of every answer, and the problems that answers refer to.
+fn finished(mut api: OpenApi) -> OpenApi {
+    let mut used = BTreeSet::new();
+    for operation in operations(&mut api) {
+        for (status, response) in &mut operation.responses.responses {
+            match response {
+                RefOr::T(response) => complete(response, status),
+                RefOr::Ref(_) => {
+                    used.extend(status.parse::<u16>());
+                }
+            }
+        }
+    }
+    let components = api.components.get_or_insert_with(Components::new);
+    let problems = used.into_iter().map(|status| (name_of(status), problem(status).into()));
+    components.responses.extend(problems);
+    api
+}
+
+fn operations(api: &mut OpenApi) -> impl Iterator<Item = &mut Operation> {
+    api.paths.paths.values_mut().flat_map(|item| {
+        let PathItem { get, put, post, delete, patch, .. } = item;
+        [get, put, post, delete, patch].into_iter().flatten()
+    })
+}
+
+fn complete(response: &mut Response, status: &str) {
+    let correlation = Ref::new(format!("#/components/headers/{CORRELATION}"));
+    response.headers.insert(correlation::HEADER.to_string(), RefOr::Ref(correlation));
+    if response.description.is_empty() {
+        let known = status.parse().ok().and_then(|code| StatusCode::from_u16(code).ok());
+        let reason = known.and_then(|known| known.canonical_reason()).unwrap_or(status);
+        response.description = reason.to_lowercase();
+    }
+}
+
+fn name_of(status: u16) -> String {
+    format!("Problem{status}")
+}
+
+/// Codes that no operation answers with: they are for paths that are none, or end a daemon's start.
+const NEVER: [Code; 3] = [Code::NoRoute, Code::MethodNotAllowed, Code::DataDirInUse];
+
 /// An answer of this status that is a problem, naming the codes that have it.
-fn problem(status: u16) -> RefOr<Response> {
-    let codes = Code::ALL.iter().filter(|code| code.status() == status);
+fn problem(status: u16) -> Response {
+    let codes = Code::ALL.iter().filter(|code| code.status() == status && !NEVER.contains(code));
     let names: Vec<String> = codes.map(|code| format!("`{}`", code.as_str())).collect();
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-    ResponseBuilder::new().description(names.join(", ")).content(MEDIA_TYPE, content).build().into()
+    let response =
+        ResponseBuilder::new().description(names.join(", ")).content(MEDIA_TYPE, content);
+    let mut response = response.build();
+    complete(&mut response, "");
+    if status == StatusCode::TOO_MANY_REQUESTS.as_u16() {
+        let name = header::RETRY_AFTER.to_string();
+        response.headers.insert(name.clone(), described(&name).into());
+    }
+    response
 }
 
 macro_rules! refusals {
@@ -84,7 +165,12 @@ macro_rules! refusals {
 
         impl IntoResponses for $name {
             fn responses() -> BTreeMap<String, RefOr<Response>> {
-                [$($status),*].map(|status: u16| (status.to_string(), problem(status))).into()
+                [$($status),*]
+                    .map(|status: u16| {
+                        let problem = Ref::from_response_name(name_of(status));
+                        (status.to_string(), problem.into())
+                    })
+                    .into()
             }
         }
     )*};
@@ -95,6 +181,8 @@ refusals! {
     Public 403;
     /// How a request can fail that needs them.
     Guarded 401 403 429 500 503;
+    /// How a request can fail for its query string.
+    WithQuery 400;
     /// How a request can fail for its body.
     WithBody 400 408 413 415;
     /// How a request can fail that names a sandbox, or something in one.

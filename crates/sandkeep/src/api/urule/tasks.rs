@@ -38,7 +38,7 @@ pub struct Task {
     /// Added to the session's own.
     env: Option<BTreeMap<String, String>>,
     /// Seconds until the whole tree of the command is killed; none if left out.
-    #[schema(exclusive_minimum = 0.0, example = 30.0)]
+    #[schema(minimum = 0.001, example = 30.0)]
     timeout: Option<f64>,
     /// An absolute path inside; the user's home if left out.
     #[schema(example = "/tmp")]

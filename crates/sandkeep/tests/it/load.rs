@@ -1,0 +1,245 @@
+//! Many tenants, all verbs, and a daemon that is killed in the middle: nobody sees what is another's, nothing
+//! that was acknowledged is lost, nothing is left over, and memory stays flat.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::crash::kill_9;
+use crate::daemon;
+use crate::support::{Daemon, Patience, Setup, until};
+
+const TENANTS: usize = 8;
+/// What a daemon may grow by between two looks at the same load: allocators keep what they had once.
+const GROWTH_MAX_KB: u64 = 48 * 1024;
+
+#[test]
+fn tenants_under_load_keep_what_is_theirs_through_kill_9() {
+    load(3, 60);
+}
+
+#[test]
+#[ignore = "slow: ./test --full runs it"]
+fn soak_tenants_under_load_keep_what_is_theirs_through_kill_9() {
+    load(40, 300);
+}
+
+fn load(rounds: usize, requests: usize) {
+    let mut daemon = daemon!();
+    let tenants: Vec<Tenant> = (0..TENANTS).map(Tenant::new).collect();
+    for round in 0..rounds {
+        let before = rss_after(&daemon, &tenants, requests);
+        let after = rss_after(&daemon, &tenants, 2 * requests);
+        assert!(after < before + GROWTH_MAX_KB, "round {round}: {before} kB became {after} kB");
+        killed_after(&mut daemon, &tenants, requests / 2);
+        daemon.start_again(&Setup::default());
+        for tenant in &tenants {
+            tenant.finds_all_that_is_its_own(&daemon);
+        }
+        daemon.assert_no_leaks();
+    }
+}
+
+/// The daemon's memory after so many more requests of everybody.
+fn rss_after(daemon: &Daemon, tenants: &[Tenant], requests: usize) -> u64 {
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for tenant in tenants {
+            let done = &done;
+            scope.spawn(move || {
+                while done.fetch_add(1, Ordering::Relaxed) < requests {
+                    tenant.works(daemon).expect("the daemon answers");
+                }
+            });
+        }
+    });
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+fn killed_after(daemon: &mut Daemon, tenants: &[Tenant], requests: usize) {
+    let (done, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (done, over, daemon) = (&done, &over, &*daemon);
+        for tenant in tenants {
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) && tenant.works(daemon).is_some() {
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        until("enough was asked", Patience::Long, || done.load(Ordering::Relaxed) >= requests);
+        kill_9(daemon.pid());
+        over.store(true, Ordering::Relaxed);
+    });
+    daemon.wait_for_end();
+}
+
+/// What a tenant knows of one of its sandboxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It is there, and its file holds at least this number: that write was acknowledged.
+    Wrote(u64),
+    /// Its end was asked for and not acknowledged: it may be there.
+    Doomed,
+    /// It is gone for good.
+    Gone,
+}
+
+/// One who owns sandboxes, and remembers what it was told of them.
+struct Tenant {
+    name: String,
+    turn: AtomicUsize,
+    book: Mutex<BTreeMap<String, Known>>,
+}
+
+impl Tenant {
+    fn new(number: usize) -> Self {
+        let name = format!("tenant-{number}");
+        Self { name, turn: AtomicUsize::new(number), book: Mutex::default() }
+    }
+
+    fn note(&self, id: &str, known: Known) {
+        self.book.lock().expect("no panic").insert(id.to_owned(), known);
+    }
+
+    fn living(&self) -> Vec<(String, u64)> {
+        let book = self.book.lock().expect("no panic");
+        let wrote = |(id, known): (&String, &Known)| match known {
+            Known::Wrote(number) => Some((id.clone(), *number)),
+            Known::Doomed | Known::Gone => None,
+        };
+        book.iter().filter_map(wrote).collect()
+    }
+
+    /// The next thing it does; `None` once the daemon does not answer any more.
+    fn works(&self, daemon: &Daemon) -> Option<()> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let living = self.living();
+        let Some((id, number)) =
+            living.get(turn % living.len().max(1)).filter(|_| !turn.is_multiple_of(7))
+        else {
+            return if living.len() < 3 {
+                self.creates(daemon)
+            } else {
+                self.destroys(daemon, &living[0].0)
+            };
+        };
+        match turn % 7 {
+            1 | 2 => self.writes(daemon, id, number + 1),
+            3 => self.reads(daemon, id, *number),
+            4 => self.restarts(daemon, id),
+            5 => self.lists(daemon),
+            _ => self.looks(daemon, id),
+        }
+    }
+
+    fn creates(&self, daemon: &Daemon) -> Option<()> {
+        let body = json!({ "labels": { "tenant": self.name } });
+        let (status, view) = daemon.try_request("POST", "/api/v1/sandboxes", &body).ok()?;
+        assert_eq!(status, 201, "{view}");
+        self.note(view["id"].as_str().expect("an id"), Known::Wrote(0));
+        Some(())
+    }
+
+    fn destroys(&self, daemon: &Daemon, id: &str) -> Option<()> {
+        self.note(id, Known::Doomed);
+        let target = format!("/api/v1/sandboxes/{id}");
+        let (status, answer) = daemon.try_request("DELETE", &target, &Value::Null).ok()?;
+        assert_eq!(status, 204, "{answer}");
+        self.note(id, Known::Gone);
+        Some(())
+    }
+
+    fn writes(&self, daemon: &Daemon, id: &str, number: u64) -> Option<()> {
+        let command = format!("echo {} {number} > ~/own", self.name);
+        let said = self.sh(daemon, id, &command)?;
+        assert_eq!(said["exit_code"], 0, "{said}");
+        self.note(id, Known::Wrote(number));
+        Some(())
+    }
+
+    /// What is in the file is its own, and no older than what was acknowledged.
+    fn reads(&self, daemon: &Daemon, id: &str, acknowledged: u64) -> Option<()> {
+        let said = self.sh(daemon, id, "cat ~/own 2>/dev/null || echo none")?;
+        let text = said["stdout"].as_str().unwrap_or_else(|| panic!("{said}")).trim();
+        match text.split_once(' ') {
+            Some((name, number)) => {
+                assert_eq!(name, self.name, "{id} holds what is another's");
+                let number: u64 = number.parse().expect("a number");
+                assert!(
+                    number >= acknowledged,
+                    "{id}: {acknowledged} was acknowledged, {number} is there"
+                );
+            }
+            None => assert_eq!((text, acknowledged), ("none", 0), "{id}"),
+        }
+        Some(())
+    }
+
+    fn sh(&self, daemon: &Daemon, id: &str, command: &str) -> Option<Value> {
+        let target = format!("/api/v1/sandboxes/{id}/execs");
+        let body = json!({ "command": command });
+        let (status, answer) = daemon.try_request("POST", &target, &body).ok()?;
+        assert_eq!(status, 200, "{answer}");
+        // The daemon may go away in the middle of a command; then nobody knows how it ended.
+        (answer["outcome"] != "lost").then_some(answer)
+    }
+
+    fn restarts(&self, daemon: &Daemon, id: &str) -> Option<()> {
+        for verb in ["stop", "start"] {
+            let target = format!("/api/v1/sandboxes/{id}/{verb}");
+            let (status, answer) = daemon.try_request("POST", &target, &Value::Null).ok()?;
+            assert_eq!(status, 200, "{verb}: {answer}");
+        }
+        Some(())
+    }
+
+    fn looks(&self, daemon: &Daemon, id: &str) -> Option<()> {
+        let target = format!("/api/v1/sandboxes/{id}");
+        let (status, view) = daemon.try_request("GET", &target, &Value::Null).ok()?;
+        assert_eq!((status, &view["labels"]["tenant"]), (200, &json!(self.name)), "{view}");
+        Some(())
+    }
+
+    /// Everything of its own is listed.
+    fn lists(&self, daemon: &Daemon) -> Option<()> {
+        let mine = self.living();
+        let target = "/api/v1/sandboxes?limit=1000";
+        let (status, listing) = daemon.try_request("GET", target, &Value::Null).ok()?;
+        assert_eq!(status, 200, "{listing}");
+        let items = listing["items"].as_array().expect("items");
+        for (id, _) in mine {
+            assert!(items.iter().any(|view| view["id"] == json!(id)), "{id} is not listed");
+        }
+        Some(())
+    }
+
+    /// After a crash, by all that it was told before.
+    fn finds_all_that_is_its_own(&self, daemon: &Daemon) {
+        let told = self.book.lock().expect("no panic").clone();
+        for (id, known) in told {
+            let target = format!("/api/v1/sandboxes/{id}");
+            let (status, view) = daemon.request("GET", &target, &Value::Null);
+            match known {
+                Known::Gone => assert_eq!(status, 404, "{id} is back: {view}"),
+                Known::Doomed => match status {
+                    404 => self.note(&id, Known::Gone),
+                    _ => self.destroys(daemon, &id).expect("the daemon answers"),
+                },
+                Known::Wrote(number) => {
+                    assert_eq!(status, 200, "{id} was acknowledged and is lost");
+                    assert_eq!(view["labels"]["tenant"], json!(self.name), "{view}");
+                    if view["state"] != "running" {
+                        daemon.verb(&id, "start");
+                    }
+                    self.reads(daemon, &id, number).expect("the daemon answers");
+                }
+            }
+        }
+    }
+}

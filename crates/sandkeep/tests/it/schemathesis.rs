@@ -1,0 +1,65 @@
+//! Schemathesis against the daemon: whatever it makes of `/openapi.json`, valid or not, no answer is a fault
+//! of ours and none is undocumented.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::skip_if;
+use crate::support::{Daemon, Setup, obstacle};
+
+/// What is asked of every answer. Not `positive_data_acceptance`: that an exec has either `command` or `argv`
+/// is more than a schema says.
+const CHECKS: [&str; 10] = [
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "missing_required_header",
+    "unsupported_method",
+    "allow_header_conformance",
+    "use_after_free",
+];
+
+#[test]
+fn no_request_finds_a_fault_or_an_undocumented_answer() {
+    search(60);
+}
+
+#[test]
+#[ignore = "slow: ./test --full runs it"]
+fn soak_no_request_finds_a_fault_or_an_undocumented_answer() {
+    search(600);
+}
+
+/// Where `./test` installs it.
+fn program() -> PathBuf {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/sandkeep");
+    top.join("target/schemathesis/bin/schemathesis")
+}
+
+fn missing() -> Option<&'static str> {
+    (!program().exists()).then_some("schemathesis is not installed; ./test does it from PyPI")
+}
+
+fn search(seconds: u32) {
+    skip_if!(obstacle());
+    skip_if!(missing());
+    let daemon = Daemon::start_with(&Setup::default().argument("--enable-mock"));
+    // It leaves its own files where it runs.
+    let place = tempfile::tempdir().expect("a temp dir");
+    let ran = Command::new(program())
+        .current_dir(place.path())
+        .args(["run", &format!("{}/openapi.json", daemon.url()), "--url", &daemon.url()])
+        .args(["--checks", &CHECKS.join(",")])
+        .args(["--phases", "examples,coverage,fuzzing,stateful"])
+        .args(["--seed", "1", "--max-time", &seconds.to_string(), "--request-timeout", "30"])
+        .args(["--continue-on-failure", "--no-color", "--warnings", "off"])
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{said}\n{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(said.contains("Tested:"), "it tested nothing: {said}");
+    assert!(!daemon.said().contains("panicked"), "{}", daemon.said());
+}
