@@ -7,6 +7,7 @@
 //!   registry.sqlite3         the state store
 //!   sandboxes/<id>/          one home per sandbox
 //!     meta.json              0600: whose it is and what it is, synced before launch
+//!     activity.json          when it was last used, as the reaper noted it down
 //!     guest.sock             where the guest listens
 //!     execs/                 the journals of its execs
 //!   quarantine/<name>        homes that could not be read; nothing deletes them
@@ -21,6 +22,7 @@
 
 mod data_dir;
 mod file;
+pub(crate) mod layout;
 mod meta;
 mod sandbox_home;
 mod survey;

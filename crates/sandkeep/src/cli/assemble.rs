@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::api::rest::problem;
-use crate::broker::{Broker, Parts};
-use crate::config::Settings;
+use crate::broker::{self, Broker, Parts, Policy, SystemClock};
+use crate::config::{Profile, Settings};
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::journal::JournalLimits;
@@ -47,8 +47,34 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<Assembled, Err
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
-    let store = Arc::new(store);
-    open(data, store, opened.storage, runtimes, Lifetime::Detached, settings.journal).await
+    let (store, lifetime) = (Arc::new(store), Lifetime::Detached);
+    let (policy, journal) = (policy(settings), settings.journal);
+    open(data, store, opened.storage, runtimes, lifetime, policy, journal).await
+}
+
+/// What the operator allows, in the words of the broker.
+fn policy(settings: &Settings) -> Policy {
+    let profile = |profile: &Profile| broker::Profile {
+        template: profile.template.clone(),
+        runtime: profile.runtime.clone(),
+        resources: profile.resources.clone(),
+        env: profile.env.clone(),
+        labels: profile.labels.clone(),
+        privilege: profile.privilege,
+        timeout: profile.timeout,
+        idle_timeout: profile.idle_timeout,
+        on_timeout: profile.on_timeout,
+    };
+    let profiles = settings.profiles.iter();
+    Policy {
+        max_sandboxes: settings.limits.max_sandboxes,
+        max_concurrent_tasks: settings.limits.max_concurrent_tasks,
+        quotas: settings.quotas,
+        timeouts: settings.timeouts,
+        default_runtime: Some(settings.default_runtime.clone()),
+        default_profile: settings.default_profile.clone(),
+        profiles: profiles.map(|(name, found)| (name.clone(), profile(found))).collect(),
+    }
 }
 
 /// The broker of one `run`: nothing in it outlives the process. If that is killed, its launcher
@@ -58,8 +84,8 @@ pub async fn throwaway(data: DataDir, parent: &Path) -> Result<Assembled, Error>
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let runtimes = vec![native(&data, &sweep).await];
     let store = Arc::new(MemoryStore::new());
-    let journal = JournalLimits::default();
-    open(data, store, opened.storage, runtimes, Lifetime::WithDaemon, journal).await
+    let (policy, journal) = (Policy::default(), JournalLimits::default());
+    open(data, store, opened.storage, runtimes, Lifetime::WithDaemon, policy, journal).await
 }
 
 /// A runtime that cannot work here is still listed, with the reason.
@@ -84,6 +110,7 @@ async fn open(
     storage: Arc<dyn Storage>,
     runtimes: Vec<Arc<dyn Runtime>>,
     lifetime: Lifetime,
+    policy: Policy,
     journal: JournalLimits,
 ) -> Result<Assembled, Error> {
     let runtime = default_runtime(&runtimes)?;
@@ -93,7 +120,19 @@ async fn open(
     let templates = vec![Arc::new(template) as _];
     let name = storage.name();
     let telemetry = Arc::new(Telemetry::new(|error| problem::code_of(error).as_str()));
-    let parts = Parts { data, store, storage, runtimes, templates, lifetime, journal, telemetry };
+    let clock = Arc::new(SystemClock);
+    let parts = Parts {
+        data,
+        store,
+        storage,
+        runtimes,
+        templates,
+        lifetime,
+        journal,
+        telemetry,
+        policy,
+        clock,
+    };
     let broker = Broker::open(parts).await?;
     Ok(Assembled { broker, data_dir, storage: name, runtime })
 }

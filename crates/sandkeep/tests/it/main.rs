@@ -8,14 +8,18 @@ mod crash;
 mod exec;
 #[cfg(feature = "failpoints")]
 mod failpoints;
+mod idempotency;
 mod isolation;
 mod journal;
 mod lifecycle;
 mod limits;
 mod parallel;
+mod quotas;
 mod run;
+mod slots;
 mod startup;
 mod stress;
 mod support;
 mod syscalls;
+mod timeouts;
 mod urule;

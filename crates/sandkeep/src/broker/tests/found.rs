@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::world::{World, create, me, reaches};
+use super::world::{World, create, list, me, reaches};
 use crate::broker::{Broker, ExecDraft};
 use crate::error::Error;
 use crate::runtime::{MissingRuntime, Runtime};
@@ -189,7 +189,7 @@ async fn unreadable_metadata_without_a_row_is_put_aside() {
     world.store = Arc::new(MemoryStore::new());
     fs::write(world.home(&id).join("meta.json"), "{").expect("damaged");
     let broker = world.open().await;
-    assert_eq!(broker.list(&me()).await.expect("a list"), []);
+    assert_eq!(list(&broker).await, []);
     let survey = crate::home::survey(&world.data()).expect("a look");
     assert_eq!(survey.quarantined, [id.to_string()]);
     assert_eq!(world.storage.list().await.expect("volumes"), [id], "its volume is kept");
@@ -216,7 +216,7 @@ async fn what_belongs_to_nobody_is_left_alone() {
     world.storage.create(&orphan, None).await.expect("a volume");
     let broker = world.open().await;
     let broker = world.reopen(broker).await;
-    assert_eq!(broker.list(&me()).await.expect("a list"), []);
+    assert_eq!(list(&broker).await, []);
     assert_eq!(world.storage.list().await.expect("volumes"), [orphan]);
 }
 
@@ -237,7 +237,7 @@ async fn a_sandbox_whose_runtime_is_not_offered_is_listed_and_waits_for_it() {
     let before = create(&broker).await;
     world.crash(broker).await;
     let broker = without_its_runtime(&world).await;
-    let [view] = &broker.list(&me()).await.expect("a list")[..] else { panic!("not listed") };
+    let [view] = &list(&broker).await[..] else { panic!("not listed") };
     assert_eq!(view.state, State::Failed);
     let reason = view.reason.as_deref();
     assert_eq!(reason, Some("missing: runtime mock is not offered by this daemon"));
@@ -249,7 +249,7 @@ async fn a_sandbox_whose_runtime_is_not_offered_is_listed_and_waits_for_it() {
     let broker = without_its_runtime(&world).await;
     let refused = broker.destroy(&me(), &before.id).await;
     assert!(matches!(refused, Err(Error::UnknownRuntime { .. })), "{refused:?}");
-    assert_eq!(broker.list(&me()).await.expect("a list").len(), 1, "nothing says it is gone");
+    assert_eq!(list(&broker).await.len(), 1, "nothing says it is gone");
     let _broker = world.reopen(broker).await;
     assert_eq!(world.remains().await, [""; 0], "the destroy is finished by who can");
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::rest::{self, problem};
-use crate::broker::{Broker, Parts};
+use crate::broker::{Broker, Parts, Policy, SystemClock};
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
 use crate::runtime::{Bind, Lifetime, MockRuntime};
@@ -62,6 +62,8 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         lifetime: Lifetime::Detached,
         journal: JournalLimits::default(),
         telemetry: Arc::new(Telemetry::new(|error| problem::code_of(error).as_str())),
+        policy: Policy::default(),
+        clock: Arc::new(SystemClock),
         data,
     })
     .await
