@@ -16,7 +16,7 @@ pub trait Clock: Send + Sync {
     fn uptime(&self) -> Duration;
 
     /// Waits for about so long. It may return early or, after a sleep of the machine, late.
-    async fn sleep(&self, time: Duration);
+    async fn pass(&self, time: Duration);
 }
 
 /// The clocks of the kernel.
@@ -34,7 +34,7 @@ impl Clock for SystemClock {
         Duration::try_from(time).expect("a host has never been up for less than no time")
     }
 
-    async fn sleep(&self, time: Duration) {
+    async fn pass(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
 }

@@ -89,7 +89,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         tokio::select! {
             () = shared.closing.cancelled() => return,
             () = shared.alarm.earlier.notified() => {}
-            () = shared.clock.sleep(wait) => {}
+            () = shared.clock.pass(wait) => {}
         }
     }
 }

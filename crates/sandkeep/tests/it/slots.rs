@@ -87,5 +87,5 @@ fn ensure_without_a_slot_says_what_is_missing() {
     let problem = daemon.expect(400, "POST", ENSURE, &json!({}));
     assert!(problem["detail"].as_str().expect("a detail").starts_with("slot"), "{problem}");
     let (status, _) = daemon.request("GET", ENSURE, &Value::Null);
-    assert_eq!(status, 404, "it is no sandbox's name");
+    assert_eq!(status, 405, "it is a verb, not the name of a sandbox");
 }

@@ -3,7 +3,7 @@
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
 use serde::Serialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use super::problem::Refusal;
 use crate::broker::{Cursor, Filter, Page, View};
@@ -26,27 +26,8 @@ impl From<Page> for Listing {
     }
 }
 
-/// How the parameters are described; they are read by [`Asked`], because one may come several times.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct ListParams {
-    /// `name=value`: only those with this label; may be given several times for those with all.
-    #[expect(dead_code, reason = "it is there to be described")]
-    label: Option<Vec<String>>,
-    #[expect(dead_code, reason = "it is there to be described")]
-    state: Option<State>,
-    #[expect(dead_code, reason = "it is there to be described")]
-    project: Option<String>,
-    /// The length of a page: 100 unless it is said, at most 1000.
-    #[param(minimum = 1, maximum = 1000)]
-    #[expect(dead_code, reason = "it is there to be described")]
-    limit: Option<usize>,
-    /// The `next_cursor` of the page before.
-    #[expect(dead_code, reason = "it is there to be described")]
-    cursor: Option<String>,
-}
-
-/// The filter that a query string asks for.
+/// The filter that a query string asks for. It is read by hand, because one parameter may come several
+/// times.
 pub struct Asked(pub Filter);
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {

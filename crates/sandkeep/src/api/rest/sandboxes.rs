@@ -10,13 +10,13 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::body;
-use super::listing::{Asked, ListParams, Listing};
+use super::listing::{Asked, Listing};
 use super::openapi::{Guarded, InState, Inside, Keyed, OfSandbox, WithBody};
 use super::problem::Refusal;
 use super::who::Who;
 use crate::broker::{Broker, Ensured, IdempotencyKey, InvalidIdempotencyKey, StatsView, View};
 use crate::error::Error;
-use crate::sandbox::{SandboxId, SpecDraft, TermsPatch};
+use crate::sandbox::{SandboxId, SpecDraft, State as SandboxState, TermsPatch};
 
 /// The header under which a create is made only once.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -112,7 +112,15 @@ pub async fn ensure(
 /// List sandboxes, the oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes",
-    params(ListParams),
+    params(
+        ("label" = Option<Vec<String>>, Query, description =
+            "`name=value`: only those with this label; several times for those with all of them"),
+        ("state" = Option<SandboxState>, Query),
+        ("project" = Option<String>, Query),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description =
+            "the length of a page: 100 unless it is said"),
+        ("cursor" = Option<String>, Query, description = "the `next_cursor` of the page before"),
+    ),
     responses((status = 200, body = Listing), Guarded)
 )]
 pub async fn list(

@@ -46,7 +46,7 @@ impl Clock for ManualClock {
         *self.uptime.borrow()
     }
 
-    async fn sleep(&self, time: Duration) {
+    async fn pass(&self, time: Duration) {
         let until = self.uptime() + time;
         let mut uptime = self.uptime.subscribe();
         let _ = uptime.wait_for(|uptime| *uptime >= until).await;
