@@ -43,7 +43,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 use tokio_util::sync::DropGuard;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::error::Error;
 use crate::home::DataDir;
@@ -256,7 +256,7 @@ impl Broker {
     /// A verb that was begun is finished first.
     pub async fn shutdown(&self) {
         match self.shared.lifetime {
-            Lifetime::Detached => {}
+            Lifetime::Detached => self.note_activities().await,
             Lifetime::WithDaemon => self.destroy_all().await,
         }
         self.shared.detaching.cancel();
@@ -266,6 +266,18 @@ impl Broker {
         if let Err(error) = self.shared.storage.close().await {
             warn!(%error, "cannot close the storage");
         }
+    }
+
+    /// Leaves the next daemon when each sandbox was last used.
+    async fn note_activities(&self) {
+        let noted = self.shared.handles().into_iter().map(|handle| async move {
+            let Some(last) = handle.activity.take_unnoted() else { return };
+            let note = LifecycleVerb::NoteActivity(Box::new(last));
+            if let Err(error) = self.hand_over(&handle, note).await {
+                debug!(id = %handle.id, %error, "cannot note down when a sandbox was last used");
+            }
+        });
+        futures_util::future::join_all(noted).await;
     }
 
     async fn destroy_all(&self) {

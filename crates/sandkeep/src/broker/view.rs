@@ -46,6 +46,7 @@ pub struct View {
     pub idle_timeout_secs: Option<u64>,
     pub on_timeout: OnTimeout,
     /// When something last began or ended to use it. A command that runs is activity all the while.
+    /// After a crash of the daemon it may be told half a minute too early.
     pub last_activity_at: String,
     /// How many turns were sealed.
     pub turn_count: u64,

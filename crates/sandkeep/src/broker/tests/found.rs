@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::runtime::{MissingRuntime, Runtime};
 use crate::sandbox::{SandboxId, SpecDraft, State};
 use crate::storage::Storage;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, Prefix, StateStore};
 
 #[tokio::test]
 async fn a_running_sandbox_is_adopted_and_watched() {
@@ -63,6 +63,41 @@ async fn without_its_row_a_ready_sandbox_is_adopted_as_it_was() {
     // The rows are back: the next daemon does not need the files.
     let rows = world.rows().await;
     assert_eq!(rows.len(), 2);
+}
+
+/// What the first version wrote, in a row and in a meta.json alike.
+fn as_first_version(content: &[u8]) -> Vec<u8> {
+    let mut value: serde_json::Value = serde_json::from_slice(content).expect("JSON");
+    let fields = value.as_object_mut().expect("an object");
+    let terms = fields.remove("terms").expect("terms");
+    fields.remove("began").expect("when it began");
+    fields.insert("version".to_owned(), 1.into());
+    fields["spec"]["labels"] = terms["labels"].clone();
+    value.to_string().into_bytes()
+}
+
+#[tokio::test]
+async fn a_data_directory_of_the_first_version_opens_and_can_be_used() {
+    let world = World::new();
+    let broker = world.open().await;
+    let labels = [("team".to_owned(), "blue".to_owned())].into();
+    let draft = SpecDraft { labels: Some(labels), ..SpecDraft::default() };
+    let before = broker.create(&me(), draft).await.expect("a sandbox");
+    world.crash(broker).await;
+    let rows = world.store.list(&Prefix::new(["sandboxes"])).await.expect("rows").entries;
+    for row in rows {
+        let first = as_first_version(&row.value);
+        world.store.update(&row.key, first, row.revision).await.expect("written");
+    }
+    let meta = world.home(&before.id).join("meta.json");
+    fs::write(&meta, as_first_version(&fs::read(&meta).expect("a file"))).expect("written");
+    let broker = world.open().await;
+    assert_eq!(broker.get(&me(), &before.id).await.expect("adopted"), before);
+    let view = broker.keepalive(&me(), &before.id, Some(60)).await.expect("changed");
+    assert!(view.expires_at.is_some());
+    let broker = world.reopen(broker).await;
+    let after = broker.get(&me(), &before.id).await.expect("kept");
+    assert_eq!((after.labels, after.expires_at), (before.labels, view.expires_at));
 }
 
 #[tokio::test]

@@ -223,6 +223,19 @@ async fn how_long_it_was_idle_is_known_to_the_next_daemon() {
 }
 
 #[tokio::test]
+async fn a_graceful_end_leaves_word_of_the_last_activity() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    world.clock.advance(secs(7));
+    broker.keepalive(&me(), &id, None).await.expect("it is there");
+    let before = broker.get(&me(), &id).await.expect("it is there");
+    broker.shutdown().await;
+    let broker = world.reopen(broker).await;
+    assert_eq!(broker.get(&me(), &id).await.expect("adopted"), before);
+}
+
+#[tokio::test]
 async fn a_command_that_an_earlier_daemon_left_running_is_activity() {
     let world = World::new();
     let broker = world.open().await;
