@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use super::activity::Activity;
@@ -34,6 +35,11 @@ impl Alarm {
         if at < *self.next.lock().unwrap_or_else(PoisonError::into_inner) {
             self.earlier.notify_one();
         }
+    }
+
+    /// From here on every deadline is news: it may come too late to be seen by the look that follows.
+    fn looks(&self) {
+        self.sleeps_until(Duration::MAX);
     }
 
     fn sleeps_until(&self, at: Duration) {
@@ -71,7 +77,9 @@ pub(super) fn time_left(
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut swept = None;
     let mut noted = shared.clock.uptime();
+    let mut measuring = None;
     loop {
+        shared.alarm.looks();
         let now = shared.clock.uptime();
         if swept.is_none_or(|at| now.saturating_sub(at) >= limits::IDEMPOTENCY_SWEEP) {
             swept = Some(now);
@@ -82,7 +90,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         if now.saturating_sub(noted) >= limits::REAPER_INTERVAL {
             noted = now;
             note_activities(&shared);
-            shared.measure_active().await;
+            measure(&shared, &mut measuring);
         }
         let wait = reap(&shared).unwrap_or(limits::REAPER_INTERVAL).min(limits::REAPER_INTERVAL);
         shared.alarm.sleeps_until(now.saturating_add(wait));
@@ -91,6 +99,19 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = shared.alarm.earlier.notified() => {}
             () = shared.clock.pass(wait) => {}
         }
+    }
+}
+
+/// Measures volumes beside the reaping: a storage that hangs must not keep anything alive.
+fn measure(shared: &Arc<Shared>, measuring: &mut Option<JoinHandle<()>>) {
+    if measuring.as_ref().is_none_or(JoinHandle::is_finished) {
+        let look = Arc::clone(shared);
+        *measuring = Some(shared.tasks.spawn(async move {
+            tokio::select! {
+                () = look.closing.cancelled() => {}
+                () = look.measure_active() => {}
+            }
+        }));
     }
 }
 
@@ -128,4 +149,26 @@ fn note_activities(shared: &Shared) {
 fn tell(handle: &Handle, verb: LifecycleVerb) {
     let (answer, _) = oneshot::channel();
     let _ = handle.inbox.try_send(Request { verb, answer });
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_deadline_wakes_the_reaper_if_it_is_the_first_or_comes_while_it_looks() {
+        let alarm = Alarm::default();
+        let woken = || alarm.earlier.notified().now_or_never().is_some();
+        let secs = Duration::from_secs;
+        alarm.looks();
+        alarm.set(secs(20));
+        alarm.sleeps_until(secs(10));
+        assert!(woken(), "the look may have missed it");
+        alarm.set(secs(20));
+        assert!(!woken(), "it wakes before that");
+        alarm.set(secs(5));
+        assert!(woken());
+    }
 }
