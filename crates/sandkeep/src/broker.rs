@@ -13,44 +13,60 @@
 //!   reconcile: puts a supervisor on whatever has none
 //! ```
 
+mod activity;
 mod admission;
+mod clock;
+mod ensure;
 mod exec;
+mod flight;
 mod health;
+mod idempotency;
+mod making;
+mod policy;
+mod quota;
+mod rate;
+mod reaper;
 mod reconcile;
 mod registry;
 mod shared;
+mod slots;
+mod stats;
 mod supervisor;
 mod verbs;
+mod view;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 use tokio_util::sync::DropGuard;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::error::Error;
-use crate::home::{DataDir, Meta};
+use crate::home::DataDir;
 use crate::journal::JournalLimits;
 use crate::limits;
-use crate::runtime::{Capabilities, Labels, Lifetime, Runtime, Usable};
-use crate::sandbox::{
-    Operation, Owner, Principal, Privilege, Resources, SandboxId, SpecDraft, State, Status, Verb,
-};
+use crate::runtime::{Capabilities, Lifetime, Runtime, Usable};
+use crate::sandbox::{Principal, SandboxId, TermsPatch, Verb};
 use crate::storage::Storage;
 use crate::store::StateStore;
 use crate::telemetry::Telemetry;
 use crate::template::Template;
 use shared::{Handle, Shared};
-use supervisor::{Fate, LifecycleVerb, Request, Supervisor};
+use supervisor::{Amendment, LifecycleVerb, Request, Restart};
 
+pub use clock::{Clock, SystemClock};
+pub use ensure::Ensured;
 pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
+pub use idempotency::{IdempotencyKey, InvalidIdempotencyKey};
+pub use policy::{Policy, Profile, Quota, Quotas};
 pub use registry::registered;
+pub use stats::StatsView;
+pub use view::{Cursor, Filter, InvalidCursor, Page, View};
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
 pub struct Parts {
@@ -66,6 +82,8 @@ pub struct Parts {
     /// How much of what execs say is kept.
     pub journal: JournalLimits,
     pub telemetry: Arc<Telemetry>,
+    pub policy: Policy,
+    pub clock: Arc<dyn Clock>,
 }
 
 /// Cheap to clone; all clones are one broker. When the last goes, its tasks end as after
@@ -76,32 +94,13 @@ pub struct Broker {
     _close_on_drop: Arc<DropGuard>,
 }
 
-/// A sandbox as the API shows it. Environment values are never in it.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
-#[schema(as = Sandbox)]
-pub struct View {
-    pub id: SandboxId,
-    pub state: State,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub operation: Option<Operation>,
-    /// Why it is `failed` or `stopped`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    pub runtime: String,
-    pub template: String,
-    pub owner: Owner,
-    pub labels: BTreeMap<String, String>,
-    pub resources: Resources,
-    pub privilege: Privilege,
-    /// RFC 3339.
-    pub created_at: String,
-}
-
 pub struct RuntimeView {
     pub name: &'static str,
     pub usable: Usable,
     pub capabilities: Capabilities,
     pub default: bool,
+    /// How many execs may run at once in one of its sandboxes.
+    pub max_concurrent_tasks: usize,
 }
 
 impl Broker {
@@ -111,51 +110,75 @@ impl Broker {
         let shared = Arc::new(Shared::new(parts, host));
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         reconcile::once(&shared).await?;
+        shared.sweep_slots().await?;
         reconcile::report_orphans(&shared).await;
         shared.tasks.spawn(reconcile::at_intervals(Arc::clone(&shared)));
+        shared.tasks.spawn(reaper::run(Arc::clone(&shared)));
         Ok(Self { shared, _close_on_drop: close_on_drop })
     }
 
-    /// Makes and launches a sandbox.
-    pub async fn create(&self, who: &Principal, draft: SpecDraft) -> Result<View, Error> {
-        let runtime = self.shared.runtime_label(draft.runtime.as_deref());
-        let verbs = self.shared.telemetry.verbs();
-        verbs.measure(Verb::Create, runtime, self.make(who, draft)).await
-    }
-
-    async fn make(&self, who: &Principal, draft: SpecDraft) -> Result<View, Error> {
-        if self.shared.closing.is_cancelled() {
-            return Err(Error::ShuttingDown);
-        }
-        let owner = who.owner(None).map_err(|other| Error::InvalidField {
-            field: "project",
-            problem: other.to_string(),
-        })?;
-        let spec = admission::admit(&self.shared, draft)?;
-        let runtime = Arc::clone(self.shared.runtime(spec.runtime())?);
-        let data = &self.shared.data;
-        let labels = Labels { instance: data.instance().as_str().to_owned(), owner };
-        let meta = Meta::new(SandboxId::random(), labels, spec, data.boot_id().to_owned());
-        admission::check_row(&meta)?;
-        let (supervisor, handle) =
-            Supervisor::new(&self.shared, runtime, meta, Status::creating(), None);
-        self.shared.admit(Arc::clone(&handle))?;
-        let (answer, created) = oneshot::channel();
-        self.shared.tasks.spawn(begin(supervisor, answer));
-        self.answer(&handle.id, created).await?;
+    pub async fn get(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.shared.refresh_space(&handle).await;
         Ok(handle.view())
     }
 
-    pub async fn get(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
-        Ok(self.shared.find(who, id)?.view())
+    /// Those that this principal may see and the filter lets through, the oldest first.
+    pub async fn list(&self, who: &Principal, filter: &Filter) -> Result<Page, Error> {
+        Ok(filter.page(who, self.shared.handles()))
     }
 
-    /// All that this principal may see, the oldest first.
-    pub async fn list(&self, who: &Principal) -> Result<Vec<View>, Error> {
-        let mut handles = self.shared.handles();
-        handles.retain(|handle| who.may_see(&handle.owner));
-        handles.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
-        Ok(handles.iter().map(|handle| handle.view()).collect())
+    /// What a sandbox uses now.
+    pub async fn stats(&self, who: &Principal, id: &SandboxId) -> Result<StatsView, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.shared.stats(&handle).await
+    }
+
+    /// Changes labels and timeouts. A timeout that is set counts from now.
+    pub async fn amend(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        patch: TermsPatch,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        if patch.idle_timeout_secs.is_some() {
+            handle.activity.touch();
+        }
+        let restart = match patch.timeout_secs {
+            Some(_) => Restart::Yes,
+            None => Restart::No,
+        };
+        let amendment = Box::new(Amendment { patch, restart });
+        self.ask(&handle, LifecycleVerb::Amend(amendment)).await?;
+        Ok(handle.view())
+    }
+
+    /// Lets both timeouts of a sandbox count from now, on a new timeout if one is given.
+    pub async fn keepalive(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        timeout_secs: Option<u64>,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.activity.touch();
+        let has_timeout = handle.snapshot.borrow().terms.timeout_secs.is_some();
+        if has_timeout || timeout_secs.is_some() {
+            let timeout_secs = timeout_secs.map(Some);
+            let patch = TermsPatch { timeout_secs, ..TermsPatch::default() };
+            let amendment = Box::new(Amendment { patch, restart: Restart::Yes });
+            self.ask(&handle, LifecycleVerb::Amend(amendment)).await?;
+        }
+        Ok(handle.view())
+    }
+
+    /// Whether this principal may make one more request now.
+    pub fn admit_request(&self, who: &Principal) -> Result<(), Error> {
+        match self.shared.rates.are_limited() {
+            true => self.shared.rates.admit(who, self.shared.clock.uptime()),
+            false => Ok(()),
+        }
     }
 
     /// Launches a stopped or failed sandbox; nothing happens if it runs.
@@ -197,14 +220,20 @@ impl Broker {
         self.shared.detaching.cancel();
     }
 
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.shared.policy.profiles.contains_key(name)
+    }
+
     pub fn runtimes(&self) -> Vec<RuntimeView> {
-        let view = |(place, runtime): (usize, &Arc<dyn Runtime>)| RuntimeView {
+        let usual = admission::usual_runtime(&self.shared);
+        let view = |runtime: &Arc<dyn Runtime>| RuntimeView {
             name: runtime.name(),
             usable: runtime.usable(),
             capabilities: runtime.capabilities(),
-            default: place == 0,
+            default: runtime.name() == usual,
+            max_concurrent_tasks: self.shared.policy.max_concurrent_tasks,
         };
-        self.shared.runtimes.iter().enumerate().map(view).collect()
+        self.shared.runtimes.iter().map(view).collect()
     }
 
     /// Whether this broker is fit to serve; it never waits longer than
@@ -227,7 +256,7 @@ impl Broker {
     /// A verb that was begun is finished first.
     pub async fn shutdown(&self) {
         match self.shared.lifetime {
-            Lifetime::Detached => {}
+            Lifetime::Detached => self.note_activities().await,
             Lifetime::WithDaemon => self.destroy_all().await,
         }
         self.shared.detaching.cancel();
@@ -237,6 +266,18 @@ impl Broker {
         if let Err(error) = self.shared.storage.close().await {
             warn!(%error, "cannot close the storage");
         }
+    }
+
+    /// Leaves the next daemon when each sandbox was last used.
+    async fn note_activities(&self) {
+        let noted = self.shared.handles().into_iter().map(|handle| async move {
+            let Some(last) = handle.activity.take_unnoted() else { return };
+            let note = LifecycleVerb::NoteActivity(Box::new(last));
+            if let Err(error) = self.hand_over(&handle, note).await {
+                debug!(id = %handle.id, %error, "cannot note down when a sandbox was last used");
+            }
+        });
+        futures_util::future::join_all(noted).await;
     }
 
     async fn destroy_all(&self) {
@@ -252,14 +293,18 @@ impl Broker {
     async fn ask(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
         let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
         let verbs = self.shared.telemetry.verbs();
-        verbs.measure(verb.into(), runtime, self.hand_over(handle, verb)).await
+        match verb.named() {
+            Some(name) => verbs.measure(name, runtime, self.hand_over(handle, verb)).await,
+            None => self.hand_over(handle, verb).await,
+        }
     }
 
     async fn hand_over(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
-        let _waits = (verb == LifecycleVerb::Destroy).then(|| handle.wait_for_destroy());
+        let destroys = verb == LifecycleVerb::Destroy;
+        let _waits = destroys.then(|| handle.wait_for_destroy());
         let (answer, done) = oneshot::channel();
         match handle.inbox.try_send(Request { verb, answer }) {
             Ok(()) => self.answer(&handle.id, done).await,
@@ -286,29 +331,12 @@ impl Broker {
         if self.shared.closing.is_cancelled() {
             return Error::ShuttingDown;
         }
-        match self.shared.handles().iter().any(|handle| handle.id == id) {
+        match self.shared.supervised(&id).is_some() {
             true => {
                 let reason = "its supervisor ended; ask again in a minute".to_owned();
                 Error::SandboxFailed { id, reason }
             }
             false => Error::NotFound { id },
         }
-    }
-}
-
-/// The life of a new sandbox's supervisor.
-async fn begin(mut supervisor: Supervisor, answer: oneshot::Sender<Result<(), Error>>) {
-    let (fate, result) = supervisor.create().await;
-    if fate == Fate::Gone {
-        supervisor.leave();
-    }
-    // Nobody may be waiting any more.
-    let _ = answer.send(result);
-    match fate {
-        Fate::Lives => {
-            supervisor.sync_meta().await;
-            supervisor.run().await;
-        }
-        Fate::Gone => {}
     }
 }

@@ -35,8 +35,8 @@ pub use flags::{ConfigFile, Flags};
 pub use identity::{OidcSettings, TlsSettings, TlsSource};
 pub use layers::{Entry, Loaded, Source, client_log, load};
 pub use problem::{ConfigError, Problem};
-pub use profile::{Network, OnTimeout, Profile};
-pub use settings::{Limits, PORT_DEFAULT, Quota, Quotas, Settings, Timeouts};
+pub use profile::{Network, Profile};
+pub use settings::{Limits, PORT_DEFAULT, Settings};
 pub use value::log as read_log;
 
 /// What the process finds around it. It is read once, so that a test can say it instead.

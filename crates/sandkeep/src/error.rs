@@ -1,10 +1,13 @@
 //! One error for every verb of the broker. It knows nothing of HTTP: `api` maps it, exhaustively, to
 //! problem+json; `cli` maps it to exit codes.
 
+use std::time::Duration;
+
 use crate::auth::KeyId;
+use crate::broker::IdempotencyKey;
 use crate::guest::GuestError;
 use crate::runtime::RuntimeError;
-use crate::sandbox::{ExecId, InvalidSpec, SandboxId, State, Verb};
+use crate::sandbox::{ExecId, InvalidSpec, SandboxId, SlotName, State, Verb};
 use crate::storage::StorageError;
 use crate::store::StoreError;
 
@@ -25,6 +28,30 @@ pub enum Error {
 
     #[error("there is no template {name:?}; there are: {}", known.join(", "))]
     UnknownTemplate { name: String, known: Vec<String> },
+
+    #[error("there is no profile {name:?}; {}", match known.is_empty() {
+        true => "there are none".to_owned(),
+        false => format!("there are: {}", known.join(", ")),
+    })]
+    UnknownProfile { name: String, known: Vec<String> },
+
+    /// Another sandbox of the same owner has it.
+    #[error("slot {slot} is taken by {holder}")]
+    SlotTaken { slot: SlotName, holder: SandboxId },
+
+    #[error("the Idempotency-Key {key} was used for another request")]
+    IdempotencyMismatch { key: IdempotencyKey },
+
+    /// It must not be made a second time, and the first one cannot be answered any more.
+    #[error("the sandbox {id}, made under the Idempotency-Key {key}, is gone")]
+    IdempotencyGone { key: IdempotencyKey, id: SandboxId },
+
+    /// `whose`: `organization` or `user`.
+    #[error("the {whose}'s quota of {limit} {what} is reached: {used} in use, {asked} asked for")]
+    QuotaExceeded { whose: &'static str, what: &'static str, limit: f64, used: f64, asked: f64 },
+
+    #[error("the {whose} makes more than {limit} requests a second")]
+    RateLimited { whose: &'static str, limit: f64, retry_after: Duration },
 
     #[error("{what} needs {needs}, which {storage} storage does not have")]
     StorageLacks { what: &'static str, needs: &'static str, storage: &'static str },

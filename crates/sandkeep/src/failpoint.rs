@@ -9,6 +9,8 @@
 /// Every point there is, in the order in which its verb passes them. Points of steps that run side
 /// by side are in the order of the source.
 pub const ALL: &[&str] = &[
+    "create.after_key",
+    "create.after_slot",
     "create.after_home",
     "create.after_intent",
     "create.after_volume",
@@ -17,6 +19,7 @@ pub const ALL: &[&str] = &[
     "create.after_launch",
     "create.after_meta_ready",
     "create.after_outcome",
+    "create.after_key_outcome",
     "create.before_answer",
     "exec.after_admission",
     "exec.after_journal",
@@ -31,11 +34,14 @@ pub const ALL: &[&str] = &[
     "start.after_runtime_create",
     "start.after_launch",
     "start.after_outcome",
+    "amend.after_row",
+    "amend.after_meta",
     "destroy.after_intent",
     "destroy.after_meta",
     "destroy.after_runtime",
     "destroy.after_volume",
     "destroy.after_home",
+    "destroy.after_slot",
     "destroy.after_row",
 ];
 

@@ -8,6 +8,7 @@
 //!   keys-required            there from the first API key on, for good
 //!   sandboxes/<id>/          one home per sandbox
 //!     meta.json              0600: whose it is and what it is, synced before launch
+//!     activity.json          when it was last used, as the reaper noted it down
 //!     guest.sock             where the guest listens
 //!     execs/                 the journals of its execs
 //!   quarantine/<name>        homes that could not be read; nothing deletes them
@@ -22,6 +23,7 @@
 
 mod data_dir;
 mod file;
+pub(crate) mod layout;
 mod meta;
 mod sandbox_home;
 mod survey;

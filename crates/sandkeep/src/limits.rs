@@ -197,3 +197,29 @@ pub const JWKS_KEYS_MAX: usize = 64;
 pub const LEASE_LOOK: Duration = Duration::from_secs(1);
 /// How long a client may take for the TLS handshake.
 pub const TLS_HANDSHAKE: Duration = Duration::from_secs(10);
+pub const SLOT_MAX_BYTES: usize = 128;
+/// The longest name of an idempotency key.
+pub const IDEMPOTENCY_KEY_MAX_BYTES: usize = 255;
+/// How long an idempotency key is remembered, and how many there are at most: beyond that the oldest go.
+pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+pub const IDEMPOTENCY_KEYS_MAX: usize = 100_000;
+/// How long between two looks for idempotency keys that are too old.
+pub const IDEMPOTENCY_SWEEP: Duration = Duration::from_secs(10 * 60);
+/// How long `ensure` waits for a verb on the sandbox that another caller began.
+pub const ENSURE_WAIT: Duration = Duration::from_secs(60);
+/// How long a guest may take to show `ensure` that it is well.
+pub const ENSURE_PING: Duration = Duration::from_secs(5);
+/// How often `ensure` begins anew when others change the slot under it.
+pub const ENSURE_ATTEMPTS_MAX: usize = 8;
+/// The reaper looks at least so often; it also notes down the activity of sandboxes then.
+pub const REAPER_INTERVAL: Duration = Duration::from_secs(30);
+/// How soon the reaper looks again at a sandbox whose time is over and that is still there.
+pub const REAPER_AGAIN: Duration = Duration::from_secs(1);
+/// A wall clock that differs by no more than this was not set; it drifts.
+pub const CLOCK_DRIFT: Duration = Duration::from_secs(2);
+/// For how long the measured size of a volume is good enough for a look at one sandbox.
+pub const SPACE_USED_FRESH: Duration = Duration::from_secs(5);
+/// Callers whose rate is counted; beyond it those who have their full allowance are forgotten.
+pub const RATE_BUCKETS_MAX: usize = 65_536;
+/// When to try again what a limit refused that only others can make room for.
+pub const LIMIT_RETRY_AFTER: Duration = Duration::from_secs(5);

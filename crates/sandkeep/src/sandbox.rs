@@ -1,17 +1,25 @@
 //! What a sandbox is, without any IO: ids, owner, spec, the state machine.
 
 mod id;
+mod moment;
 mod owner;
 mod signal;
+mod slot;
 mod spec;
 mod state;
+mod terms;
 
 pub use id::{ExecId, InvalidId, SandboxId};
+pub use moment::Moment;
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
 pub use signal::{NoSignal, Signal};
+pub use slot::{InvalidSlot, SlotName};
 pub(crate) use spec::NamesOnly;
 pub use spec::{
     DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Privilege, Resources,
     ResourcesDraft, Spec, SpecDraft, check_env,
 };
-pub use state::{Denied, Event, Liveness, Next, Operation, Reason, State, Status, Verb, apply};
+pub use state::{
+    Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
+};
+pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

@@ -4,6 +4,7 @@
 //! connection → server   TLS if it is asked for; whose socket is it? (once per connection)
 //! request    → correlation, observe   it gets its id, and is counted when it is answered
 //!            → guard, authenticate   who is it, and may they? (peer, Host, Origin, key, token, scope)
+//!            → rate     may its principal make one more request now?
 //!            → handler  body → draft, path → id; one call of the broker
 //!            → problem  every error, of the broker or of this door, becomes problem+json here
 //! ```
@@ -19,10 +20,12 @@ mod health;
 mod keys;
 mod known_execs;
 mod leash;
+mod listing;
 pub(super) mod openapi;
 mod origins;
 pub(super) mod output;
 pub mod problem;
+mod rate;
 pub(super) mod sandboxes;
 mod server;
 pub mod tls;
@@ -70,6 +73,7 @@ fn router(broker: Broker, door: Door) -> Router {
         .method_not_allowed_fallback(no_method)
         // `body` has a limit of its own, whose refusal is a problem.
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(broker.clone(), rate::admit))
         .layer(Extension(Arc::clone(&door.auth)))
         .layer(middleware::from_fn_with_state(Arc::new(door), guard::check))
         .layer(middleware::from_fn_with_state(Arc::new(observer), health::observe))
@@ -81,7 +85,10 @@ fn router(broker: Broker, door: Door) -> Router {
 fn routes() -> OpenApiRouter<Broker> {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(sandboxes::list, sandboxes::create))
-        .routes(routes!(sandboxes::get, sandboxes::destroy))
+        .routes(routes!(sandboxes::ensure))
+        .routes(routes!(sandboxes::get, sandboxes::amend, sandboxes::destroy))
+        .routes(routes!(sandboxes::keepalive))
+        .routes(routes!(sandboxes::stats))
         .routes(routes!(sandboxes::start))
         .routes(routes!(sandboxes::stop))
         .routes(routes!(execs::create, known_execs::list))
@@ -129,7 +136,7 @@ struct BothCapabilities {
 impl From<RuntimeView> for Runtime {
     fn from(view: RuntimeView) -> Self {
         let urules = urule::Capabilities::of(&view);
-        let RuntimeView { name, usable, capabilities, default } = view;
+        let RuntimeView { name, usable, capabilities, default, max_concurrent_tasks: _ } = view;
         let (usable, reason) = match usable {
             Usable::Yes => (true, None),
             Usable::No { reason } => (false, Some(reason)),

@@ -27,7 +27,6 @@ use utoipa_axum::routes;
 
 use super::rest::problem::{MEDIA_TYPE, Problem};
 use crate::broker::{Broker, RuntimeView};
-use crate::limits;
 
 /// All operations of this door.
 pub fn routes() -> OpenApiRouter<Broker> {
@@ -53,12 +52,12 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// No runtime so far gives a sandbox devices, a browser, or a network but its own loopback.
-    pub fn of(_runtime: &RuntimeView) -> Self {
+    pub fn of(runtime: &RuntimeView) -> Self {
         Self {
             has_gpu: false,
             has_browser: false,
             has_network: false,
-            max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
+            max_concurrent_tasks: runtime.max_concurrent_tasks,
         }
     }
 }

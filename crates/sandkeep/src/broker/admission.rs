@@ -8,14 +8,27 @@ use crate::error::Error;
 use crate::home::Meta;
 use crate::limits;
 use crate::runtime::Capabilities;
-use crate::sandbox::{HostLimits, ResourcesDraft, Spec, SpecDraft};
+use crate::sandbox::{HostLimits, Owner, Principal, ResourcesDraft, Spec, SpecDraft, Terms};
 use crate::storage::Storage;
 
-/// Checks a draft against this machine and the parts of this broker.
-pub(super) fn admit(shared: &Shared, mut draft: SpecDraft) -> Result<Spec, Error> {
+/// Whose a sandbox of this draft will be.
+pub(super) fn owner(who: &Principal, draft: &SpecDraft) -> Result<Owner, Error> {
+    let wrong = |problem| Error::InvalidField { field: "project", problem };
+    let max = limits::OWNER_MAX_BYTES;
+    match &draft.project {
+        Some(project) if project.is_empty() || project.len() > max => {
+            Err(wrong(format!("a project's name has 1 to {max} bytes")))
+        }
+        project => who.owner(project.as_deref()).map_err(|other| wrong(other.to_string())),
+    }
+}
+
+/// Checks a draft against this machine, its policy and the parts of this broker.
+pub(super) fn admit(shared: &Shared, draft: SpecDraft) -> Result<(Spec, Terms), Error> {
+    let mut draft = shared.policy.with_profile(draft)?;
     let runtime = match &draft.runtime {
         Some(name) => shared.usable_runtime(name)?,
-        None => shared.usable_runtime(default_name(shared.runtimes.first().map(|r| r.name())))?,
+        None => shared.usable_runtime(usual_runtime(shared))?,
     };
     let template = match &draft.template {
         Some(name) => shared.template(name)?,
@@ -36,7 +49,13 @@ pub(super) fn admit(shared: &Shared, mut draft: SpecDraft) -> Result<Spec, Error
             storage,
         });
     }
-    Ok(spec)
+    Ok((spec, draft.terms(&shared.policy.timeouts)?))
+}
+
+/// The runtime of a sandbox that names none.
+pub(super) fn usual_runtime(shared: &Shared) -> &str {
+    let first = shared.runtimes.first().map(|runtime| runtime.name());
+    shared.policy.default_runtime.as_deref().unwrap_or(default_name(first))
 }
 
 /// Every later row must fit as well, or the sandbox could be made and never destroyed.
@@ -49,7 +68,7 @@ pub(super) fn check_row(meta: &Meta) -> Result<(), Error> {
     let bytes = |map: &BTreeMap<String, String>| -> usize {
         map.iter().map(|(name, value)| name.len() + value.len()).sum()
     };
-    let field = match bytes(meta.spec.env()) >= bytes(meta.spec.labels()) {
+    let field = match bytes(meta.spec.env()) >= bytes(&meta.terms.labels) {
         true => "env",
         false => "labels",
     };

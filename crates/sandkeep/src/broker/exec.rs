@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::Semaphore;
 
+use super::activity::Activity;
 use super::shared::{Handle, Shared};
 use super::supervisor::denied_error;
 use crate::error::Error;
@@ -87,8 +87,7 @@ pub enum OnDisconnect {
 
 /// The execs of one sandbox: how many may run, what is kept of them, and which take stdin.
 pub(super) struct Execs {
-    /// One permit for each exec that may still begin.
-    pub count: Arc<Semaphore>,
+    pub activity: Arc<Activity>,
     pub shelf: Shelf,
     stdins: Stdins,
     /// What an earlier daemon left, until somebody goes on with it.
@@ -96,9 +95,9 @@ pub(super) struct Execs {
 }
 
 impl Execs {
-    pub fn new(home: &Home, journal: JournalLimits) -> Self {
+    pub fn new(home: &Home, journal: JournalLimits, activity: Arc<Activity>) -> Self {
         Self {
-            count: Arc::new(Semaphore::new(limits::EXECS_PER_SANDBOX_MAX)),
+            activity,
             shelf: Shelf::new(&home.path().join(JOURNALS), journal),
             stdins: Stdins::default(),
             found: Mutex::default(),

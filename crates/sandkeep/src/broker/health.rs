@@ -241,10 +241,7 @@ fn count(shared: &Shared) -> SandboxCount {
 }
 
 fn active_execs(shared: &Shared) -> usize {
-    let of = |handle: &Arc<super::shared::Handle>| {
-        limits::EXECS_PER_SANDBOX_MAX.saturating_sub(handle.execs.count.available_permits())
-    };
-    shared.handles().iter().map(of).sum()
+    shared.handles().iter().map(|handle| handle.activity.execs()).sum()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::runtime::{MissingRuntime, Runtime, Usable};
 use crate::sandbox::{Liveness, SandboxId, State};
-use judge::{Case, Evidence, Verdict, judge};
+use judge::{Case, Copy, Evidence, Verdict, judge};
 
 /// Looks again and again until the broker closes.
 pub(super) async fn at_intervals(shared: Arc<Shared>) {
@@ -32,7 +32,11 @@ pub(super) async fn at_intervals(shared: Arc<Shared>) {
             () = tokio::time::sleep(limits::RECONCILE_INTERVAL) => {}
         }
         repeat_destroys(&shared);
-        if let Err(error) = once(&shared).await {
+        let looked = async {
+            once(&shared).await?;
+            shared.sweep_slots().await
+        };
+        if let Err(error) = looked.await {
             error!(%error, "cannot reconcile; it will be tried again");
         }
     }
@@ -93,7 +97,7 @@ pub(super) async fn report_orphans(shared: &Shared) {
     }
 }
 
-/// A slot held while reconcile looks; given back unless a supervisor takes it over.
+/// A place held while reconcile looks; given back unless a supervisor takes it over.
 struct Claim {
     shared: Arc<Shared>,
     id: SandboxId,
@@ -195,10 +199,14 @@ async fn supervise(mut claim: Claim, case: Case) {
         }
     };
     let unreachable = shown.is_some();
-    let Case { meta, status, revision, event } = case;
+    let Case { meta, status, revision, event, copy } = case;
     let status = shown.unwrap_or(status);
     let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
     rejoin::load(&shared, &handle.execs).await;
+    let home = supervisor.home.clone();
+    if let Ok(Some(noted)) = shared.blocking(move |_| Ok(home.noted_activity())).await {
+        handle.activity.restore(noted);
+    }
     if !unreachable {
         match supervisor.recover(event, &handle).await {
             Ok(Fate::Gone) => return,
@@ -206,6 +214,12 @@ async fn supervise(mut claim: Claim, case: Case) {
             // It is in the state that says so, and destroy leads out.
             Err(error) => warn!(id = %claim.id, %error, "cannot recover a sandbox"),
         }
+    }
+    if copy == Copy::Stale {
+        supervisor.rewrite_meta().await;
+    }
+    if let (None, Some(slot)) = (revision, &handle.slot) {
+        shared.reclaim_slot(&handle.owner, slot, &handle.id).await;
     }
     shared.supervise(handle);
     claim.held = false;

@@ -5,22 +5,24 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::home::layout::{self, Unread, VERSION};
 use crate::home::{Meta, Phase};
 use crate::runtime::Labels;
-use crate::sandbox::{Owner, SandboxId, Spec, Status};
+use crate::sandbox::{Moment, Owner, SandboxId, SlotName, Spec, Status, Terms};
 use crate::store::{Entry, Key, Prefix, Revision, SqliteStore, StateStore, StoreError};
 
 /// The first segment of every row's key.
 const ROWS: &str = "sandboxes";
-/// The version of a row's layout.
-const VERSION: u32 = 1;
 
 /// What a row says.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Record {
-    version: u32,
     spec: Spec,
+    pub terms: Terms,
+    pub began: Moment,
     owner: Owner,
+    #[serde(default)]
+    slot: Option<SlotName>,
     created_at: jiff::Timestamp,
     boot_id: String,
     turn: u64,
@@ -32,6 +34,9 @@ impl Record {
     pub fn into_meta(self, id: SandboxId, instance: &str, phase: Phase) -> (Meta, Status) {
         let labels = Labels { instance: instance.to_owned(), owner: self.owner };
         let mut meta = Meta::new(id, labels, self.spec, self.boot_id);
+        meta.terms = self.terms;
+        meta.began = self.began;
+        meta.slot = self.slot;
         meta.created_at = self.created_at;
         meta.turn = self.turn;
         meta.phase = phase;
@@ -44,7 +49,11 @@ impl Record {
 struct RecordRef<'a> {
     version: u32,
     spec: &'a Spec,
+    terms: &'a Terms,
+    began: &'a Moment,
     owner: &'a Owner,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<&'a SlotName>,
     created_at: jiff::Timestamp,
     boot_id: &'a str,
     turn: u64,
@@ -55,7 +64,10 @@ fn encode(meta: &Meta, status: &Status) -> Vec<u8> {
     let record = RecordRef {
         version: VERSION,
         spec: &meta.spec,
+        terms: &meta.terms,
+        began: &meta.began,
         owner: &meta.owner,
+        slot: meta.slot.as_ref(),
         created_at: meta.created_at,
         boot_id: &meta.boot_id,
         turn: meta.turn,
@@ -71,12 +83,8 @@ pub(super) fn row_len(meta: &Meta) -> usize {
 
 /// Why a row says nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum UnreadableRow {
-    #[error("its row is no record of a sandbox: {0}")]
-    Malformed(#[from] serde_json::Error),
-    #[error("its row has version {found}; this build knows {VERSION}")]
-    Version { found: u32 },
-}
+#[error("its row cannot be read: {0}")]
+pub(super) struct UnreadableRow(#[from] Unread);
 
 /// One row, or why it cannot be read.
 pub(super) struct Row {
@@ -134,6 +142,11 @@ impl Registry {
         }
     }
 
+    /// Whether there is a row.
+    pub async fn has(&self, id: &SandboxId) -> Result<bool, StoreError> {
+        Ok(self.store.get(&key(id)).await?.is_some())
+    }
+
     /// All rows. A key that names no sandbox is none of ours.
     pub async fn rows(&self) -> Result<Vec<(SandboxId, Row)>, StoreError> {
         let listing = self.store.list(&Prefix::new([ROWS])).await?;
@@ -147,12 +160,7 @@ fn key(id: &SandboxId) -> Key {
 
 fn row(entry: Entry) -> Option<(SandboxId, Row)> {
     let id = entry.key.segments().into_iter().nth(1)?.parse().ok()?;
-    let record = serde_json::from_slice::<Record>(&entry.value)
-        .map_err(UnreadableRow::from)
-        .and_then(|record| match record.version {
-            VERSION => Ok(record),
-            found => Err(UnreadableRow::Version { found }),
-        });
+    let record = layout::read(&entry.value).map_err(UnreadableRow::from);
     Some((id, Row { revision: entry.revision, record }))
 }
 

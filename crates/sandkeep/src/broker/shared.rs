@@ -9,17 +9,27 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Parts;
+use super::activity::{Activity, moment};
+use super::clock::Clock;
+use super::ensure::Verified;
 use super::exec::Execs;
+use super::flight::Flights;
 use super::health::Pulse;
+use super::idempotency::Idempotency;
+use super::policy::Policy;
+use super::quota::Account;
+use super::rate::Rates;
+use super::reaper::Alarm;
 use super::registry::Registry;
+use super::slots::Slots;
+use super::stats::Space;
 use super::supervisor::{Request, Snapshot};
-use super::{Parts, View};
 use crate::error::Error;
 use crate::home::{DataDir, Meta};
 use crate::journal::JournalLimits;
-use crate::limits;
 use crate::runtime::{Lifetime, Runtime, Usable};
-use crate::sandbox::{HostLimits, Owner, Principal, SandboxId, Spec};
+use crate::sandbox::{HostLimits, Moment, Owner, Principal, SandboxId, SlotName, Spec};
 use crate::storage::Storage;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use crate::template::Template;
@@ -29,6 +39,8 @@ pub(super) struct Shared {
     pub registry: Registry,
     /// Beneath the registry.
     pub store: Arc<ObservedStore>,
+    pub slots: Slots,
+    pub idempotency: Idempotency,
     pub storage: Arc<dyn Storage>,
     pub runtimes: Vec<Arc<dyn Runtime>>,
     pub templates: Vec<Arc<dyn Template>>,
@@ -37,25 +49,63 @@ pub(super) struct Shared {
     pub journal: JournalLimits,
     pub telemetry: Arc<Telemetry>,
     pub pulse: Pulse,
+    pub policy: Policy,
+    pub clock: Arc<dyn Clock>,
+    pub rates: Rates,
+    pub alarm: Alarm,
+    /// Creates with an idempotency key, and ensures, that are under way.
+    pub creates: Flights<()>,
+    pub ensures: Flights<Option<Verified>>,
     /// Supervisors, drains, reconcile: all that ends with the broker.
     pub tasks: TaskTracker,
     pub closing: CancellationToken,
     /// Cancelled before `closing`: who watches an exec is told to come back later.
     pub detaching: CancellationToken,
-    slots: RwLock<HashMap<SandboxId, Slot>>,
+    places: RwLock<Places>,
 }
 
-/// Whose a sandbox is. Who holds its slot is the only one to touch it.
-enum Slot {
-    /// Reconcile is looking at it.
-    Claimed,
+/// Every sandbox there is, and what they come to. One lock for both, so that they cannot disagree.
+struct Places {
+    by_id: HashMap<SandboxId, Place>,
+    account: Account,
+}
+
+/// Whose a sandbox is. Who holds its place is the only one to touch it.
+enum Place {
+    /// Reconcile is looking at it; if it had a supervisor that crashed, it counts as before.
+    Claimed(Option<Arc<Handle>>),
     Supervised(Arc<Handle>),
+}
+
+impl Place {
+    fn handle(&self) -> Option<&Arc<Handle>> {
+        match self {
+            Self::Claimed(handle) => handle.as_ref(),
+            Self::Supervised(handle) => Some(handle),
+        }
+    }
+}
+
+impl Places {
+    /// Puts a sandbox in its place, on the account, and takes off what was there before.
+    fn put(&mut self, handle: Arc<Handle>) {
+        self.account.add(&handle.owner, handle.spec.resources());
+        let before = self.by_id.insert(handle.id.clone(), Place::Supervised(handle));
+        self.take_off(before);
+    }
+
+    fn take_off(&mut self, place: Option<Place>) {
+        if let Some(handle) = place.as_ref().and_then(Place::handle) {
+            self.account.remove(&handle.owner, handle.spec.resources());
+        }
+    }
 }
 
 /// The way to a supervisor, and what can be known of its sandbox without asking it.
 pub(super) struct Handle {
     pub id: SandboxId,
     pub owner: Owner,
+    pub slot: Option<SlotName>,
     pub spec: Spec,
     pub created_at: jiff::Timestamp,
     pub inbox: mpsc::Sender<Request>,
@@ -63,6 +113,9 @@ pub(super) struct Handle {
     /// How many callers wait for a destroy: a stop before it need not be gentle.
     destroys: watch::Sender<usize>,
     pub execs: Arc<Execs>,
+    pub activity: Arc<Activity>,
+    /// How much its volume held when somebody last looked.
+    pub space: Space,
 }
 
 impl Handle {
@@ -72,16 +125,20 @@ impl Handle {
         snapshot: watch::Receiver<Snapshot>,
         destroys: watch::Sender<usize>,
         execs: Execs,
+        activity: Arc<Activity>,
     ) -> Self {
         Self {
             id: meta.id.clone(),
             owner: meta.owner.clone(),
+            slot: meta.slot.clone(),
             spec: meta.spec.clone(),
             created_at: meta.created_at,
             inbox,
             snapshot,
             destroys,
             execs: Arc::new(execs),
+            activity,
+            space: Space::default(),
         }
     }
 
@@ -89,24 +146,6 @@ impl Handle {
     pub fn wait_for_destroy(&self) -> WaitsForDestroy<'_> {
         self.destroys.send_modify(|waiting| *waiting += 1);
         WaitsForDestroy(self)
-    }
-
-    pub fn view(&self) -> View {
-        let snapshot = self.snapshot.borrow();
-        let status = &snapshot.status;
-        View {
-            id: self.id.clone(),
-            state: status.state(),
-            operation: status.operation(),
-            reason: status.reason().map(ToString::to_string),
-            runtime: self.spec.runtime().to_owned(),
-            template: self.spec.template().to_owned(),
-            owner: self.owner.clone(),
-            labels: self.spec.labels().clone(),
-            resources: self.spec.resources().clone(),
-            privilege: self.spec.privilege(),
-            created_at: self.created_at.to_string(),
-        }
     }
 }
 
@@ -125,9 +164,12 @@ impl Shared {
             telemetry.verbs().announce(runtime.name());
         }
         let store = Arc::new(ObservedStore::new(parts.store, Arc::clone(&telemetry)));
+        let account = Account::new(parts.policy.quotas);
         Self {
             data: parts.data,
             registry: Registry::new(Arc::clone(&store) as _),
+            slots: Slots::new(Arc::clone(&store) as _),
+            idempotency: Idempotency::new(Arc::clone(&store) as _),
             store,
             storage: parts.storage,
             runtimes: parts.runtimes,
@@ -137,78 +179,103 @@ impl Shared {
             journal: parts.journal,
             telemetry,
             pulse: Pulse::default(),
+            rates: Rates::new(&parts.policy.quotas),
+            policy: parts.policy,
+            clock: parts.clock,
+            alarm: Alarm::default(),
+            creates: Flights::default(),
+            ensures: Flights::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
             detaching: CancellationToken::new(),
-            slots: RwLock::default(),
+            places: RwLock::new(Places { by_id: HashMap::new(), account }),
         }
     }
 
     /// A lock is held for a look or one change of the map, never across an await, and nothing panics
     /// meanwhile; so a poisoned one is whole.
-    fn slots(&self) -> RwLockReadGuard<'_, HashMap<SandboxId, Slot>> {
-        self.slots.read().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> RwLockReadGuard<'_, Places> {
+        self.places.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slots_mut(&self) -> RwLockWriteGuard<'_, HashMap<SandboxId, Slot>> {
-        self.slots.write().unwrap_or_else(PoisonError::into_inner)
+    fn places_mut(&self) -> RwLockWriteGuard<'_, Places> {
+        self.places.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn now(&self) -> Moment {
+        moment(self.clock.as_ref(), self.data.boot_id())
     }
 
     /// The sandbox, if this principal may know of it.
     pub fn find(&self, who: &Principal, id: &SandboxId) -> Result<Arc<Handle>, Error> {
-        match self.slots().get(id) {
-            Some(Slot::Supervised(handle)) if who.may_see(&handle.owner) => Ok(Arc::clone(handle)),
-            Some(Slot::Supervised(_) | Slot::Claimed) | None => {
-                Err(Error::NotFound { id: id.clone() })
-            }
+        match self.supervised(id) {
+            Some(handle) if who.may_see(&handle.owner) => Ok(handle),
+            Some(_) | None => Err(Error::NotFound { id: id.clone() }),
         }
+    }
+
+    /// The sandbox, whoever's it is, if it has a supervisor.
+    pub fn supervised(&self, id: &SandboxId) -> Option<Arc<Handle>> {
+        match self.places().by_id.get(id) {
+            Some(Place::Supervised(handle)) => Some(Arc::clone(handle)),
+            Some(Place::Claimed(_)) | None => None,
+        }
+    }
+
+    /// Whether anybody deals with a sandbox of this id.
+    pub fn knows(&self, id: &SandboxId) -> bool {
+        self.places().by_id.contains_key(id)
     }
 
     pub fn handles(&self) -> Vec<Arc<Handle>> {
-        let supervised = |slot: &Slot| match slot {
-            Slot::Supervised(handle) => Some(Arc::clone(handle)),
-            Slot::Claimed => None,
+        let supervised = |place: &Place| match place {
+            Place::Supervised(handle) => Some(Arc::clone(handle)),
+            Place::Claimed(_) => None,
         };
-        self.slots().values().filter_map(supervised).collect()
+        self.places().by_id.values().filter_map(supervised).collect()
     }
 
-    /// Takes the slot of a new sandbox.
+    /// Takes the place of a new sandbox, if there is one for it.
     pub fn admit(&self, handle: Arc<Handle>) -> Result<(), Error> {
-        let mut slots = self.slots_mut();
-        if slots.len() >= limits::SANDBOXES_MAX {
-            let limit = limits::SANDBOXES_MAX;
+        let mut places = self.places_mut();
+        let limit = self.policy.max_sandboxes;
+        if places.by_id.len() >= limit {
             return Err(Error::LimitReached { what: "sandboxes", limit });
         }
-        slots.insert(handle.id.clone(), Slot::Supervised(handle));
+        places.account.reserve(&handle.owner, handle.spec.resources())?;
+        places.by_id.insert(handle.id.clone(), Place::Supervised(handle));
         Ok(())
     }
 
-    /// Takes the slot of a sandbox that nobody supervises; `false` if somebody does.
+    /// Takes the place of a sandbox that nobody supervises; `false` if somebody does.
     pub fn claim(&self, id: &SandboxId) -> bool {
-        match self.slots_mut().entry(id.clone()) {
-            Entry::Vacant(slot) => {
-                slot.insert(Slot::Claimed);
+        match self.places_mut().by_id.entry(id.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(Place::Claimed(None));
                 true
             }
-            Entry::Occupied(mut slot) => match slot.get() {
+            Entry::Occupied(mut place) => match place.get() {
                 // Its supervisor ended without giving it back: it crashed.
-                Slot::Supervised(handle) if handle.inbox.is_closed() => {
-                    slot.insert(Slot::Claimed);
+                Place::Supervised(handle) if handle.inbox.is_closed() => {
+                    let crashed = Arc::clone(handle);
+                    place.insert(Place::Claimed(Some(crashed)));
                     true
                 }
-                Slot::Supervised(_) | Slot::Claimed => false,
+                Place::Supervised(_) | Place::Claimed(_) => false,
             },
         }
     }
 
     /// Puts a supervisor on a claimed sandbox.
     pub fn supervise(&self, handle: Arc<Handle>) {
-        self.slots_mut().insert(handle.id.clone(), Slot::Supervised(handle));
+        self.places_mut().put(handle);
     }
 
-    /// Gives a slot back: there is no such sandbox any more, or it is not ours to supervise.
+    /// Gives a place back: there is no such sandbox any more, or it is not ours to supervise.
     pub fn release(&self, id: &SandboxId) {
-        self.slots_mut().remove(id);
+        let mut places = self.places_mut();
+        let before = places.by_id.remove(id);
+        places.take_off(before);
     }
 
     pub fn runtime(&self, name: &str) -> Result<&Arc<dyn Runtime>, Error> {

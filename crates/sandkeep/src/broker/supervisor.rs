@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
+use super::activity::Activity;
 use super::exec::Execs;
 use super::shared::{Handle, Shared};
 use crate::error::Error;
@@ -18,7 +19,9 @@ use crate::guest::Guest;
 use crate::home::{Home, Meta};
 use crate::limits;
 use crate::runtime::{Death, Plan, Runtime};
-use crate::sandbox::{Denied, Event, Next, SandboxId, State, Status, Verb, apply};
+use crate::sandbox::{
+    Denied, Event, Moment, Next, SandboxId, State, Status, Terms, TermsPatch, Verb, apply,
+};
 use crate::storage::Root;
 use crate::store::Revision;
 
@@ -28,19 +31,41 @@ pub(super) struct Request {
     pub answer: oneshot::Sender<Result<(), Error>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LifecycleVerb {
     Start,
     Stop,
     Destroy,
+    Amend(Box<Amendment>),
+    /// End it, if its time is over.
+    Expire,
+    /// Write down when it was last used.
+    NoteActivity(Box<Moment>),
 }
 
-impl From<LifecycleVerb> for Verb {
-    fn from(verb: LifecycleVerb) -> Self {
-        match verb {
-            LifecycleVerb::Start => Self::Start,
-            LifecycleVerb::Stop => Self::Stop,
-            LifecycleVerb::Destroy => Self::Destroy,
+/// A change of a sandbox's terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Amendment {
+    pub patch: TermsPatch,
+    pub restart: Restart,
+}
+
+/// Whether the timeout counts from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restart {
+    Yes,
+    No,
+}
+
+impl LifecycleVerb {
+    /// What callers call it; `None` for what only the reaper asks for.
+    pub fn named(&self) -> Option<Verb> {
+        match self {
+            Self::Start => Some(Verb::Start),
+            Self::Stop => Some(Verb::Stop),
+            Self::Destroy => Some(Verb::Destroy),
+            Self::Amend(_) => Some(Verb::Amend),
+            Self::Expire | Self::NoteActivity(_) => None,
         }
     }
 }
@@ -54,6 +79,10 @@ pub(super) struct Snapshot {
     pub status: Status,
     /// The way inside, while it runs.
     pub guest: Option<Arc<dyn Guest>>,
+    pub terms: Arc<Terms>,
+    /// From when its timeout counts.
+    pub began: Moment,
+    pub turn: u64,
 }
 
 pub(super) struct Supervisor {
@@ -64,6 +93,7 @@ pub(super) struct Supervisor {
     /// Where the row stands; `None` before the first write.
     pub(super) revision: Option<Revision>,
     pub(super) snapshot: watch::Sender<Snapshot>,
+    pub(super) activity: Arc<Activity>,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
     vigil: Vigil,
@@ -95,12 +125,24 @@ impl Supervisor {
         revision: Option<Revision>,
     ) -> (Self, Arc<Handle>) {
         let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
-        let (snapshot, receiver) = watch::channel(Snapshot { status, guest: None });
+        let (snapshot, receiver) = watch::channel(Snapshot {
+            status,
+            guest: None,
+            terms: Arc::new(meta.terms.clone()),
+            began: meta.began.clone(),
+            turn: meta.turn,
+        });
         let none_waits: usize = 0;
         let (waiting, destroys) = watch::channel(none_waits);
+        let activity = Arc::new(Activity::new(
+            Arc::clone(&shared.clock),
+            shared.data.boot_id(),
+            meta.began.clone(),
+            shared.policy.max_concurrent_tasks,
+        ));
         let home = shared.data.home(&meta.id);
-        let execs = Execs::new(&home, shared.journal);
-        let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting, execs));
+        let execs = Execs::new(&home, shared.journal, Arc::clone(&activity));
+        let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting, execs, activity));
         let supervisor = Self {
             shared: Arc::clone(shared),
             runtime,
@@ -108,6 +150,7 @@ impl Supervisor {
             meta,
             revision,
             snapshot,
+            activity: Arc::clone(&handle.activity),
             inbox,
             destroys,
             vigil: Vigil::Off,
@@ -144,25 +187,32 @@ impl Supervisor {
                 request = self.inbox.recv() => request,
             };
             let Some(Request { verb, answer }) = request else { return };
-            let result = self.carry_out(verb).await;
-            let gone = verb == LifecycleVerb::Destroy && result.is_ok();
-            if gone {
+            let (fate, result) = self.carry_out(verb).await;
+            if fate == Fate::Gone {
                 self.leave();
             }
             // Nobody may be waiting any more.
             let _ = answer.send(result);
-            if gone {
-                return;
+            match fate {
+                Fate::Lives => {}
+                Fate::Gone => return,
             }
         }
     }
 
-    async fn carry_out(&mut self, verb: LifecycleVerb) -> Result<(), Error> {
-        match verb {
+    async fn carry_out(&mut self, verb: LifecycleVerb) -> (Fate, Result<(), Error>) {
+        let result = match verb {
             LifecycleVerb::Start => self.start().await,
             LifecycleVerb::Stop => self.stop().await,
-            LifecycleVerb::Destroy => self.destroy().await,
-        }
+            LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
+            LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
+            LifecycleVerb::Destroy => {
+                let result = self.destroy().await;
+                return (if result.is_ok() { Fate::Gone } else { Fate::Lives }, result);
+            }
+            LifecycleVerb::Expire => return self.expire().await,
+        };
+        (Fate::Lives, result)
     }
 
     /// Gives the slot back and answers whoever still waits in the queue.
@@ -171,8 +221,10 @@ impl Supervisor {
         self.inbox.close();
         while let Ok(Request { verb, answer }) = self.inbox.try_recv() {
             let result = match verb {
-                LifecycleVerb::Destroy => Ok(()),
-                LifecycleVerb::Start | LifecycleVerb::Stop => {
+                LifecycleVerb::Destroy | LifecycleVerb::Expire | LifecycleVerb::NoteActivity(_) => {
+                    Ok(())
+                }
+                LifecycleVerb::Start | LifecycleVerb::Stop | LifecycleVerb::Amend(_) => {
                     Err(Error::NotFound { id: self.meta.id.clone() })
                 }
             };
@@ -228,6 +280,13 @@ impl Supervisor {
                 snapshot.guest = None;
             }
             snapshot.status = status;
+            if *snapshot.terms != self.meta.terms {
+                snapshot.terms = Arc::new(self.meta.terms.clone());
+            }
+            if snapshot.began != self.meta.began {
+                snapshot.began = self.meta.began.clone();
+            }
+            snapshot.turn = self.meta.turn;
         });
     }
 

@@ -3,6 +3,7 @@
 //! Each goes: intent in the registry → effects, every one of which may be repeated → outcome in the
 //! registry. Between any two steps there is a failpoint, and a test that crashes there.
 
+mod amend;
 mod create;
 mod destroy;
 mod start;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::api::rest::problem;
 use crate::auth::Auth;
-use crate::broker::{Broker, Parts};
-use crate::config::{ConfigError, Loaded, Problem, Settings};
+use crate::broker::{self, Broker, Parts, Policy, SystemClock};
+use crate::config::{ConfigError, Loaded, Problem, Profile, Settings};
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
@@ -75,6 +75,31 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
     Ok((assembled, auth))
 }
 
+/// What the operator allows, in the words of the broker.
+fn policy(settings: &Settings) -> Policy {
+    let profile = |profile: &Profile| broker::Profile {
+        template: profile.template.clone(),
+        runtime: profile.runtime.clone(),
+        resources: profile.resources.clone(),
+        env: profile.env.clone(),
+        labels: profile.labels.clone(),
+        privilege: profile.privilege,
+        timeout: profile.timeout,
+        idle_timeout: profile.idle_timeout,
+        on_timeout: profile.on_timeout,
+    };
+    let profiles = settings.profiles.iter();
+    Policy {
+        max_sandboxes: settings.limits.max_sandboxes,
+        max_concurrent_tasks: settings.limits.max_concurrent_tasks,
+        quotas: settings.quotas,
+        timeouts: settings.timeouts,
+        default_runtime: Some(settings.default_runtime.clone()),
+        default_profile: settings.default_profile.clone(),
+        profiles: profiles.map(|(name, found)| (name.clone(), profile(found))).collect(),
+    }
+}
+
 /// The broker of one `run`: nothing in it outlives the process. If that is killed, its launcher
 /// clears up in `parent`.
 pub async fn throwaway(
@@ -119,9 +144,21 @@ async fn open(
     let template = HostTemplate::prepare(&data_dir).map_err(unusable)?;
     let templates = vec![Arc::new(template) as _];
     let name = storage.name();
-    let journal = settings.journal;
     let telemetry = Arc::new(Telemetry::new(|error| problem::code_of(error).as_str()));
-    let parts = Parts { data, store, storage, runtimes, templates, lifetime, journal, telemetry };
+    let (policy, journal) = (policy(settings), settings.journal);
+    let clock = Arc::new(SystemClock);
+    let parts = Parts {
+        data,
+        store,
+        storage,
+        runtimes,
+        templates,
+        lifetime,
+        journal,
+        telemetry,
+        policy,
+        clock,
+    };
     let broker = Broker::open(parts).await?;
     Ok(Assembled { broker, data_dir, storage: name, runtime })
 }

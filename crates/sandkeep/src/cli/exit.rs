@@ -124,6 +124,12 @@ impl Exit {
             Error::InvalidSpec(_)
             | Error::InvalidField { .. }
             | Error::UnknownTemplate { .. }
+            | Error::UnknownProfile { .. }
+            | Error::SlotTaken { .. }
+            | Error::IdempotencyMismatch { .. }
+            | Error::IdempotencyGone { .. }
+            | Error::QuotaExceeded { .. }
+            | Error::RateLimited { .. }
             | Error::NotFound { .. }
             | Error::ExecNotFound { .. }
             | Error::ExecEnded { .. }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::value::Invalid;
 use crate::limits::PROFILE_NAME_MAX_BYTES;
-use crate::sandbox::{NamesOnly, Privilege, ResourcesDraft};
+use crate::sandbox::{NamesOnly, OnTimeout, Privilege, ResourcesDraft};
 
 #[derive(Clone, Default, PartialEq)]
 pub struct Profile {
@@ -21,13 +21,6 @@ pub struct Profile {
     pub idle_timeout: Option<Duration>,
     pub on_timeout: Option<OnTimeout>,
     pub network: Network,
-}
-
-/// What becomes of a sandbox whose time is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnTimeout {
-    Destroy,
-    Stop,
 }
 
 /// What of the world a sandbox can reach.

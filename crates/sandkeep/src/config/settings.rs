@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::Surroundings;
 use super::identity::{OidcSettings, TlsSettings};
 use super::profile::Profile;
+use crate::broker::Quotas;
 use crate::journal::JournalLimits;
 use crate::limits;
-use crate::sandbox::DEFAULT_RUNTIME;
+use crate::sandbox::{DEFAULT_RUNTIME, Timeouts};
 use crate::storage::StorageChoice;
 
 pub const PORT_DEFAULT: u16 = 4500;
@@ -53,34 +54,6 @@ pub struct Limits {
     pub max_sandboxes: usize,
     /// Execs at once in one sandbox.
     pub max_concurrent_tasks: usize,
-}
-
-/// What each organization, and each user of one, may have at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Quotas {
-    pub organization: Quota,
-    pub user: Quota,
-}
-
-/// `None` is no quota.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Quota {
-    pub sandboxes: Option<u64>,
-    pub cpus: Option<f64>,
-    pub memory_mb: Option<u64>,
-    pub disk_mb: Option<u64>,
-    pub requests_per_second: Option<f64>,
-}
-
-/// How long sandboxes live. `None` is for ever.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timeouts {
-    /// Of a sandbox that asks for none.
-    pub default_timeout: Option<Duration>,
-    /// Of a sandbox that asks for none; it counts from the last activity.
-    pub default_idle_timeout: Option<Duration>,
-    /// No sandbox may ask for longer, and one that asks for none gets no longer either.
-    pub max_timeout: Option<Duration>,
 }
 
 impl Default for Limits {

@@ -6,11 +6,11 @@
 
 use serde_json::{Value, json};
 
-use super::profile::{Network, OnTimeout, Profile};
+use super::profile::{Network, Profile};
 use super::settings::Settings;
 use super::value::{self, Invalid};
 use crate::limits;
-use crate::sandbox::Privilege;
+use crate::sandbox::{OnTimeout, Privilege};
 use crate::storage::StorageChoice;
 
 /// What can be said about a `T`.

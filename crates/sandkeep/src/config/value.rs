@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use super::profile::{Network, OnTimeout};
+use super::profile::Network;
 use crate::limits;
-use crate::sandbox::{Privilege, Scope};
+use crate::sandbox::{OnTimeout, Privilege, Scope};
 use crate::storage::StorageChoice;
 
 /// What is wrong with a value.

@@ -5,11 +5,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::layout::{self, Unread, VERSION};
 use crate::runtime::Labels;
-use crate::sandbox::{Owner, SandboxId, Spec};
-
-/// The version of the file's layout; a later one is not ours to judge.
-const VERSION: u32 = 1;
+use crate::sandbox::{Moment, Owner, SandboxId, SlotName, Spec, Terms};
 
 /// How far the sandbox has come, as far as its files go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +31,12 @@ pub struct Meta {
     pub boot_id: String,
     pub created_at: jiff::Timestamp,
     pub spec: Spec,
+    pub terms: Terms,
+    /// From when its timeout counts: the creation, the last start or the last keepalive.
+    pub began: Moment,
     pub owner: Owner,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<SlotName>,
     pub phase: Phase,
     /// How many turns were sealed.
     pub turn: u64,
@@ -54,16 +57,30 @@ pub enum Unreadable {
     OtherInstance { found: String },
 }
 
+impl From<Unread> for Unreadable {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Malformed(error) => Self::Malformed(error),
+            Unread::Version { found } => Self::Version { found },
+        }
+    }
+}
+
 impl Meta {
+    /// The metadata of a sandbox that is being made, on the plainest terms.
     pub fn new(id: SandboxId, labels: Labels, spec: Spec, boot_id: String) -> Self {
+        let created_at = jiff::Timestamp::now();
         Self {
             version: VERSION,
             id,
             instance: labels.instance,
             boot_id,
-            created_at: jiff::Timestamp::now(),
+            created_at,
             spec,
+            terms: Terms::default(),
+            began: Moment::of_wall(created_at),
             owner: labels.owner,
+            slot: None,
             phase: Phase::Creating,
             turn: 0,
         }
@@ -76,10 +93,7 @@ impl Meta {
 
     pub(super) fn read(path: &Path, id: &SandboxId, instance: &str) -> Result<Self, Unreadable> {
         let content = std::fs::read(path)?;
-        let meta: Self = serde_json::from_slice(&content)?;
-        if meta.version != VERSION {
-            return Err(Unreadable::Version { found: meta.version });
-        }
+        let meta: Self = layout::read(&content)?;
         if meta.id != *id {
             return Err(Unreadable::OtherSandbox { found: meta.id });
         }

@@ -19,9 +19,10 @@ use std::path::{Path, PathBuf};
 
 use super::meta::{Meta, Unreadable};
 use super::{SANDBOXES, file};
-use crate::sandbox::SandboxId;
+use crate::sandbox::{Moment, SandboxId};
 
 const META: &str = "meta.json";
+const ACTIVITY: &str = "activity.json";
 
 /// The directory of one sandbox; it may or may not exist.
 #[derive(Clone, Debug)]
@@ -76,6 +77,19 @@ impl Home {
         self.sync_meta()?;
         file::sync(&self.path)?;
         self.path.parent().map_or(Ok(()), file::sync)
+    }
+
+    /// Notes down when the sandbox was last used. It is no part of the metadata: it changes often, is
+    /// never synced, and may be missing.
+    pub fn note_activity(&self, last: &Moment) -> io::Result<()> {
+        let content = serde_json::to_vec(last).map_err(io::Error::other)?;
+        file::replace(&self.path, ACTIVITY, &content)
+    }
+
+    /// When it was last used, as far as anybody noted it down.
+    pub fn noted_activity(&self) -> Option<Moment> {
+        let content = fs::read(self.path.join(ACTIVITY)).ok()?;
+        serde_json::from_slice(&content).ok()
     }
 
     pub fn read(&self) -> HomeState {

@@ -113,11 +113,38 @@ fn torn_foreign_and_newer_metadata_is_unreadable() {
         good[..good.len() / 2].to_owned(),
         good.replace(meta.id.as_str(), other.as_str()),
         good.replace(data.instance().as_str(), "aaaaaaaaaaaaaaaa"),
-        good.replace("\"version\":1", "\"version\":2"),
+        good.replace("\"version\":2", "\"version\":3"),
     ] {
         fs::write(home.path().join("meta.json"), &bad).expect("written");
         assert!(matches!(home.read(), HomeState::Unreadable(_)), "{bad}");
     }
+}
+
+#[test]
+fn metadata_of_the_first_version_is_read_with_its_labels() {
+    let (_dir, data) = data();
+    let id = SandboxId::random();
+    let first = serde_json::json!({
+        "version": 1, "id": id, "instance": data.instance().as_str(), "boot_id": "some boot",
+        "created_at": "2026-11-15T21:30:00.123456Z",
+        "spec": {
+            "template": "host", "runtime": "native", "labels": { "team": "blue" },
+            "env": { "A": "1" }, "privilege": "none",
+            "resources": { "memory_mb": 1024, "cpus": 2.0, "pids": 512, "disk_mb": 4096 },
+        },
+        "owner": { "organization": "local", "user": "local", "project": "default" },
+        "phase": "ready", "turn": 3,
+    });
+    let home = data.home(&id);
+    fs::create_dir(home.path()).expect("a directory");
+    fs::write(home.path().join("meta.json"), first.to_string()).expect("written");
+    let HomeState::Known(meta) = home.read() else { panic!("{:?}", home.read()) };
+    assert_eq!(meta.terms.labels.get("team").map(String::as_str), Some("blue"));
+    assert_eq!((meta.terms.timeout_secs, meta.slot.as_ref(), meta.turn), (None, None, 3));
+    assert_eq!(meta.began.wall, meta.created_at);
+    home.write(&meta).expect("written anew");
+    let HomeState::Known(again) = home.read() else { panic!("{:?}", home.read()) };
+    assert_eq!(again.terms, meta.terms);
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::slot::SlotName;
+use super::terms::OnTimeout;
 use crate::limits;
 
 /// The template of a sandbox that names none.
@@ -45,7 +47,9 @@ pub struct Resources {
 pub struct Spec {
     template: String,
     runtime: String,
-    labels: BTreeMap<String, String>,
+    /// Where what it did not ask for itself came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
     env: BTreeMap<String, String>,
     resources: Resources,
     privilege: Privilege,
@@ -60,8 +64,8 @@ impl Spec {
         &self.runtime
     }
 
-    pub fn labels(&self) -> &BTreeMap<String, String> {
-        &self.labels
+    pub fn profile(&self) -> Option<&str> {
+        self.profile.as_deref()
     }
 
     pub fn env(&self) -> &BTreeMap<String, String> {
@@ -82,7 +86,7 @@ impl fmt::Debug for Spec {
         f.debug_struct("Spec")
             .field("template", &self.template)
             .field("runtime", &self.runtime)
-            .field("labels", &self.labels)
+            .field("profile", &self.profile)
             .field("env", &NamesOnly(&self.env))
             .field("resources", &self.resources)
             .field("privilege", &self.privilege)
@@ -91,16 +95,31 @@ impl fmt::Debug for Spec {
 }
 
 /// What a caller asks for; everything is optional.
-#[derive(Clone, Default, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateSandbox)]
 pub struct SpecDraft {
     pub template: Option<String>,
     pub runtime: Option<String>,
+    /// Where everything comes from that is left out here.
+    pub profile: Option<String>,
+    /// The project it belongs to; the key's own, or `default`.
+    pub project: Option<String>,
+    /// A name that only one sandbox of its owner has at a time.
+    pub slot: Option<SlotName>,
     pub labels: Option<BTreeMap<String, String>>,
+    /// Variables for all commands; they are never shown again.
     pub env: Option<BTreeMap<String, String>>,
     pub resources: Option<ResourcesDraft>,
     pub privilege: Option<Privilege>,
+    /// The time until `on_timeout`, from the creation, the last start or the last keepalive.
+    #[schema(minimum = 1)]
+    pub timeout_secs: Option<u64>,
+    /// The time without activity until `on_timeout`, while it runs. Commands are activity for as long
+    /// as they run.
+    #[schema(minimum = 1)]
+    pub idle_timeout_secs: Option<u64>,
+    pub on_timeout: Option<OnTimeout>,
 }
 
 impl fmt::Debug for SpecDraft {
@@ -108,16 +127,22 @@ impl fmt::Debug for SpecDraft {
         f.debug_struct("SpecDraft")
             .field("template", &self.template)
             .field("runtime", &self.runtime)
+            .field("profile", &self.profile)
+            .field("project", &self.project)
+            .field("slot", &self.slot)
             .field("labels", &self.labels)
             .field("env", &self.env.as_ref().map(NamesOnly))
             .field("resources", &self.resources)
             .field("privilege", &self.privilege)
+            .field("timeout_secs", &self.timeout_secs)
+            .field("idle_timeout_secs", &self.idle_timeout_secs)
+            .field("on_timeout", &self.on_timeout)
             .finish()
     }
 }
 
 /// The resources a caller asks for; what is missing gets the default.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateResources)]
 pub struct ResourcesDraft {
@@ -147,11 +172,9 @@ pub struct InvalidSpec {
 }
 
 impl SpecDraft {
-    /// Fills in the defaults and checks every bound. Whether the template and the runtime exist is
-    /// the broker's to know.
+    /// Fills in the defaults and checks every bound. Whether the template, the runtime and the profile
+    /// exist is the broker's to know.
     pub fn check(&self, host: &HostLimits) -> Result<Spec, InvalidSpec> {
-        let labels = self.labels.clone().unwrap_or_default();
-        check_labels(&labels)?;
         let env = self.env.clone().unwrap_or_default();
         check_env(&env)?;
         let resources = self.resources.clone().unwrap_or_default().check(host)?;
@@ -161,7 +184,7 @@ impl SpecDraft {
         Ok(Spec {
             template: or(&self.template, DEFAULT_TEMPLATE),
             runtime: or(&self.runtime, DEFAULT_RUNTIME),
-            labels,
+            profile: self.profile.clone(),
             env,
             resources,
             privilege: self.privilege.unwrap_or_default(),
@@ -213,7 +236,7 @@ fn within(
     Err(InvalidSpec { field, problem })
 }
 
-fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
+pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
     let wrong = |problem| Err(InvalidSpec { field: "labels", problem });
     if labels.len() > limits::LABELS_MAX {
         return wrong(format!("{} are more than {}", labels.len(), limits::LABELS_MAX));
@@ -275,6 +298,7 @@ impl fmt::Debug for NamesOnly<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::Timeouts;
 
     const HOST: HostLimits = HostLimits { memory_mb: 4096, cpus: 1.0, disk_default_mb: None };
 
@@ -324,7 +348,8 @@ mod tests {
             ("labels", labels(&many)),
         ];
         for (field, draft) in cases.into_iter().chain(more) {
-            let wrong = draft.check(&HOST).expect_err(field);
+            let terms = draft.terms(&Timeouts::default());
+            let wrong = draft.check(&HOST).err().or(terms.err()).expect(field);
             assert_eq!(wrong.field, field, "{wrong}");
         }
     }

@@ -79,6 +79,8 @@ pub enum Verb {
     Resume,
     Destroy,
     Exec,
+    /// Change its labels or timeouts.
+    Amend,
 }
 
 impl fmt::Display for Verb {
@@ -91,6 +93,7 @@ impl fmt::Display for Verb {
             Self::Resume => "resume",
             Self::Destroy => "destroy",
             Self::Exec => "exec",
+            Self::Amend => "amend",
         })
     }
 }
@@ -142,6 +145,25 @@ pub enum Reason {
     FoundDead,
     /// What it was made of is gone.
     Missing { detail: String },
+    /// Its time was over.
+    Expired { expiry: Expiry },
+}
+
+/// Which of its two times was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Expiry {
+    Timeout,
+    Idle,
+}
+
+impl fmt::Display for Expiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Timeout => "its timeout was over",
+            Self::Idle => "it was idle for longer than its idle timeout",
+        })
+    }
 }
 
 impl fmt::Display for Reason {
@@ -155,6 +177,7 @@ impl fmt::Display for Reason {
             }
             Self::FoundDead => f.write_str("it ended while no daemon was watching"),
             Self::Missing { detail } => write!(f, "missing: {detail}"),
+            Self::Expired { expiry } => expiry.fmt(f),
         }
     }
 }
@@ -227,6 +250,8 @@ pub enum Event {
     HostRebooted,
     /// A new daemon looks, and what the sandbox was made of is gone.
     Missing(String),
+    /// Its time is over, and it is to stop.
+    Expired(Expiry),
 }
 
 /// Whether a runtime says that a sandbox runs.
@@ -276,6 +301,7 @@ pub fn apply(status: &Status, event: Event) -> Result<(Status, Next), Denied> {
         Event::Found(liveness) => Ok(found(status, liveness)),
         Event::HostRebooted => Ok(rebooted(status)),
         Event::Missing(detail) => Ok(missing(status, clipped(detail))),
+        Event::Expired(expiry) => expired(status, expiry),
     }
 }
 
@@ -312,7 +338,8 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
         (Verb::Resume, State::Paused) => carry(Operation::Resume),
         (Verb::Start | Verb::Resume | Verb::Exec, State::Running)
         | (Verb::Stop, State::Stopped)
-        | (Verb::Pause, State::Paused) => stay(),
+        | (Verb::Pause, State::Paused)
+        | (Verb::Amend, State::Running | State::Paused | State::Stopped | State::Failed) => stay(),
         (Verb::Start | Verb::Exec, State::Paused) => Err(wrong(Some(Verb::Resume))),
         (Verb::Stop | Verb::Pause | Verb::Resume | Verb::Exec, State::Stopped | State::Failed) => {
             Err(wrong(Some(Verb::Start)))
@@ -321,6 +348,16 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
             Err(wrong(None))
         }
     }
+}
+
+/// A stop that nobody asked for: it goes like any other, and says why.
+fn expired(status: &Status, expiry: Expiry) -> Result<(Status, Next), Denied> {
+    let (status, next) = begin(status, Verb::Stop)?;
+    let reason = match next {
+        Next::Carry(_) => Some(Reason::Expired { expiry }),
+        Next::Stay | Next::Record | Next::Forget => status.reason,
+    };
+    Ok((Status { reason, ..status }, next))
 }
 
 fn under_way(status: &Status, operation: Operation) -> Result<(), Denied> {
@@ -337,7 +374,11 @@ fn done(status: &Status, operation: Operation) -> (Status, Next) {
         Operation::Pause => State::Paused,
         Operation::Destroy => return (status.clone(), Next::Forget),
     };
-    (Status::settled(state), Next::Record)
+    let reason = match (operation, &status.reason) {
+        (Operation::Stop, Some(reason @ Reason::Expired { .. })) => Some(reason.clone()),
+        _ => None,
+    };
+    (Status { reason, ..Status::settled(state) }, Next::Record)
 }
 
 fn failed(status: &Status, operation: Operation, detail: String) -> (Status, Next) {

@@ -21,8 +21,8 @@ const ABANDONED: &str = "abandoned";
 pub const NO_RUNTIME: &str = "unknown";
 
 /// Those that have series from the start, so that a rate over the first one is seen.
-const FROM_THE_START: [Verb; 5] =
-    [Verb::Create, Verb::Start, Verb::Stop, Verb::Destroy, Verb::Exec];
+const FROM_THE_START: [Verb; 6] =
+    [Verb::Create, Verb::Start, Verb::Stop, Verb::Destroy, Verb::Exec, Verb::Amend];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Name(Verb);

@@ -29,18 +29,25 @@ fn assert_untouched(daemon: &Daemon, (id, pid): &(String, String)) {
     assert_eq!(daemon.sh(id, &format!("cat /proc/{pid}/comm")).ok(), "sleep");
 }
 
+/// What a sandbox is, without when it was last used, which a crash may tell too early.
+fn described(daemon: &Daemon, id: &str) -> Value {
+    let mut view = daemon.get(id);
+    assert!(view["last_activity_at"].take().is_string(), "{view}");
+    view
+}
+
 #[test]
 fn processes_go_on_while_the_daemon_is_away_and_after() {
     let mut daemon = daemon!();
     let sandbox = with_process(&daemon);
-    let before = daemon.get(&sandbox.0);
+    let before = described(&daemon, &sandbox.0);
     let inside = processes_in_cgroup(&format!("{}/{}", daemon.instance(), sandbox.0));
     assert_eq!(inside.len(), 2, "the guest and the sleep");
     daemon.kill_9();
     let still = processes_in_cgroup(&format!("{}/{}", daemon.instance(), sandbox.0));
     assert_eq!(inside, still);
     daemon.start_again(&Setup::default());
-    assert_eq!(daemon.get(&sandbox.0), before);
+    assert_eq!(described(&daemon, &sandbox.0), before);
     assert_untouched(&daemon, &sandbox);
     daemon.assert_no_leaks();
 }
@@ -214,12 +221,12 @@ fn a_spoilt_home_is_set_aside_and_adopted_again_once_repaired() {
 fn a_spoilt_meta_is_written_anew_from_the_registry() {
     let mut daemon = daemon!();
     let sandbox = with_process(&daemon);
-    let before = daemon.get(&sandbox.0);
+    let before = described(&daemon, &sandbox.0);
     daemon.kill_9();
     let meta = daemon.home(&sandbox.0).join("meta.json");
     fs::write(&meta, b"").expect("root writes anywhere");
     daemon.start_again(&Setup::default());
-    assert_eq!(daemon.get(&sandbox.0), before);
+    assert_eq!(described(&daemon, &sandbox.0), before);
     assert_untouched(&daemon, &sandbox);
 
     // Now the file alone must be enough again.

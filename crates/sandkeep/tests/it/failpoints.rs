@@ -14,11 +14,13 @@ enum Verb {
     Exec,
     Stop,
     Start,
+    Amend,
     Destroy,
 }
 
 impl Verb {
-    const ALL: [Self; 5] = [Self::Create, Self::Exec, Self::Stop, Self::Start, Self::Destroy];
+    const ALL: [Self; 6] =
+        [Self::Create, Self::Exec, Self::Stop, Self::Start, Self::Amend, Self::Destroy];
 
     fn name(self) -> &'static str {
         match self {
@@ -26,6 +28,7 @@ impl Verb {
             Self::Exec => "exec",
             Self::Stop => "stop",
             Self::Start => "start",
+            Self::Amend => "amend",
             Self::Destroy => "destroy",
         }
     }
@@ -41,7 +44,7 @@ impl Verb {
         if self == Self::Create {
             return None;
         }
-        let id = daemon.create();
+        let id = daemon.create_with(&named());
         daemon.sh(&id, "echo kept > ~/note; sleep 100000 >/dev/null 2>&1 &").ok();
         if self == Self::Start {
             daemon.verb(&id, "stop");
@@ -50,10 +53,19 @@ impl Verb {
     }
 
     /// Asks for it. The daemon dies of it, before or after its answer.
-    fn request(self, daemon: &Daemon, subject: Option<&str>) -> std::io::Result<(u16, Value)> {
+    fn request(
+        self,
+        daemon: &Daemon,
+        subject: Option<&str>,
+        point: &str,
+    ) -> std::io::Result<(u16, Value)> {
         let target = format!("/api/v1/sandboxes/{}", subject.unwrap_or_default());
         match self {
-            Self::Create => daemon.try_request("POST", "/api/v1/sandboxes", &json!({})),
+            Self::Create => create_once(daemon, point),
+            Self::Amend => {
+                let body = json!({ "labels": { "a": "new" }, "timeout_secs": 100_000 });
+                daemon.try_request("PATCH", &target, &body)
+            }
             Self::Exec => {
                 let body = json!({ "command": "echo out; sync; exit 3" });
                 daemon.try_request("POST", &format!("{target}/execs"), &body)
@@ -64,6 +76,16 @@ impl Verb {
             Self::Destroy => daemon.try_request("DELETE", &target, &Value::Null),
         }
     }
+}
+
+/// A sandbox that takes every step there is: it has a slot.
+fn named() -> Value {
+    json!({ "slot": "shared", "labels": { "a": "old" } })
+}
+
+/// Under a key, which makes it the same create whenever it is repeated.
+fn create_once(daemon: &Daemon, key: &str) -> std::io::Result<(u16, Value)> {
+    daemon.request_with(&[("Idempotency-Key", key)], "POST", "/api/v1/sandboxes", &named())
 }
 
 /// A sandbox that has nothing to do with it, and must not notice.
@@ -95,7 +117,7 @@ fn survives_every_failpoint(verb: Verb) {
         let subject = verb.prepare(&daemon);
         daemon.kill_9();
         daemon.start_again(&Setup::default().env("SANDKEEP_FAILPOINT", point));
-        let answer = verb.request(&daemon, subject.as_deref());
+        let answer = verb.request(&daemon, subject.as_deref(), point);
         let status = daemon.wait_for_end();
         assert_eq!(status.signal(), Some(9), "{point} was never passed: {answer:?}");
 
@@ -149,6 +171,13 @@ fn assert_whole_or_gone(
                     assert_usable(daemon, id, "echo kept", point);
                 }
             }
+            // Whoever lost the answer asks again, and there is still one.
+            let left = others.into_iter().find(|id| settled(daemon, id).is_some());
+            let (status, again) = create_once(daemon, point).expect("an answer");
+            assert_eq!(status, 201, "{point}: {again}");
+            let id = again["id"].as_str().expect("an id");
+            assert!(left.is_none_or(|left| left == id), "{point}: another was made");
+            assert_eq!(again["slot"], "shared");
         }
         (Verb::Exec, Some(id)) => {
             if let Some((_, answer)) = acknowledged {
@@ -167,6 +196,14 @@ fn assert_whole_or_gone(
             }
             assert_usable(daemon, id, "cat ~/note", point);
         }
+        (Verb::Amend, Some(id)) => {
+            assert_eq!(settled(daemon, id).as_deref(), Some("running"), "{point}");
+            let view = daemon.get(id);
+            let terms = (view["labels"]["a"].as_str(), view["timeout_secs"].as_u64());
+            let (old, new) = ((Some("old"), None), (Some("new"), Some(100_000)));
+            assert!(terms == new || (!answered && terms == old), "{point}: {view}");
+            assert_usable(daemon, id, "cat ~/note", point);
+        }
         (Verb::Destroy, Some(id)) => match settled(daemon, id) {
             None => {}
             Some(_) => {
@@ -174,7 +211,7 @@ fn assert_whole_or_gone(
                 assert_usable(daemon, id, "cat ~/note", point);
             }
         },
-        (Verb::Exec | Verb::Stop | Verb::Start | Verb::Destroy, None) => {
+        (Verb::Exec | Verb::Stop | Verb::Start | Verb::Amend | Verb::Destroy, None) => {
             panic!("{} needs a sandbox", verb.name())
         }
     }
@@ -251,6 +288,12 @@ fn stop_survives_kill_9_at_every_step() {
 fn start_survives_kill_9_at_every_step() {
     crate::skip_if!(obstacle());
     survives_every_failpoint(Verb::Start);
+}
+
+#[test]
+fn amend_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Amend);
 }
 
 #[test]

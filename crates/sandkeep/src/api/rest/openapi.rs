@@ -187,6 +187,8 @@ refusals! {
     WithBody 400 408 413 415;
     /// How a request can fail that names a sandbox, or something in one.
     OfSandbox 404;
+    /// How a create can fail for its idempotency key.
+    Keyed 409 422;
     /// How a request can fail for the state that a sandbox is in.
     InState 409;
     /// How a request can fail that goes inside a sandbox.

@@ -4,6 +4,8 @@
 
 mod code;
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::guest::GuestError;
-use crate::limits::{BODY_MAX_BYTES, BODY_READ};
+use crate::limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER};
 use crate::runtime::RuntimeError;
 use crate::sandbox::Scope;
 use crate::storage::StorageError;
@@ -130,6 +132,12 @@ pub fn code_of(error: &Error) -> Code {
         Error::UnknownRuntime { .. } => Code::UnknownRuntime,
         Error::RuntimeUnusable { .. } => Code::RuntimeUnusable,
         Error::UnknownTemplate { .. } => Code::UnknownTemplate,
+        Error::UnknownProfile { .. } => Code::UnknownProfile,
+        Error::SlotTaken { .. } => Code::SlotTaken,
+        Error::IdempotencyMismatch { .. } => Code::IdempotencyMismatch,
+        Error::IdempotencyGone { .. } => Code::IdempotencyGone,
+        Error::QuotaExceeded { .. } => Code::QuotaExceeded,
+        Error::RateLimited { .. } => Code::RateLimited,
         Error::StorageLacks { .. } => Code::UnsupportedByStorage,
         Error::NotFound { .. } => Code::NotFound,
         Error::ExecNotFound { .. } => Code::ExecNotFound,
@@ -198,8 +206,25 @@ pub fn remedy_of(error: &Error) -> String {
         Error::WrongState { id, helps: Some(verb), .. } => {
             format!("{verb} it first: sandkeep {verb} {id}, or the same verb of the API")
         }
+        Error::SlotTaken { holder, .. } => format!(
+            "use {holder}, destroy it first, or ask POST /api/v1/sandboxes/ensure for whichever there is"
+        ),
         other => code_of(other).remedy().to_owned(),
     }
+}
+
+/// When a request that a limit refused is worth trying again; `None` for all other refusals.
+fn retry_after(refusal: &Refusal, code: Code) -> Option<Duration> {
+    match refusal {
+        Refusal::Broker(Error::RateLimited { retry_after, .. }) => Some(*retry_after),
+        _ if code.status() == StatusCode::TOO_MANY_REQUESTS => Some(LIMIT_RETRY_AFTER),
+        _ => None,
+    }
+}
+
+/// Whole seconds, as the header wants them; never so early that it is refused again.
+fn in_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 /// The error and its causes in one line, each said once.
@@ -220,6 +245,7 @@ impl IntoResponse for Refusal {
     /// The problem travels beside an empty body until [`render`] knows the request's path.
     fn into_response(self) -> Response {
         let problem = self.problem();
+        let later = retry_after(&self, self.code());
         match self {
             // What is wrong with a body quotes it, and a body may hold secrets.
             Self::BodyMalformed { .. } => tracing::debug!(code = problem.code),
@@ -230,6 +256,9 @@ impl IntoResponse for Refusal {
         }
         let status = StatusCode::from_u16(problem.status).expect("every code has a valid status");
         let mut response = status.into_response();
+        if let Some(time) = later {
+            response.headers_mut().insert(header::RETRY_AFTER, in_seconds(time).into());
+        }
         response.extensions_mut().insert(problem);
         response
     }

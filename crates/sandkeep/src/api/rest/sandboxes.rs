@@ -1,4 +1,4 @@
-//! Sandboxes: create, list, get, start, stop, destroy.
+//! Sandboxes: create, ensure, list, get, patch, keepalive, stats, start, stop, destroy.
 
 use axum::Json;
 use axum::body::Body;
@@ -6,20 +6,28 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::header::LOCATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
-use serde::Serialize;
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::body;
-use super::openapi::{Guarded, InState, Inside, OfSandbox, WithBody};
+use super::listing::{Asked, Listing};
+use super::openapi::{Guarded, InState, Inside, Keyed, OfSandbox, WithBody};
 use super::problem::Refusal;
 use super::who::Who;
-use crate::broker::{Broker, View};
-use crate::sandbox::{SandboxId, SpecDraft};
+use crate::broker::{Broker, Ensured, IdempotencyKey, InvalidIdempotencyKey, StatsView, View};
+use crate::error::Error;
+use crate::sandbox::{SandboxId, SpecDraft, State as SandboxState, TermsPatch};
 
-#[derive(Serialize, ToSchema)]
-#[schema(as = Sandboxes)]
-pub struct Listing {
-    items: Vec<View>,
+/// The header under which a create is made only once.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = KeepaliveSandbox)]
+pub struct KeepaliveBody {
+    /// A new timeout; the one it has, if it is left out.
+    #[schema(minimum = 1)]
+    timeout_secs: Option<u64>,
 }
 
 /// The id in a path. What is not an id names no sandbox, so it is not found like any other.
@@ -41,10 +49,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 /// Create a sandbox
 #[utoipa::path(
     post, path = "/api/v1/sandboxes", operation_id = "create_sandbox", tag = "sandboxes",
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description =
+            "1 to 255 visible ASCII characters of the caller's choice. Whoever repeats the request \
+             under the same key within a day gets the sandbox of the first time; errors are not kept"),
+    ),
     request_body = Option<SpecDraft>,
     responses(
         (status = 201, body = View, headers(("Location" = String, description = "its path"))),
-        Guarded, WithBody, Inside
+        Guarded, WithBody, Inside, Keyed
     )
 )]
 pub async fn create(
@@ -53,20 +66,69 @@ pub async fn create(
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, [(HeaderName, String); 1], Json<View>), Refusal> {
+    let key = idempotency_key(&headers)?;
     let draft = body::optional(&headers, body).await?;
-    let view = broker.create(&who, draft).await?;
+    let view = match key {
+        Some(key) => broker.create_once(&who, draft, key).await?,
+        None => broker.create(&who, draft).await?,
+    };
     let location = format!("/api/v1/sandboxes/{}", view.id);
     Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)))
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Refusal> {
+    let wrong =
+        |problem: String| Refusal::from(Error::InvalidField { field: "Idempotency-Key", problem });
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => Err(wrong("it is given twice".to_owned())),
+        (Some(value), None) => {
+            let text = value.to_str().unwrap_or_default();
+            text.parse().map(Some).map_err(|e: InvalidIdempotencyKey| wrong(e.to_string()))
+        }
+    }
+}
+
+/// The healthy sandbox of a slot, or a new one
+///
+/// One that is stopped is started. One that failed, or whose guest does not answer, is destroyed and
+/// replaced. One that is there is answered as it is, whatever else is asked for.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/ensure", operation_id = "ensure_sandbox", tag = "sandboxes",
+    request_body(content = SpecDraft, description = "as for create; `slot` is required"),
+    responses((status = 200, body = Ensured), Guarded, WithBody, Inside)
+)]
+pub async fn ensure(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Ensured>, Refusal> {
+    let draft = body::required(&headers, body).await?;
+    Ok(Json(broker.ensure(&who, draft).await?))
 }
 
 /// List sandboxes, the oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes",
+    params(
+        ("label" = Option<Vec<String>>, Query, description =
+            "`name=value`: only those with this label; several times for those with all of them"),
+        ("state" = Option<SandboxState>, Query),
+        ("project" = Option<String>, Query),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description =
+            "the length of a page: 100 unless it is said"),
+        ("cursor" = Option<String>, Query, description = "the `next_cursor` of the page before"),
+    ),
     responses((status = 200, body = Listing), Guarded)
 )]
-pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Listing>, Refusal> {
-    let items = broker.list(&who).await?;
-    Ok(Json(Listing { items }))
+pub async fn list(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Asked(filter): Asked,
+) -> Result<Json<Listing>, Refusal> {
+    Ok(Json(broker.list(&who, &filter).await?.into()))
 }
 
 /// Look at a sandbox
@@ -81,6 +143,62 @@ pub async fn get(
     Id(id): Id,
 ) -> Result<Json<View>, Refusal> {
     Ok(Json(broker.get(&who, &id).await?))
+}
+
+/// Change labels and timeouts
+///
+/// A JSON merge patch: what is left out stays, `null` removes. A timeout that is set counts from now.
+#[utoipa::path(
+    patch, path = "/api/v1/sandboxes/{id}", operation_id = "patch_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    request_body = TermsPatch,
+    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, InState)
+)]
+pub async fn amend(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<View>, Refusal> {
+    let patch = body::required(&headers, body).await?;
+    Ok(Json(broker.amend(&who, &id, patch).await?))
+}
+
+/// Let the timeouts of a sandbox count from now
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/keepalive", operation_id = "keepalive_sandbox",
+    tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    request_body = Option<KeepaliveBody>,
+    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, InState)
+)]
+pub async fn keepalive(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<View>, Refusal> {
+    let KeepaliveBody { timeout_secs } = body::optional(&headers, body).await?;
+    Ok(Json(broker.keepalive(&who, &id, timeout_secs).await?))
+}
+
+/// What a sandbox uses now
+///
+/// One that does not run has only a disk.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/stats", operation_id = "get_sandbox_stats",
+    tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    responses((status = 200, body = StatsView), Guarded, OfSandbox)
+)]
+pub async fn stats(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<Json<StatsView>, Refusal> {
+    Ok(Json(broker.stats(&who, &id).await?))
 }
 
 /// Start a stopped or failed sandbox

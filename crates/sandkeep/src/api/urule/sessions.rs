@@ -14,7 +14,7 @@ use crate::api::rest::openapi::{Guarded, InState, Inside, OfSandbox, WithBody};
 use crate::api::rest::problem::Refusal;
 use crate::api::rest::sandboxes::Id;
 use crate::api::rest::who::Who;
-use crate::broker::{Broker, View};
+use crate::broker::{Broker, Filter, View};
 use crate::error::Error;
 use crate::sandbox::{Principal, SandboxId, SpecDraft, State as SandboxState};
 
@@ -32,7 +32,7 @@ pub struct Allocation {
     /// The workspace it is for; kept as a label, and the project of its owner.
     #[schema(example = "ws-1")]
     workspace_id: String,
-    /// Kept as a label.
+    /// The profile of this name, or the default one if there is none; kept as a label.
     #[schema(min_length = 1, example = "node-20")]
     runtime_profile: String,
     /// Environment of all its tasks. Values are never shown again.
@@ -68,17 +68,23 @@ pub struct Sessions {
 }
 
 impl Allocation {
-    fn into_draft(self) -> Result<SpecDraft, Error> {
+    /// A profile that does not exist is the default one.
+    fn into_draft(self, broker: &Broker) -> Result<SpecDraft, Error> {
         if self.runtime_profile.is_empty() {
             let problem = "it is empty".to_owned();
             return Err(Error::InvalidField { field: "runtimeProfile", problem });
         }
+        let profile = broker.has_profile(&self.runtime_profile);
+        let profile = profile.then(|| self.runtime_profile.clone());
+        let project = Some(self.workspace_id.clone()).filter(|project| !project.is_empty());
         let labels = [
             (WORKSPACE_LABEL.to_owned(), self.workspace_id),
             (PROFILE_LABEL.to_owned(), self.runtime_profile),
         ];
         Ok(SpecDraft {
             runtime: self.provider,
+            profile,
+            project,
             labels: Some(labels.into()),
             env: self.env,
             ..SpecDraft::default()
@@ -126,7 +132,7 @@ pub async fn create(
     body: Body,
 ) -> Result<(StatusCode, Json<Session>), Refusal> {
     let allocation: Allocation = body::required(&headers, body).await?;
-    let view = broker.create(&who, allocation.into_draft()?).await?;
+    let view = broker.create(&who, allocation.into_draft(&broker)?).await?;
     Ok((StatusCode::CREATED, Json(view.into())))
 }
 
@@ -136,7 +142,8 @@ pub async fn create(
     responses((status = 200, description = "all of the caller's", body = Sessions), Guarded)
 )]
 pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Sessions>, Refusal> {
-    let views = broker.list(&who).await?;
+    let all = Filter { limit: usize::MAX, ..Filter::default() };
+    let views = broker.list(&who, &all).await?.items;
     Ok(Json(Sessions { sessions: views.into_iter().filter_map(ListedSession::of).collect() }))
 }
 

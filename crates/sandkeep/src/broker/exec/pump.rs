@@ -12,22 +12,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use super::Execs;
+use crate::broker::activity::Busy;
 use crate::broker::shared::Shared;
 use crate::error::Error;
 use crate::failpoint;
 use crate::guest::{ExecEnd, ExecEvent, Execution, ExecutionInput, Outcome};
 use crate::journal::{Description, Journal, Writer};
-use crate::limits;
 
 /// What an exec has before it runs.
 pub(in crate::broker) struct Berth {
     pub shared: Arc<Shared>,
     pub execs: Arc<Execs>,
     pub writer: Writer,
-    pub permit: OwnedSemaphorePermit,
+    pub permit: Busy,
 }
 
 impl Berth {
@@ -37,10 +35,7 @@ impl Berth {
         execs: &Arc<Execs>,
         description: &Description,
     ) -> Result<Self, Error> {
-        let permit = Arc::clone(&execs.count).try_acquire_owned().map_err(|_| {
-            let limit = limits::EXECS_PER_SANDBOX_MAX;
-            Error::LimitReached { what: "execs in this sandbox", limit }
-        })?;
+        let permit = execs.activity.begin_exec()?;
         let begun = execs.shelf.begin(description);
         let writer = begun.map_err(|source| Error::Journal { source })?;
         Ok(Self { shared: Arc::clone(shared), execs: Arc::clone(execs), writer, permit })
@@ -82,7 +77,7 @@ struct Open {
     writer: Writer,
     /// An event that was taken and may not be in the journal yet.
     held: Option<ExecEvent>,
-    permit: OwnedSemaphorePermit,
+    permit: Busy,
 }
 
 impl Pump {

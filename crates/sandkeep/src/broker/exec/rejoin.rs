@@ -50,15 +50,15 @@ pub(in crate::broker) async fn rejoin(
     }
 }
 
-/// The execs without an end, each with its place in the count: there were never more than may be now.
+/// The execs without an end, each with its place in the count.
 fn berths(shared: &Arc<Shared>, handle: &Handle) -> Vec<(Description, Berth)> {
     let execs = &handle.execs;
     let berth = |Unfinished { description, writer }| {
-        let permit = Arc::clone(&execs.count).try_acquire_owned().ok()?;
+        let permit = execs.activity.resume_exec();
         let (shared, execs) = (Arc::clone(shared), Arc::clone(execs));
-        Some((description, Berth { shared, execs, writer, permit }))
+        (description, Berth { shared, execs, writer, permit })
     };
-    execs.take_found().into_iter().filter_map(berth).collect()
+    execs.take_found().into_iter().map(berth).collect()
 }
 
 async fn join(guest: Arc<dyn Guest>, description: Description, berth: Berth) {

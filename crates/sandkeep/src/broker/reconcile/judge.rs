@@ -46,6 +46,14 @@ pub(super) struct Case {
     pub status: Status,
     pub revision: Option<Revision>,
     pub event: Event,
+    pub copy: Copy,
+}
+
+/// Whether the metadata say what the row does of all that can change. The row decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copy {
+    Current,
+    Stale,
 }
 
 impl Case {
@@ -104,8 +112,14 @@ pub(super) fn judge(id: &SandboxId, evidence: Evidence, instance: &str, boot_id:
         Err(why) => return Verdict::Leave { why: why.to_string() },
     };
     let (meta, mut status) = record.into_meta(id.clone(), instance, Phase::Creating);
+    let mut copy = Copy::Current;
     let (meta, event) = match home {
-        HomeState::Known(meta) => {
+        HomeState::Known(mut found) => {
+            if (&found.terms, &found.began) != (&meta.terms, &meta.began) {
+                (found.terms, found.began) = (meta.terms, meta.began);
+                copy = Copy::Stale;
+            }
+            let meta = found;
             if meta.phase == Phase::Ready && status.operation() == Some(Operation::Create) {
                 status = made(&status);
             }
@@ -120,7 +134,7 @@ pub(super) fn judge(id: &SandboxId, evidence: Evidence, instance: &str, boot_id:
         }
         HomeState::Unreadable(why) => return Verdict::Leave { why: why.to_string() },
     };
-    Verdict::Supervise(Box::new(Case { meta, status, revision: Some(revision), event }))
+    Verdict::Supervise(Box::new(Case { meta, status, revision: Some(revision), event, copy }))
 }
 
 fn without_row(home: HomeState, liveness: Liveness, boot_id: &str) -> Verdict {
@@ -130,7 +144,9 @@ fn without_row(home: HomeState, liveness: Liveness, boot_id: &str) -> Verdict {
         HomeState::Unreadable(why) => Verdict::Quarantine { why: why.to_string() },
         HomeState::Known(meta) => {
             let (status, event) = known_by_meta(&meta, liveness, boot_id);
-            Verdict::Supervise(Box::new(Case { meta: *meta, status, revision: None, event }))
+            let copy = Copy::Current;
+            let case = Case { meta: *meta, status, revision: None, event, copy };
+            Verdict::Supervise(Box::new(case))
         }
     }
 }

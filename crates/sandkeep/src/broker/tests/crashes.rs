@@ -3,11 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::world::{LONG, World, create, is_not_found, me};
-use crate::broker::{Broker, ExecDraft};
+use super::world::{LONG, World, create, is_not_found, list, me};
+use crate::broker::{Broker, ExecDraft, IdempotencyKey};
+use crate::error::Error;
 use crate::failpoint::{self, simulated};
 use crate::runtime::Runtime;
-use crate::sandbox::{SandboxId, SpecDraft, State};
+use crate::sandbox::{SandboxId, SpecDraft, State, TermsPatch};
 
 fn points(verb: &str) -> impl Iterator<Item = &'static str> {
     let prefix = format!("{verb}.");
@@ -16,7 +17,7 @@ fn points(verb: &str) -> impl Iterator<Item = &'static str> {
 
 /// Whatever a crash left, destroy leads out, and then nothing is left.
 async fn ends_well(world: &World, broker: Broker, point: &str) {
-    for view in broker.list(&me()).await.expect("a list") {
+    for view in list(&broker).await {
         broker.destroy(&me(), &view.id).await.unwrap_or_else(|error| panic!("{point}: {error}"));
     }
     assert_eq!(world.remains().await, [""; 0], "{point}");
@@ -25,22 +26,85 @@ async fn ends_well(world: &World, broker: Broker, point: &str) {
     assert_eq!(world.remains().await, [""; 0], "{point}");
 }
 
+/// One that has all the names a sandbox can be found by.
+fn named() -> (SpecDraft, IdempotencyKey) {
+    let slot = Some("shared".parse().expect("a slot"));
+    (SpecDraft { slot, ..SpecDraft::default() }, "first".parse().expect("a key"))
+}
+
 #[tokio::test]
 async fn create_is_undone_until_it_is_made() {
     for point in points("create") {
         let world = World::new();
         let broker = world.open().await;
+        let (draft, key) = named();
         simulated::arm(point);
-        broker.create(&me(), SpecDraft::default()).await.expect_err(point);
+        broker.create_once(&me(), draft.clone(), key.clone()).await.expect_err(point);
         assert!(simulated::has_fired(), "{point} is not on the way");
         let broker = world.reopen(broker).await;
-        let left = broker.list(&me()).await.expect("a list");
-        let made = ["create.after_meta_ready", "create.after_outcome", "create.before_answer"];
+        let left = list(&broker).await;
+        let made = [
+            "create.after_meta_ready",
+            "create.after_outcome",
+            "create.after_key_outcome",
+            "create.before_answer",
+        ];
         match (made.contains(&point), &left[..]) {
-            (false, []) => assert_eq!(world.remains().await, [""; 0], "{point}"),
+            (false, []) => assert_eq!(world.sandbox_remains().await, [""; 0], "{point}"),
             (true, [view]) => assert_eq!(view.state, State::Running, "{point}"),
             (_, left) => panic!("{point}: {left:?}"),
         }
+        // Whoever repeats it gets what was made, or the first that is; and there is one.
+        let again = broker.create_once(&me(), draft, key).await.expect(point);
+        assert!(left.is_empty() || left[0].id == again.id, "{point}: {left:?} and {again:?}");
+        assert_eq!(list(&broker).await.len(), 1, "{point}");
+        ends_well(&world, broker, point).await;
+    }
+}
+
+/// A slot is never lost and never stuck, wherever its holder was when the daemon died.
+#[tokio::test]
+async fn after_a_crash_a_slot_is_free_or_its_holders() {
+    for point in points("create").chain(points("destroy")) {
+        let world = World::new();
+        let broker = world.open().await;
+        let draft = named().0;
+        if point.starts_with("destroy") {
+            let id = broker.create(&me(), draft.clone()).await.expect("a sandbox").id;
+            simulated::arm(point);
+            broker.destroy(&me(), &id).await.expect_err(point);
+        } else {
+            simulated::arm(point);
+            let _ = broker.create(&me(), draft.clone()).await;
+        }
+        simulated::disarm();
+        let broker = world.reopen(broker).await;
+        let left = list(&broker).await;
+        match (&left[..], broker.create(&me(), draft).await) {
+            ([], Ok(_)) => {}
+            ([view], Err(Error::SlotTaken { holder, .. })) => assert_eq!(holder, view.id),
+            (left, result) => panic!("{point}: {left:?} {result:?}"),
+        }
+        ends_well(&world, broker, point).await;
+    }
+}
+
+#[tokio::test]
+async fn new_terms_are_the_old_or_the_new_ones_after_a_crash() {
+    for point in points("amend") {
+        let world = World::new();
+        let broker = world.open().await;
+        let id = create(&broker).await.id;
+        simulated::arm(point);
+        let labels = Some(Some([("a".to_owned(), Some("1".to_owned()))].into()));
+        let patch = TermsPatch { labels, ..TermsPatch::default() };
+        broker.amend(&me(), &id, patch).await.expect_err(point);
+        let broker = world.reopen(broker).await;
+        let view = broker.get(&me(), &id).await.expect(point);
+        // The row comes first, and it decides.
+        assert_eq!(view.labels.get("a").map(String::as_str), Some("1"), "{point}");
+        let meta = std::fs::read_to_string(world.home(&id).join("meta.json")).expect("a file");
+        assert!(meta.contains(r#""labels":{"a":"1"}"#), "{point}: {meta}");
         ends_well(&world, broker, point).await;
     }
 }
@@ -105,7 +169,8 @@ async fn destroy_is_finished() {
     for point in points("destroy") {
         let world = World::new();
         let broker = world.open().await;
-        let (id, other) = (create(&broker).await.id, create(&broker).await.id);
+        let named = broker.create(&me(), named().0).await.expect("a sandbox");
+        let (id, other) = (named.id, create(&broker).await.id);
         simulated::arm(point);
         broker.destroy(&me(), &id).await.expect_err(point);
         let broker = world.reopen(broker).await;
@@ -132,7 +197,7 @@ async fn recovery_itself_may_crash() {
         assert_eq!(crashed.is_err(), simulated::has_fired(), "{point}");
         simulated::disarm();
         let broker = world.open().await;
-        assert_eq!(broker.list(&me()).await.expect("a list"), [], "{point}");
+        assert_eq!(list(&broker).await, [], "{point}");
         ends_well(&world, broker, point).await;
     }
 }

@@ -147,7 +147,7 @@ async fn an_exec_nobody_listens_to_still_ends_and_leaves_the_count() {
     let world = World::new();
     let broker = world.open().await;
     let id = create(&broker).await.id;
-    let execs = broker.shared.find(&me(), &id).expect("it is there").execs.count.clone();
+    let execs = broker.shared.find(&me(), &id).expect("it is there").activity.places();
     for _ in 0..limits::EXECS_PER_SANDBOX_MAX {
         // Dropped at once: the command goes on and its output is drained.
         drop(broker.exec(&me(), &id, draft(&["echo", "unheard"])).await.expect("it starts"));

@@ -4,13 +4,13 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::world::{World, create, me, reaches};
+use super::world::{World, create, list, me, reaches};
 use crate::broker::{Broker, ExecDraft};
 use crate::error::Error;
 use crate::runtime::{MissingRuntime, Runtime};
 use crate::sandbox::{SandboxId, SpecDraft, State};
 use crate::storage::Storage;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, Prefix, StateStore};
 
 #[tokio::test]
 async fn a_running_sandbox_is_adopted_and_watched() {
@@ -63,6 +63,41 @@ async fn without_its_row_a_ready_sandbox_is_adopted_as_it_was() {
     // The rows are back: the next daemon does not need the files.
     let rows = world.rows().await;
     assert_eq!(rows.len(), 2);
+}
+
+/// What the first version wrote, in a row and in a meta.json alike.
+fn as_first_version(content: &[u8]) -> Vec<u8> {
+    let mut value: serde_json::Value = serde_json::from_slice(content).expect("JSON");
+    let fields = value.as_object_mut().expect("an object");
+    let terms = fields.remove("terms").expect("terms");
+    fields.remove("began").expect("when it began");
+    fields.insert("version".to_owned(), 1.into());
+    fields["spec"]["labels"] = terms["labels"].clone();
+    value.to_string().into_bytes()
+}
+
+#[tokio::test]
+async fn a_data_directory_of_the_first_version_opens_and_can_be_used() {
+    let world = World::new();
+    let broker = world.open().await;
+    let labels = [("team".to_owned(), "blue".to_owned())].into();
+    let draft = SpecDraft { labels: Some(labels), ..SpecDraft::default() };
+    let before = broker.create(&me(), draft).await.expect("a sandbox");
+    world.crash(broker).await;
+    let rows = world.store.list(&Prefix::new(["sandboxes"])).await.expect("rows").entries;
+    for row in rows {
+        let first = as_first_version(&row.value);
+        world.store.update(&row.key, first, row.revision).await.expect("written");
+    }
+    let meta = world.home(&before.id).join("meta.json");
+    fs::write(&meta, as_first_version(&fs::read(&meta).expect("a file"))).expect("written");
+    let broker = world.open().await;
+    assert_eq!(broker.get(&me(), &before.id).await.expect("adopted"), before);
+    let view = broker.keepalive(&me(), &before.id, Some(60)).await.expect("changed");
+    assert!(view.expires_at.is_some());
+    let broker = world.reopen(broker).await;
+    let after = broker.get(&me(), &before.id).await.expect("kept");
+    assert_eq!((after.labels, after.expires_at), (before.labels, view.expires_at));
 }
 
 #[tokio::test]
@@ -189,7 +224,7 @@ async fn unreadable_metadata_without_a_row_is_put_aside() {
     world.store = Arc::new(MemoryStore::new());
     fs::write(world.home(&id).join("meta.json"), "{").expect("damaged");
     let broker = world.open().await;
-    assert_eq!(broker.list(&me()).await.expect("a list"), []);
+    assert_eq!(list(&broker).await, []);
     let survey = crate::home::survey(&world.data()).expect("a look");
     assert_eq!(survey.quarantined, [id.to_string()]);
     assert_eq!(world.storage.list().await.expect("volumes"), [id], "its volume is kept");
@@ -216,7 +251,7 @@ async fn what_belongs_to_nobody_is_left_alone() {
     world.storage.create(&orphan, None).await.expect("a volume");
     let broker = world.open().await;
     let broker = world.reopen(broker).await;
-    assert_eq!(broker.list(&me()).await.expect("a list"), []);
+    assert_eq!(list(&broker).await, []);
     assert_eq!(world.storage.list().await.expect("volumes"), [orphan]);
 }
 
@@ -237,7 +272,7 @@ async fn a_sandbox_whose_runtime_is_not_offered_is_listed_and_waits_for_it() {
     let before = create(&broker).await;
     world.crash(broker).await;
     let broker = without_its_runtime(&world).await;
-    let [view] = &broker.list(&me()).await.expect("a list")[..] else { panic!("not listed") };
+    let [view] = &list(&broker).await[..] else { panic!("not listed") };
     assert_eq!(view.state, State::Failed);
     let reason = view.reason.as_deref();
     assert_eq!(reason, Some("missing: runtime mock is not offered by this daemon"));
@@ -249,7 +284,7 @@ async fn a_sandbox_whose_runtime_is_not_offered_is_listed_and_waits_for_it() {
     let broker = without_its_runtime(&world).await;
     let refused = broker.destroy(&me(), &before.id).await;
     assert!(matches!(refused, Err(Error::UnknownRuntime { .. })), "{refused:?}");
-    assert_eq!(broker.list(&me()).await.expect("a list").len(), 1, "nothing says it is gone");
+    assert_eq!(list(&broker).await.len(), 1, "nothing says it is gone");
     let _broker = world.reopen(broker).await;
     assert_eq!(world.remains().await, [""; 0], "the destroy is finished by who can");
 }

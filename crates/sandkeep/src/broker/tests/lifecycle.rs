@@ -2,8 +2,8 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 
-use super::world::{LONG, World, create, is_not_found, me, reaches};
-use crate::broker::reconcile;
+use super::world::{LONG, World, create, is_not_found, list, me, reaches};
+use crate::broker::{Filter, reconcile};
 use crate::error::Error;
 use crate::home::DataDir;
 use crate::limits;
@@ -46,8 +46,9 @@ async fn another_organization_sees_nothing() {
     assert!(is_not_found(&broker.stop(&stranger, &id).await));
     assert!(is_not_found(&broker.destroy(&stranger, &id).await));
     assert!(broker.exec(&stranger, &id, Default::default()).await.is_err());
-    assert_eq!(broker.list(&stranger).await.expect("a list"), []);
-    assert_eq!(broker.list(&me()).await.expect("a list").len(), 1);
+    let page = broker.list(&stranger, &Filter::default()).await.expect("a list");
+    assert_eq!((page.items, page.next), (vec![], None));
+    assert_eq!(list(&broker).await.len(), 1);
 }
 
 #[tokio::test]
@@ -104,7 +105,7 @@ async fn a_create_that_fails_leaves_nothing_and_says_why() {
     world.storage.failing_creates.store(1, Ordering::SeqCst);
     let error = broker.create(&me(), SpecDraft::default()).await.expect_err("no volume");
     assert!(matches!(error, Error::Storage(_)), "{error}");
-    assert_eq!(broker.list(&me()).await.expect("a list"), []);
+    assert_eq!(list(&broker).await, []);
     assert_eq!(world.remains().await, [""; 0]);
 }
 
@@ -116,7 +117,7 @@ async fn a_create_goes_on_when_its_caller_leaves() {
     let who = me();
     let request = broker.create(&who, SpecDraft::default());
     assert!(futures_util::FutureExt::now_or_never(request).is_none());
-    let [view] = &broker.list(&me()).await.expect("a list")[..] else { panic!("not begun") };
+    let [view] = &list(&broker).await[..] else { panic!("not begun") };
     reaches(&broker, &view.id, State::Running).await;
 }
 
@@ -272,6 +273,6 @@ async fn a_hundred_sandboxes_made_and_destroyed_at_once_leave_nothing() {
     for life in join_all(lives).await {
         life.expect("no panic");
     }
-    assert_eq!(broker.list(&me()).await.expect("a list"), []);
+    assert_eq!(list(&broker).await, []);
     assert_eq!(world.remains().await, [""; 0]);
 }

@@ -146,7 +146,7 @@ impl Scene {
 
     /// How many execs count.
     fn counted(&self) -> usize {
-        limits::EXECS_PER_SANDBOX_MAX - self.execs.count.available_permits()
+        self.execs.activity.execs()
     }
 }
 
@@ -167,7 +167,8 @@ async fn left_alone(silence: Silence) -> Vec<&'static str> {
         events.send(event).await.expect("somebody takes it");
     }
     let all = u32::try_from(limits::EXECS_PER_SANDBOX_MAX).expect("small");
-    let freed = tokio::time::timeout(LONG, scene.execs.count.acquire_many(all)).await;
+    let freed =
+        tokio::time::timeout(LONG, scene.execs.activity.places().acquire_many_owned(all)).await;
     freed.expect("it leaves the count").expect("the count stays open").forget();
     let journal = scene.execs.shelf.find(&id).expect("its journal is kept");
     let end = journal.end().expect("it has an end");

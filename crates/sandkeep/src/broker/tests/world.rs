@@ -9,15 +9,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::flaky_store::FlakyStore;
+use super::manual_clock::ManualClock;
 use crate::broker::registry::Registry;
-use crate::broker::{Broker, Parts, View};
+use crate::broker::{Broker, Clock, Filter, Parts, Policy, View};
 use crate::error::Error;
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
 use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
 use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State, Status};
 use crate::storage::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage};
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, Prefix, StateStore};
 use crate::telemetry::Telemetry;
 use crate::template::Template;
 
@@ -32,6 +33,8 @@ pub(super) struct World {
     pub runtime: MockRuntime,
     pub lifetime: Lifetime,
     pub journal: JournalLimits,
+    pub policy: Policy,
+    pub clock: Arc<ManualClock>,
 }
 
 impl World {
@@ -45,6 +48,8 @@ impl World {
             runtime: MockRuntime::new(data.instance().as_str()),
             lifetime: Lifetime::Detached,
             journal: JournalLimits::default(),
+            policy: Policy::default(),
+            clock: Arc::new(ManualClock::new()),
             dir,
         }
     }
@@ -68,6 +73,8 @@ impl World {
             lifetime: self.lifetime,
             journal: self.journal,
             telemetry: Arc::new(Telemetry::new(|_| "failed")),
+            policy: self.policy.clone(),
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
         }
     }
 
@@ -101,8 +108,16 @@ impl World {
         rows.map(|(_, row)| row.record.expect("a readable row").status).collect()
     }
 
-    /// Everything that is left of any sandbox, by name of the place.
+    /// Everything that is left of any sandbox, the names that lead to it included.
     pub async fn remains(&self) -> Vec<String> {
+        let mut remains = self.sandbox_remains().await;
+        let slots = self.store.list(&Prefix::new(["slots"])).await.expect("slots");
+        remains.extend(slots.entries.iter().map(|entry| format!("slot {:?}", entry.key)));
+        remains
+    }
+
+    /// Everything that is left of any sandbox itself, by name of the place.
+    pub async fn sandbox_remains(&self) -> Vec<String> {
         let mut remains = Vec::new();
         remains.extend(self.rows().await.iter().map(|id| format!("row {id}")));
         let survey = crate::home::survey(&self.data()).expect("a look");
@@ -121,6 +136,12 @@ pub(super) fn me() -> Principal {
 
 pub(super) async fn create(broker: &Broker) -> View {
     broker.create(&me(), SpecDraft::default()).await.expect("a sandbox")
+}
+
+/// All that I may see.
+pub(super) async fn list(broker: &Broker) -> Vec<View> {
+    let filter = Filter { limit: usize::MAX, ..Filter::default() };
+    broker.list(&me(), &filter).await.expect("a list").items
 }
 
 /// Waits until the sandbox is in this state.

@@ -1,6 +1,7 @@
 //! create: the first thing anybody does, so nothing on this path waits that need not.
 //!
 //! ```text
+//!   idempotency key, slot (only who has one waits for them)
 //!   ┌ home, meta `creating` ────────────────────────────────────┐
 //!   └ row `creating` → volume → template's files → runtime's ───┴▶ launch ▶ ┌ row `running`
 //!                                                                           └ meta `ready`
@@ -9,12 +10,14 @@
 //! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
 //! goes by the id of either. So the home may be made beside the row, and the two outcomes be written
 //! beside each other: a row says `running` only of a sandbox that does, and a meta that says `ready` is
-//! reason enough to keep it.
+//! reason enough to keep it. What comes before the row is found by those who look for it: a slot or a
+//! key whose sandbox does not exist is free.
 
 use std::sync::Arc;
 
 use tracing::warn;
 
+use crate::broker::idempotency::Claim;
 use crate::broker::supervisor::{Fate, Supervisor};
 use crate::error::{Error, with_causes};
 use crate::failpoint;
@@ -27,8 +30,23 @@ use crate::store::Revision;
 impl Supervisor {
     /// Makes and launches the sandbox. If that fails, all of it is removed again and the error is
     /// the first cause.
-    pub(in crate::broker) async fn create(&mut self) -> (Fate, Result<(), Error>) {
-        let Err(cause) = self.make().await else {
+    pub(in crate::broker) async fn create(
+        &mut self,
+        mut key: Option<Claim>,
+    ) -> (Fate, Result<(), Error>) {
+        let (fate, result) = self.create_under(key.as_mut()).await;
+        if let (Err(_), Some(key)) = (&result, &key) {
+            key.withdraw().await;
+        }
+        (fate, result)
+    }
+
+    async fn create_under(&mut self, mut key: Option<&mut Claim>) -> (Fate, Result<(), Error>) {
+        if let Err(refused) = self.claim_names(key.as_deref_mut()).await {
+            return (Fate::Gone, Err(refused));
+        }
+        let Err(cause) = self.make(key).await else {
+            self.set_alarm();
             failpoint!("create.before_answer");
             return (Fate::Lives, Ok(()));
         };
@@ -57,7 +75,20 @@ impl Supervisor {
         self.mark_destroying().await;
     }
 
-    async fn make(&mut self) -> Result<(), Error> {
+    /// Takes the names that lead to this sandbox, before anything of it is made.
+    async fn claim_names(&self, key: Option<&mut Claim>) -> Result<(), Error> {
+        if let Some(key) = key {
+            key.begin().await?;
+            failpoint!("create.after_key");
+        }
+        if let Some(slot) = &self.meta.slot {
+            self.shared.claim_slot(&self.meta.owner, slot, self.id()).await?;
+            failpoint!("create.after_slot");
+        }
+        Ok(())
+    }
+
+    async fn make(&mut self, key: Option<&mut Claim>) -> Result<(), Error> {
         let (home, (revision, plan)) = tokio::join!(self.make_home(), self.make_parts());
         self.revision = revision;
         home?;
@@ -76,7 +107,13 @@ impl Supervisor {
             failpoint!("create.after_meta_ready");
             Ok::<(), Error>(())
         };
-        let (running, ready) = tokio::join!(running, ready);
+        let settled = async {
+            if let Some(key) = key {
+                key.made().await;
+                failpoint!("create.after_key_outcome");
+            }
+        };
+        let (running, ready, ()) = tokio::join!(running, ready, settled);
         self.revision = Some(running?);
         ready?;
         self.publish(status);

@@ -44,6 +44,10 @@ impl Supervisor {
         let home = self.home.clone();
         self.shared.blocking(move |_| home.remove()).await?;
         failpoint!("destroy.after_home");
+        if let Some(slot) = &self.meta.slot {
+            self.shared.slots.free(&self.meta.owner, slot, self.id()).await?;
+            failpoint!("destroy.after_slot");
+        }
         self.shared.registry.delete(self.id(), self.revision).await?;
         failpoint!("destroy.after_row");
         Ok(())

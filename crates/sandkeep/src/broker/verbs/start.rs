@@ -18,12 +18,16 @@ impl Supervisor {
         self.shared.usable_runtime(self.meta.spec.runtime())?;
         let before = self.status().state();
         self.meta.boot_id = self.shared.data.boot_id().to_owned();
+        // Its time begins anew: a sandbox that was stopped at its timeout could not be used otherwise.
+        self.meta.began = self.shared.now();
+        self.activity.touch();
         self.record(status).await?;
         failpoint!("start.after_intent");
         match self.launch(before).await {
             Ok(()) => {
                 let status = self.after(Event::Done(Operation::Start));
                 self.settle(status).await;
+                self.set_alarm();
                 failpoint!("start.after_outcome");
                 Ok(())
             }
@@ -62,7 +66,8 @@ impl Supervisor {
             HomeState::Known(found)
                 if found.boot_id == meta.boot_id && found.phase == meta.phase =>
             {
-                Ok(())
+                // The row has the rest; it need not be on disk for this.
+                home.write(&meta)
             }
             HomeState::Known(_)
             | HomeState::Missing

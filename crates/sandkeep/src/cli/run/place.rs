@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::broker::Filter;
 use crate::cli::assemble;
 use crate::config::{Settings, Surroundings};
 use crate::error::Error;
@@ -88,7 +89,8 @@ async fn clear(data: DataDir, parent: &Path) -> Result<(), Error> {
     let settings = Settings::defaults(&Surroundings::of_this_process());
     let assembled = assemble::throwaway(&settings, data, parent).await?;
     let who = Principal::local();
-    for view in assembled.broker.list(&who).await? {
+    // A throwaway broker has one sandbox.
+    for view in assembled.broker.list(&who, &Filter::default()).await?.items {
         assembled.broker.destroy(&who, &view.id).await?;
     }
     assembled.close().await;

@@ -2,8 +2,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-const VERBS: [Verb; 7] =
-    [Verb::Create, Verb::Start, Verb::Stop, Verb::Pause, Verb::Resume, Verb::Destroy, Verb::Exec];
+const VERBS: [Verb; 8] = [
+    Verb::Create,
+    Verb::Start,
+    Verb::Stop,
+    Verb::Pause,
+    Verb::Resume,
+    Verb::Destroy,
+    Verb::Exec,
+    Verb::Amend,
+];
 const OPERATIONS: [Operation; 6] = [
     Operation::Create,
     Operation::Start,
@@ -23,6 +31,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Found(Liveness::Running)),
         1 => Just(Event::Found(Liveness::NotRunning)),
         1 => Just(Event::HostRebooted),
+        1 => Just(Event::Expired(Expiry::Idle)),
         1 => Just(Event::Missing("its volume".to_owned())),
     ]
 }

@@ -1,8 +1,8 @@
 //! A daemon of one's own: a real process on a free port with a data directory that goes away. When it
 //! is dropped, all its sandboxes are destroyed, it is stopped, and nothing of it may be left.
 
-use std::io::{self, BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -156,6 +156,45 @@ impl Daemon {
         Ok((answer.status, value))
     }
 
+    /// The same with headers of one's own.
+    pub fn request_with(
+        &self,
+        headers: &[(&str, &str)],
+        method: &str,
+        target: &str,
+        body: &Value,
+    ) -> io::Result<(u16, Value)> {
+        self.request_head(headers, method, target, body).map(|(status, _, value)| (status, value))
+    }
+
+    /// The same, and the head of the answer in lower case.
+    pub fn request_head(
+        &self,
+        headers: &[(&str, &str)],
+        method: &str,
+        target: &str,
+        body: &Value,
+    ) -> io::Result<(u16, String, Value)> {
+        let address = self.address();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let headers: String =
+            headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let broken = || io::Error::other(format!("no answer: {answer:?}"));
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(broken)?;
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let value = if body.is_empty() { Value::Null } else { serde_json::from_str(body)? };
+        Ok((status.ok_or_else(broken)?, head.to_ascii_lowercase(), value))
+    }
+
     pub fn request(&self, method: &str, target: &str, body: &Value) -> (u16, Value) {
         self.try_request(method, target, body)
             .unwrap_or_else(|error| panic!("{method} {target}: {error}\n{}", self.said()))
@@ -186,7 +225,7 @@ impl Daemon {
     }
 
     pub fn ids(&self) -> Vec<String> {
-        let listing = self.expect(200, "GET", "/api/v1/sandboxes", &Value::Null);
+        let listing = self.expect(200, "GET", "/api/v1/sandboxes?limit=1000", &Value::Null);
         let items = listing["items"].as_array().expect("items");
         items.iter().map(|view| view["id"].as_str().expect("an id").to_owned()).collect()
     }

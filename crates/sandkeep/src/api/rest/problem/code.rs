@@ -75,6 +75,9 @@ codes! {
     UnknownTemplate "unknown_template" 400 Useless
         "there is no such template"
         "leave the template out for the default, `host`";
+    UnknownProfile "unknown_profile" 400 Useless
+        "there is no such profile"
+        "choose one of those that the detail names, or leave it out for the default";
     UnsupportedByStorage "unsupported_by_storage" 400 Useless
         "the storage in use cannot do this"
         "leave it out, or run the daemon as root with --storage btrfs";
@@ -135,6 +138,12 @@ codes! {
     StdinClosed "stdin_closed" 409 Useless
         "the exec takes no (more) stdin"
         "start it with \"stdin_open\": true to send stdin while it runs";
+    SlotTaken "slot_taken" 409 Useless
+        "another sandbox of the same owner has the slot"
+        "use the one that the detail names, destroy it first, or ask POST /api/v1/sandboxes/ensure for whichever there is";
+    IdempotencyGone "idempotency_gone" 409 Useless
+        "the sandbox that was made under this Idempotency-Key is gone"
+        "use a new Idempotency-Key to make another one";
     BodyTooLarge "body_too_large" 413 Useless
         "the body is over the limit"
         "send less; large input belongs into a file of the sandbox";
@@ -144,6 +153,15 @@ codes! {
     NotJson "not_json" 415 Useless
         "the body is not JSON"
         "send JSON with Content-Type: application/json";
+    IdempotencyMismatch "idempotency_mismatch" 422 Useless
+        "the Idempotency-Key was used for another request"
+        "use a new Idempotency-Key for every new request, and the same one only to repeat it";
+    QuotaExceeded "quota_exceeded" 429 Useful
+        "a quota of the organization or user is reached"
+        "destroy what is no longer needed, ask for less, or have the quota raised";
+    RateLimited "rate_limited" 429 Useful
+        "too many requests"
+        "wait for as many seconds as the Retry-After header says";
     LimitReached "limit_reached" 429 Useful
         "a limit of the daemon is reached"
         "destroy what is no longer needed, or try again later";

@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::rest::{self, Front, Origins, problem};
 use crate::auth::Auth;
-use crate::broker::{Broker, Parts};
+use crate::broker::{Broker, Parts, Policy, SystemClock};
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
 use crate::runtime::{Bind, Lifetime, MockRuntime};
@@ -63,6 +63,8 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         lifetime: Lifetime::Detached,
         journal: JournalLimits::default(),
         telemetry: Arc::new(Telemetry::new(|error| problem::code_of(error).as_str())),
+        policy: Policy::default(),
+        clock: Arc::new(SystemClock),
         data,
     })
     .await
