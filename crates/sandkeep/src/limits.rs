@@ -197,3 +197,11 @@ pub const JWKS_KEYS_MAX: usize = 64;
 pub const LEASE_LOOK: Duration = Duration::from_secs(1);
 /// How long a client may take for the TLS handshake.
 pub const TLS_HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The largest message of a client at a terminal: a paste comes in pieces.
+pub const TERMINAL_MESSAGE_MAX_BYTES: usize = 256 * 1024;
+/// How much of what is typed the command line passes on at once.
+pub const TERMINAL_READ_BYTES: usize = 16 * 1024;
+/// How often a client at a terminal is asked whether it is still there, and how long it may say nothing.
+pub const TERMINAL_PING: Duration = Duration::from_secs(20);
+pub const TERMINAL_SILENCE_MAX: Duration = Duration::from_secs(65);

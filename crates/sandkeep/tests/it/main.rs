@@ -23,5 +23,6 @@ mod stress;
 mod support;
 mod syscalls;
 mod tenants;
+mod terminal;
 mod tls;
 mod urule;
