@@ -3,10 +3,18 @@
 
 use std::path::PathBuf;
 
-/// The inputs that are kept for a target, by earlier runs of the fuzzer.
-pub fn corpus(target: &str) -> Vec<Vec<u8>> {
+/// The inputs that are kept for a target: these, which a peer would send that keeps to the rules, and what
+/// a fuzzer has found. With `SANDKEEP_REGENERATE` the former are written, for a fuzzer to begin with.
+pub fn corpus(target: &str, known: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let directory =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
+        std::fs::create_dir_all(&directory).expect("the corpus can be written");
+        for (number, bytes) in known.iter().enumerate() {
+            let file = directory.join(format!("conversation-{number}"));
+            std::fs::write(file, bytes).expect("the corpus can be written");
+        }
+    }
     let mut files: Vec<_> =
         std::fs::read_dir(&directory).expect("the corpus is there").flatten().collect();
     files.sort_by_key(std::fs::DirEntry::file_name);

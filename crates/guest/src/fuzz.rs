@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn no_bytes_from_the_host_can_end_the_guest() {
         let mut seeds = conversations();
-        seeds.extend(corpus("host_to_guest"));
+        seeds.extend(corpus("host_to_guest", &seeds));
         seeds.iter().for_each(|seed| hear_host(seed));
         Mutations::of(seeds).take(ROUNDS).for_each(|bytes| hear_host(&bytes));
     }

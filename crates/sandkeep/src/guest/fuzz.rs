@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn no_bytes_from_a_guest_break_the_grammar_of_an_exec() {
         let mut seeds = conversations();
-        seeds.extend(corpus("guest_to_host"));
+        seeds.extend(corpus("guest_to_host", &seeds));
         seeds.iter().for_each(|seed| hear_guest(seed));
         Mutations::of(seeds).take(ROUNDS).for_each(|bytes| hear_guest(&bytes));
     }
