@@ -14,7 +14,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use guest_proto::{CHUNK_MAX, End, FromGuest, How, ListedExec, Offsets, TerminalSize};
+use guest_proto::{CHUNK_MAX, End, FromGuest, How, ListedExec, Offsets, TerminalSize, ToGuest};
 use libc::pid_t;
 
 use crate::connection::Connection;
@@ -79,6 +79,18 @@ struct Killing {
     tree: Tree,
     exited: Option<Instant>,
 }
+
+/// What a message of the host means for the exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    GoesOn,
+    /// The host has its end; nothing of it is needed any more.
+    Forgotten,
+}
+
+/// The host said what it may not say now.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AgainstTheRules;
 
 /// The ends of the pipes of a new exec that the guest keeps. A terminal has one for all.
 pub struct Pipes {
@@ -245,7 +257,7 @@ impl Exec {
     }
 
     /// Whoever looks at its terminal has a window of this size.
-    pub fn resize(&self, size: TerminalSize) {
+    fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal {
             terminal.resize(size);
         }
@@ -263,8 +275,25 @@ impl Exec {
         }
     }
 
+    /// What the host says about it.
+    pub fn hear(&mut self, message: ToGuest) -> Result<Heard, AgainstTheRules> {
+        match message {
+            ToGuest::Stdin(bytes) if !self.has_ended() => {
+                self.stdin.feed(bytes).map_err(|_| AgainstTheRules)?;
+            }
+            // It ended while the bytes were on their way.
+            ToGuest::Stdin(_) => {}
+            ToGuest::StdinEof => self.stdin.end(),
+            ToGuest::Resize(size) => self.resize(size),
+            ToGuest::Ack(offsets) => self.acknowledge(offsets).map_err(|_| AgainstTheRules)?,
+            ToGuest::Forget if self.has_ended() => return Ok(Heard::Forgotten),
+            ToGuest::Forget => return Err(AgainstTheRules),
+        }
+        Ok(Heard::GoesOn)
+    }
+
     /// The host has everything below these offsets.
-    pub fn acknowledge(&mut self, offsets: Offsets) -> Result<(), BeyondEnd> {
+    fn acknowledge(&mut self, offsets: Offsets) -> Result<(), BeyondEnd> {
         self.stdout.window.acknowledge(offsets.stdout)?;
         self.stderr.window.acknowledge(offsets.stderr)
     }

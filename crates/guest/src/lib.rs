@@ -24,6 +24,8 @@
 mod connection;
 mod dial;
 mod exec;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod output;
 mod plan;
 mod poll;

@@ -13,7 +13,7 @@ use guest_proto::{FromGuest, ToGuest};
 
 use crate::connection::{Broken, Connection, Role};
 use crate::dial::Dial;
-use crate::exec::Exec;
+use crate::exec::{Exec, Heard};
 use crate::poll::{Id, Interest, Poll, Token};
 use crate::shutdown::{Children, Progress, Shutdown, signal_all};
 use crate::spawn::Spawner;
@@ -211,19 +211,9 @@ impl Reactor {
     fn hear(&mut self, connection: Id, id: Id, message: ToGuest) -> Result<(), Broken> {
         let exec = self.execs.get_mut(&id).ok_or(Broken)?;
         self.touched_execs.push(id);
-        match message {
-            ToGuest::Stdin(bytes) => {
-                if !exec.has_ended() {
-                    exec.stdin.feed(bytes).map_err(|_| Broken)?;
-                }
-            }
-            ToGuest::StdinEof => exec.stdin.end(),
-            ToGuest::Resize(size) => exec.resize(size),
-            ToGuest::Ack(offsets) => exec.acknowledge(offsets).map_err(|_| Broken)?,
-            ToGuest::Forget => {
-                if !exec.has_ended() {
-                    return Err(Broken);
-                }
+        match exec.hear(message).map_err(|_| Broken)? {
+            Heard::GoesOn => {}
+            Heard::Forgotten => {
                 self.hand_over_pipes(id);
                 self.execs.remove(&id);
                 self.connections.remove(&connection);

@@ -27,10 +27,12 @@ mod rm;
 mod run;
 mod runtimes;
 mod serve;
+mod shell;
 mod show;
 mod spec_args;
 mod spinner;
 mod stats;
+mod terminal;
 mod version;
 
 #[cfg(test)]
@@ -129,6 +131,7 @@ enum Command {
     Ps(ps::Args),
     Logs(logs::Args),
     Kill(kill::Args),
+    Shell(shell::Args),
     /// Start a stopped or failed sandbox
     Start(lifecycle::Args),
     /// Stop a sandbox; its files stay
@@ -182,7 +185,7 @@ pub fn main() -> ExitCode {
     }
     crate::crypto::provide();
     let own_failure = match command {
-        Command::Run(_) | Command::Exec(_) => Some(Exit::SandkeepFailed),
+        Command::Run(_) | Command::Exec(_) | Command::Shell(_) => Some(Exit::SandkeepFailed),
         _ => None,
     };
     let exit = match dispatch(global, command) {
@@ -219,6 +222,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Ps(args) => with_one_thread(ps::run(args, &client()?)),
         Command::Logs(args) => with_one_thread(logs::run(args, &client()?)),
         Command::Kill(args) => with_one_thread(kill::run(args, &client()?)),
+        Command::Shell(args) => with_one_thread(shell::run(args, &client()?)),
         Command::Start(args) => with_one_thread(lifecycle::run(Verb::Start, args, &client()?)),
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),

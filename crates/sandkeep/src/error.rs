@@ -72,6 +72,9 @@ pub enum Error {
     #[error("the stdin of exec {id} is closed")]
     StdinClosed { id: ExecId },
 
+    #[error("exec {id} has no terminal")]
+    NoTerminal { id: ExecId },
+
     /// Nothing was begun: what a command says could not be kept.
     #[error("cannot write a journal for the exec: {source}")]
     Journal {

@@ -4,6 +4,8 @@
 mod client;
 mod dialed;
 mod execution;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod image;
 mod leaf;
 mod link;

@@ -80,6 +80,8 @@ pub struct Description {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     pub stdin: StdinSource,
+    #[serde(default)]
+    pub terminal: bool,
     pub keep: Keep,
 }
 

@@ -223,3 +223,11 @@ pub const SPACE_USED_FRESH: Duration = Duration::from_secs(5);
 pub const RATE_BUCKETS_MAX: usize = 65_536;
 /// When to try again what a limit refused that only others can make room for.
 pub const LIMIT_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The largest message of a client at a terminal: a paste comes in pieces.
+pub const TERMINAL_MESSAGE_MAX_BYTES: usize = 256 * 1024;
+/// How much of what is typed the command line passes on at once.
+pub const TERMINAL_READ_BYTES: usize = 16 * 1024;
+/// How often a client at a terminal is asked whether it is still there, and how long it may say nothing.
+pub const TERMINAL_PING: Duration = Duration::from_secs(20);
+pub const TERMINAL_SILENCE_MAX: Duration = Duration::from_secs(65);

@@ -28,6 +28,7 @@ pub mod problem;
 mod rate;
 pub(super) mod sandboxes;
 mod server;
+mod terminal;
 pub mod tls;
 pub(super) mod who;
 
@@ -96,6 +97,8 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(known_execs::output))
         .routes(routes!(known_execs::stdin))
         .routes(routes!(known_execs::signal))
+        .routes(routes!(terminal::attach))
+        .routes(routes!(terminal::open))
         .routes(routes!(runtimes))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))

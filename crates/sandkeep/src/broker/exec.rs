@@ -12,6 +12,7 @@ pub(super) mod pump;
 pub(super) mod rejoin;
 pub(super) mod sending;
 mod stdin;
+mod terminals;
 mod watching;
 
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ use super::shared::{Handle, Shared};
 use super::supervisor::denied_error;
 use crate::error::Error;
 use crate::failpoint;
-use crate::guest::{ExecEvent, ExecRequest, ExecutionInput, Guest, Stdin};
+use crate::guest::{ExecEvent, ExecRequest, ExecutionInput, Guest, Stdin, TerminalSize};
 use crate::home::Home;
 use crate::journal::{
     Description, From, JOURNALS, Journal, JournalLimits, Keep, Seen, Shelf, StdinSource, Unfinished,
@@ -36,6 +37,7 @@ use crate::sandbox::{Event, ExecId, NamesOnly, Verb, apply, check_env};
 
 use pump::{Berth, Pump};
 use stdin::Stdins;
+use terminals::Terminals;
 use watching::Leash;
 
 pub use known::{ExecPage, ExecView};
@@ -57,6 +59,7 @@ pub struct ExecDraft {
     pub cwd: Option<String>,
     pub user: Option<String>,
     pub stdin: StdinSource,
+    pub terminal: Option<TerminalSize>,
     pub timeout: Option<Duration>,
     pub on_disconnect: OnDisconnect,
     pub keep: Keep,
@@ -70,6 +73,7 @@ impl fmt::Debug for ExecDraft {
             .field("cwd", &self.cwd)
             .field("user", &self.user)
             .field("stdin", &self.stdin)
+            .field("terminal", &self.terminal)
             .field("timeout", &self.timeout)
             .field("on_disconnect", &self.on_disconnect)
             .field("keep", &self.keep)
@@ -90,6 +94,7 @@ pub(super) struct Execs {
     pub activity: Arc<Activity>,
     pub shelf: Shelf,
     stdins: Stdins,
+    terminals: Terminals,
     /// What an earlier daemon left, until somebody goes on with it.
     found: Mutex<Vec<Unfinished>>,
 }
@@ -100,6 +105,7 @@ impl Execs {
             activity,
             shelf: Shelf::new(&home.path().join(JOURNALS), journal),
             stdins: Stdins::default(),
+            terminals: Terminals::default(),
             found: Mutex::default(),
         }
     }
@@ -115,6 +121,7 @@ impl Execs {
     /// The end of an exec is written.
     fn ended(self: &Arc<Self>, shared: &Shared, id: &ExecId) {
         self.stdins.remove(id);
+        self.terminals.remove(id);
         if self.shelf.count(id) && tokio::runtime::Handle::try_current().is_ok() {
             let execs = Arc::clone(self);
             shared.tasks.spawn_blocking(move || execs.shelf.tidy());
@@ -216,11 +223,15 @@ pub(super) async fn exec(
     let id = request.id.clone();
     let berth = Berth::begin(shared, &handle.execs, &description(&request, source, keep))?;
     failpoint!("exec.after_journal");
+    let terminal = request.terminal;
     let pump = sending::send(&guest, request, berth).await?;
     failpoint!("exec.after_start");
     let input = pump.input();
     if source == StdinSource::Open {
         handle.execs.stdins.open(id.clone(), input.clone());
+    }
+    if terminal.is_some() {
+        handle.execs.terminals.open(id.clone(), input.clone());
     }
     let leash = (on_disconnect == OnDisconnect::Kill)
         .then(|| Leash::new(shared, &guest, Arc::clone(pump.journal())));
@@ -236,6 +247,7 @@ fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Descrip
         started_at: Timestamp::now(),
         timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
         stdin,
+        terminal: request.terminal.is_some(),
         keep,
     }
 }
@@ -268,7 +280,7 @@ fn request(handle: &Handle, draft: ExecDraft) -> Result<ExecRequest, Error> {
             StdinSource::None => Stdin::Null,
             StdinSource::Given | StdinSource::Open => Stdin::Piped,
         },
-        terminal: None,
+        terminal: draft.terminal,
         timeout: draft.timeout,
         privilege: handle.spec.privilege(),
     };

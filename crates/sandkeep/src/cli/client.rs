@@ -3,10 +3,17 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::header::{
+    AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
 use reqwest::{Certificate, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::Value;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::Role;
 
 use crate::api::rest::Problem;
 use crate::cli::failure::Failure;
@@ -21,6 +28,9 @@ pub struct Client {
     base: Url,
     http: reqwest::Client,
 }
+
+/// A connection that carries messages both ways.
+pub type WebSocket = WebSocketStream<reqwest::Upgraded>;
 
 /// A key of the API. Nothing shows it.
 pub struct ApiKey(HeaderValue);
@@ -161,6 +171,28 @@ impl Client {
                 Err(Failure::Usage { problem })
             }
         }
+    }
+
+    /// Makes a request that becomes a WebSocket.
+    pub async fn websocket(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> Result<WebSocket, Failure> {
+        let key = generate_key();
+        let request = self.request(Method::GET, path).query(query);
+        let request = request.header(CONNECTION, "Upgrade").header(UPGRADE, "websocket");
+        let request = request.header(SEC_WEBSOCKET_VERSION, "13").header(SEC_WEBSOCKET_KEY, &key);
+        let response = request.send().await.map_err(|e| self.broken(e))?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(self.problem(response.status(), response).await);
+        }
+        let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT);
+        if accepted.is_none_or(|accepted| *accepted != *derive_accept_key(key.as_bytes())) {
+            return Err(self.not_sandkeep("it accepts another WebSocket".to_owned()));
+        }
+        let upgraded = response.upgrade().await.map_err(|e| self.broken(e))?;
+        Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await)
     }
 
     /// The full id for an id or the beginning of one.

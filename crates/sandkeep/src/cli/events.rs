@@ -15,7 +15,7 @@ use crate::guest::Outcome;
 #[derive(Debug, Deserialize)]
 pub struct Event {
     #[serde(default)]
-    r#type: String,
+    pub r#type: String,
     data: Option<String>,
     data_b64: Option<String>,
     exit_code: Option<i32>,

@@ -14,13 +14,15 @@ use crate::cli::events::{self, Event, Last};
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::terminal::{self, Typing};
 use crate::cli::{Format, print};
 use crate::limits::EXEC_STDIN_MAX_BYTES;
 
 /// Run a command in a sandbox
 ///
 /// Its output appears as it comes, and its exit code becomes that of this command (128+n for signal n,
-/// 124 at the timeout, 137 out of memory, 125 if Sandkeep itself failed). Ctrl-C leaves it running.
+/// 124 at the timeout, 137 out of memory, 125 if Sandkeep itself failed). Ctrl-C leaves it running; with
+/// -it it is a key like any other, and the command ends with this one.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Send stdin along; it is read to its end before the command starts, up to 5 MiB
@@ -29,6 +31,9 @@ pub struct Args {
     /// Do not wait: print the exec's id; see it with `sandkeep logs` and `sandkeep ps`
     #[arg(long, short = 'd', conflicts_with = "json")]
     detach: bool,
+    /// Give it a terminal; with -i also this one's keyboard
+    #[arg(long, short = 't', conflicts_with_all = ["json", "detach"])]
+    tty: bool,
     /// A variable for this command; may be given several times
     #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
@@ -44,6 +49,9 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let (json, detach) = (args.format.json, args.detach);
     let id = client.resolve(&args.id).await?;
     let path = format!("/api/v1/sandboxes/{id}/execs");
+    if args.tty {
+        return in_terminal(args, client, &path).await;
+    }
     let mut body = body(args)?;
     if detach {
         let answer = client.post_query(&path, &[("wait", "false")], &body).await?;
@@ -63,6 +71,37 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         Last::Ended(exit) => Ok(exit),
         Last::Running => Err(client.went_away()),
     }
+}
+
+/// Begins the command in a terminal and attaches this one to it.
+async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit, Failure> {
+    let typing = if std::mem::take(&mut args.stdin) { Typing::Yes } else { Typing::No };
+    if typing == Typing::Yes {
+        terminal::must_be_terminal("leave out -t to send it as it is")?;
+    }
+    if !args.env.iter().any(|(name, _)| name == "TERM") {
+        args.env.extend(terminal::kind().map(|term| ("TERM".to_owned(), term)));
+    }
+    let size = terminal::size();
+    let mut body = body(args)?;
+    body["terminal"] = json!({ "rows": size.rows, "cols": size.cols });
+    body["stdin_open"] = json!(typing == Typing::Yes);
+    let answer = client.post_query(path, &[("wait", "false")], &body).await;
+    let answer = answer.map_err(|e| told(client, e))?;
+    let exec = answer["exec_id"].as_str();
+    let exec = exec.ok_or_else(|| client.not_sandkeep("an exec without an id".to_owned()))?;
+    // Whose keyboard is gone has nobody left to type for; output alone may be looked at later.
+    let on_disconnect = match typing {
+        Typing::Yes => "kill",
+        Typing::No => "continue",
+    };
+    let query = [("on_disconnect", on_disconnect.to_owned())];
+    let socket = client.websocket(&format!("{path}/{exec}/attach"), &query).await;
+    if socket.is_err() && typing == Typing::Yes {
+        // The failure itself is what is told.
+        let _ = client.delete(&format!("{path}/{exec}")).await;
+    }
+    terminal::lend(client, socket?, typing).await
 }
 
 /// A daemon that was reached and then did not answer has the command, or had it.

@@ -134,6 +134,7 @@ impl Exit {
             | Error::ExecNotFound { .. }
             | Error::ExecEnded { .. }
             | Error::StdinClosed { .. }
+            | Error::NoTerminal { .. }
             | Error::Journal { .. }
             | Error::KeyNotFound { .. }
             | Error::WrongState { .. }

@@ -108,8 +108,7 @@ impl GuestClient {
         if let Some(dispatch) = dispatch {
             dispatch.sent();
         }
-        let buffer = vec![0; READ_LEN].into_boxed_slice();
-        let mut exchange = Exchange { link, reader: FrameReader::new(), buffer, descriptor: None };
+        let mut exchange = Exchange::new(link);
         match exchange.greeting().await? {
             0 => Ok(None),
             answered if answered == version => {
@@ -158,6 +157,19 @@ impl GuestClient {
         Ok(())
     }
 
+    /// What an exec becomes whose guest is at the other end of this socket.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) async fn hear(
+        &self,
+        socket: std::os::unix::net::UnixStream,
+    ) -> Result<Execution, GuestError> {
+        let link = Link::over(socket).map_err(GuestError::Unreachable)?;
+        let mut exchange = Exchange::new(link);
+        exchange.greeting().await?;
+        let answer = exchange.message().await?;
+        self.execution(ExecId::random(), Stdin::Piped, Offsets::default(), (exchange, answer))
+    }
+
     /// Makes an execution of an exchange whose first message says that there is one.
     fn execution(
         &self,
@@ -191,6 +203,11 @@ impl GuestClient {
 }
 
 impl Exchange {
+    fn new(link: Link) -> Self {
+        let buffer = vec![0; READ_LEN].into_boxed_slice();
+        Self { link, reader: FrameReader::new(), buffer, descriptor: None }
+    }
+
     async fn receive(&mut self) -> Result<(), GuestError> {
         let Self { link, reader, buffer, descriptor } = self;
         match link.receive_with_descriptor(reader, buffer, descriptor).await {

@@ -58,16 +58,21 @@ impl Link {
         }
         // Sent before the reactor knows the socket: most requests fit at once.
         let sent = send_first(&socket, request, descriptors)?;
-        let stream = UnixStream::from_std(socket.into())?;
-        let state = State { out: request[sent..].to_vec(), sent: 0, stdin: StdinState::Closed };
-        let link = Self {
-            stream,
+        let link = Self::over(socket.into())?;
+        link.state().out = request[sent..].to_vec();
+        link.flush().await?;
+        Ok(Some(link))
+    }
+
+    /// A connection that stands, and on which nothing waits to be sent.
+    pub fn over(socket: std::os::unix::net::UnixStream) -> io::Result<Self> {
+        let state = State { out: Vec::new(), sent: 0, stdin: StdinState::Closed };
+        Ok(Self {
+            stream: UnixStream::from_std(socket)?,
             state: Mutex::new(state),
             stdin_changed: Notify::new(),
             unsent_left: Notify::new(),
-        };
-        link.flush().await?;
-        Ok(Some(link))
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -50,6 +50,7 @@ fn description() -> Description {
         started_at: Timestamp::now(),
         timeout_ms: Some(5),
         stdin: StdinSource::None,
+        terminal: false,
         keep: Keep::AmongTheLast,
     }
 }

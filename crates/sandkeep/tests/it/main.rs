@@ -26,6 +26,7 @@ mod stress;
 mod support;
 mod syscalls;
 mod tenants;
+mod terminal;
 mod timeouts;
 mod tls;
 mod urule;

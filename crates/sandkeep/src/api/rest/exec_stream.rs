@@ -142,6 +142,42 @@ struct Last<'a> {
     reason: Option<&'static str>,
 }
 
+fn json<T: Serialize>(event: &T) -> String {
+    serde_json::to_string(event).expect("events hold only strings and numbers")
+}
+
+/// The event that says which exec it is.
+pub fn started(exec_id: &ExecId) -> String {
+    json(&Started { r#type: "started", exec_id })
+}
+
+/// The event for bytes that are not kept.
+pub fn gap(stream: OutputStream, from: u64, to: u64) -> String {
+    json(&Gap { r#type: "gap", stream, from, to })
+}
+
+/// The last event of an exec that is over.
+pub fn ended(exec_id: &ExecId, end: &End) -> String {
+    json(&Ended::new(exec_id, end))
+}
+
+/// The last event for a watcher who has to go before the end.
+pub fn detached(exec_id: &ExecId, reason: &'static str) -> String {
+    json(&Last { r#type: "detached", exec_id, reason: Some(reason) })
+}
+
+impl<'a> Ended<'a> {
+    fn new(exec_id: &'a ExecId, end: &End) -> Self {
+        Self {
+            r#type: end.outcome.name(),
+            exec_id,
+            ending: Ending::of(end),
+            stdout_bytes: end.written.stdout,
+            stderr_bytes: end.written.stderr,
+        }
+    }
+}
+
 /// An exec on its way to a client.
 struct Live {
     watch: ExecWatch,
@@ -259,14 +295,7 @@ impl Live {
         self.finish(OutputStream::Stdout);
         self.finish(OutputStream::Stderr);
         let (name, id) = (end.outcome.name(), self.watch.id().clone());
-        let ended = Ended {
-            r#type: name,
-            exec_id: &id,
-            ending: Ending::of(end),
-            stdout_bytes: end.written.stdout,
-            stderr_bytes: end.written.stderr,
-        };
-        self.say(name, &ended);
+        self.say(name, &Ended::new(&id, end));
         self.phase = Phase::Over;
     }
 

@@ -22,8 +22,9 @@ use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use super::output::{Encoded, Kept, Shown};
 use super::problem::Refusal;
 use super::sandboxes::Id;
+use super::terminal::{Size, WhenGone};
 use super::who::Who;
-use crate::broker::{Broker, ExecDraft, OnDisconnect, Running};
+use crate::broker::{Broker, ExecDraft, Running};
 use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream};
 use crate::journal::{End, Follow, Keep, StdinSource};
@@ -54,6 +55,8 @@ pub struct ExecBody {
     /// After so many milliseconds the whole tree of the command is killed; never if left out.
     #[schema(minimum = 1)]
     timeout_ms: Option<u64>,
+    /// A terminal of this size instead of pipes: all output is stdout. Attach to it with `GET …/attach`.
+    terminal: Option<Size>,
     /// What happens if this request's connection ends before the command does.
     #[serde(default)]
     on_disconnect: WhenGone,
@@ -61,15 +64,6 @@ pub struct ExecBody {
     /// however long. Otherwise a client too slow for what is kept is told of a gap.
     #[serde(default)]
     backpressure: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = OnDisconnect)]
-enum WhenGone {
-    #[default]
-    Continue,
-    Kill,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -215,10 +209,8 @@ impl ExecBody {
                 (None, false) => StdinSource::None,
             },
             timeout: self.timeout_ms.map(Duration::from_millis),
-            on_disconnect: match self.on_disconnect {
-                WhenGone::Continue => OnDisconnect::GoOn,
-                WhenGone::Kill => OnDisconnect::Kill,
-            },
+            terminal: self.terminal.map(Into::into),
+            on_disconnect: self.on_disconnect.into(),
             keep: Keep::AmongTheLast,
         };
         Ok((draft, stdin))

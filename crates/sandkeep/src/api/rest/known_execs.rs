@@ -25,8 +25,8 @@ use crate::sandbox::{ExecId, SandboxId, Signal};
 
 /// The two ids in a path; what is no id is not found like any other.
 pub struct Ids {
-    sandbox: SandboxId,
-    exec: ExecId,
+    pub sandbox: SandboxId,
+    pub exec: ExecId,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Ids {

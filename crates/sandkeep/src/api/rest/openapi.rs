@@ -195,6 +195,8 @@ refusals! {
     Inside 400 409 502 504;
     /// How a request can fail for what has to be written down first.
     Journaled 507;
+    /// How a request can fail that has to become a WebSocket.
+    Upgraded 426;
 }
 
 #[cfg(test)]

@@ -46,6 +46,8 @@ pub enum Refusal {
     NotJson { given: String },
     #[error("query: {problem}")]
     QueryMalformed { problem: String },
+    #[error("this endpoint is a WebSocket: {problem}")]
+    NotAWebSocket { problem: String },
     #[error("there is no endpoint {path}")]
     NoRoute { path: String },
     #[error("{path} has no method {method}")]
@@ -95,6 +97,7 @@ impl Refusal {
             Self::BodyTooSlow => Code::BodyTooSlow,
             Self::NotJson { .. } => Code::NotJson,
             Self::QueryMalformed { .. } => Code::InvalidQuery,
+            Self::NotAWebSocket { .. } => Code::UpgradeRequired,
             Self::NoRoute { .. } => Code::NoRoute,
             Self::NoMethod { .. } => Code::MethodNotAllowed,
             Self::ForeignHost { .. } => Code::ForeignHost,
@@ -143,6 +146,7 @@ pub fn code_of(error: &Error) -> Code {
         Error::ExecNotFound { .. } => Code::ExecNotFound,
         Error::ExecEnded { .. } => Code::ExecEnded,
         Error::StdinClosed { .. } => Code::StdinClosed,
+        Error::NoTerminal { .. } => Code::NoTerminal,
         Error::Journal { .. } => Code::JournalFailed,
         Error::KeyNotFound { .. } => Code::KeyNotFound,
         Error::WrongState { .. } => Code::WrongState,

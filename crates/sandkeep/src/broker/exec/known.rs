@@ -5,13 +5,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::OnDisconnect;
 use super::admitted;
 use super::stdin::{StdinTurn, Stdins};
-use super::watching::ExecWatch;
+use super::watching::{ExecWatch, Leash};
 use crate::broker::Broker;
 use crate::broker::shared::{Handle, Shared};
 use crate::error::Error;
-use crate::guest::{GuestError, Outcome};
+use crate::guest::{GuestError, Outcome, OutputStream, TerminalSize};
 use crate::journal::{Description, End, From, Journal, Progress, StdinSource};
 use crate::limits;
 use crate::sandbox::{ExecId, Principal, SandboxId};
@@ -36,6 +37,8 @@ pub struct ExecView {
     /// How many bytes an open stdin has been sent: after a restart of the daemon, how many had arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_bytes: Option<u64>,
+    /// Whether it has a terminal.
+    pub terminal: bool,
     /// RFC 3339.
     #[schema(value_type = String)]
     pub started_at: Timestamp,
@@ -90,6 +93,7 @@ impl ExecView {
             stdin: description.stdin,
             stdin_closed: open.map(|open| !open),
             stdin_bytes,
+            terminal: description.terminal,
             started_at: description.started_at,
             ended_at: end.map(|end| end.ended_at),
             exit_code,
@@ -216,6 +220,44 @@ impl Broker {
     ) -> Result<StdinTurn, Error> {
         let known = Known::find(&self.shared, who, sandbox, id)?;
         StdinTurn::take(&known.handle.execs, id).await
+    }
+
+    /// Follows an exec that has a terminal, from a byte of its output on.
+    pub async fn attach_terminal(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        offset: u64,
+        on_disconnect: OnDisconnect,
+    ) -> Result<ExecWatch, Error> {
+        if !self.exec_view(who, sandbox, id).await?.terminal {
+            return Err(Error::NoTerminal { id: id.clone() });
+        }
+        let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
+        // Where nothing runs there is nothing to be killed.
+        let leash = match on_disconnect {
+            OnDisconnect::GoOn => None,
+            OnDisconnect::Kill => admitted(&handle)
+                .ok()
+                .map(|guest| Leash::new(&self.shared, &guest, Arc::clone(&journal))),
+        };
+        let from = From::only(OutputStream::Stdout, offset);
+        Ok(ExecWatch::new(&self.shared, journal.watch(from), leash))
+    }
+
+    /// Whoever looks at the terminal of an exec has a window of this size.
+    pub async fn resize_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        size: TerminalSize,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let input = known.handle.execs.terminals.find(id);
+        let input = input.ok_or_else(|| Error::NoTerminal { id: id.clone() })?;
+        input.resize(size).await.map_err(|_| Error::ExecEnded { id: id.clone() })
     }
 
     /// Signals the first process of an exec.

@@ -70,6 +70,9 @@ async fn join(guest: Arc<dyn Guest>, description: Description, berth: Berth) {
     match answer {
         Ok(execution) => {
             info!(exec = %id, stdout = from.stdout, stderr = from.stderr, "goes on with an exec");
+            if description.terminal {
+                berth.execs.terminals.open(id.clone(), execution.input());
+            }
             give_stdin(&berth, &id, description.stdin, &execution);
             berth.board(execution).run().await;
         }

@@ -114,6 +114,7 @@ fn description(request: &ExecRequest) -> Description {
         started_at: jiff::Timestamp::now(),
         timeout_ms: None,
         stdin: StdinSource::None,
+        terminal: false,
         keep: Keep::AmongTheLast,
     }
 }

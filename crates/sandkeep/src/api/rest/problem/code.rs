@@ -135,6 +135,9 @@ codes! {
     ExecEnded "exec_ended" 409 Useless
         "the exec has ended"
         "look at how it ended with GET /api/v1/sandboxes/{id}/execs/{exec_id}";
+    NoTerminal "no_terminal" 409 Useless
+        "the exec has no terminal"
+        "begin it with `terminal`, or follow what it says with GET /api/v1/sandboxes/{id}/execs/{exec_id}/output";
     StdinClosed "stdin_closed" 409 Useless
         "the exec takes no (more) stdin"
         "start it with \"stdin_open\": true to send stdin while it runs";
@@ -162,6 +165,9 @@ codes! {
     RateLimited "rate_limited" 429 Useful
         "too many requests"
         "wait for as many seconds as the Retry-After header says";
+    UpgradeRequired "upgrade_required" 426 Useless
+        "the endpoint is a WebSocket"
+        "use a WebSocket client: GET with Upgrade: websocket";
     LimitReached "limit_reached" 429 Useful
         "a limit of the daemon is reached"
         "destroy what is no longer needed, or try again later";

@@ -156,6 +156,7 @@ fn errors() -> Vec<Error> {
         Error::ExecNotFound { id: ExecId::random(), kept: 9, kept_bytes: 9 },
         Error::ExecEnded { id: ExecId::random() },
         Error::StdinClosed { id: ExecId::random() },
+        Error::NoTerminal { id: ExecId::random() },
         Error::Journal { source: io() },
         Error::WrongState { id: id(), state: State::Stopped, verb: Verb::Exec, helps: None },
         Error::Busy { id: id(), verb: Verb::Stop, under_way: Verb::Start },

@@ -1,0 +1,202 @@
+//! This terminal, lent to a command in a sandbox: what is typed goes there, byte by byte, and what it
+//! writes comes here, until it ends.
+//!
+//! However that is, the terminal is as it was before: [`RawMode`] puts it back when it is dropped, which
+//! happens at the end, on an error, on a panic, and when a signal asks us to go.
+
+use std::io::{self, IsTerminal, Read};
+
+use futures_util::{SinkExt, StreamExt};
+use rustix::termios::{self, OptionalActions, Termios};
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::cli::client::{Client, WebSocket};
+use crate::cli::events::Event;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::print;
+use crate::guest::TerminalSize;
+use crate::limits::{EXEC_EVENTS_MAX, TERMINAL_READ_BYTES};
+
+/// What a terminal has whose size nobody knows.
+const UNKNOWN: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+
+/// Whether what is typed here goes to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Typing {
+    Yes,
+    No,
+}
+
+/// Refuses to type from something that is no keyboard, as others do.
+pub fn must_be_terminal(instead: &str) -> Result<(), Failure> {
+    match io::stdin().is_terminal() {
+        true => Ok(()),
+        false => Err(Failure::Usage { problem: format!("the input is not a terminal: {instead}") }),
+    }
+}
+
+/// How large the window is that this process is shown in.
+pub fn size() -> TerminalSize {
+    let size = termios::tcgetwinsize(io::stdout()).or_else(|_| termios::tcgetwinsize(io::stdin()));
+    match size {
+        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
+            TerminalSize { rows: size.ws_row, cols: size.ws_col }
+        }
+        _ => UNKNOWN,
+    }
+}
+
+/// The kind of this terminal, for `TERM` of the command.
+pub fn kind() -> Option<String> {
+    std::env::var("TERM").ok().filter(|term| !term.is_empty())
+}
+
+/// The terminal passes every key on, and means nothing by any.
+struct RawMode {
+    before: Termios,
+}
+
+impl RawMode {
+    fn enter() -> io::Result<Self> {
+        let before = termios::tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        let entered = Self { before };
+        termios::tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        Ok(entered)
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        // If the terminal is gone there is nothing to put back.
+        let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+/// What is typed, read by a thread: a read of a terminal cannot be called off.
+fn keyboard() -> mpsc::Receiver<Vec<u8>> {
+    let (typed, keys) = mpsc::channel(EXEC_EVENTS_MAX);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; TERMINAL_READ_BYTES];
+        loop {
+            match io::stdin().lock().read(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) if typed.blocking_send(buffer[..count].to_vec()).is_err() => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    });
+    keys
+}
+
+/// The signals that ask us to go; each is passed on as our exit code.
+struct Endings {
+    hangup: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    terminate: Signal,
+}
+
+impl Endings {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> Exit {
+        let kind = tokio::select! {
+            _ = self.hangup.recv() => SignalKind::hangup(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.quit.recv() => SignalKind::quit(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+        };
+        Exit::of_outcome(&crate::guest::Outcome::Signaled(kind.as_raw_value()))
+    }
+}
+
+/// What a session has come to.
+enum Over {
+    Ended(Event),
+    Exit(Exit),
+}
+
+/// Lends this terminal to the exec at the other end until it ends.
+pub async fn lend(client: &Client, socket: WebSocket, typing: Typing) -> Result<Exit, Failure> {
+    let raw = match typing {
+        Typing::Yes => Some(RawMode::enter().map_err(Failure::system("use the terminal"))?),
+        Typing::No => None,
+    };
+    let over = carry(client, socket, typing).await;
+    // What is said about the end is said to a terminal that knows lines.
+    drop(raw);
+    match over? {
+        Over::Exit(exit) => Ok(exit),
+        Over::Ended(event) => Ok(event.ended(&event.r#type)),
+    }
+}
+
+async fn carry(client: &Client, mut socket: WebSocket, typing: Typing) -> Result<Over, Failure> {
+    let mut keys = match typing {
+        Typing::Yes => keyboard(),
+        Typing::No => mpsc::channel(1).1,
+    };
+    let mut endings = Endings::new().map_err(Failure::system("wait for signals"))?;
+    let resized = signal(SignalKind::window_change());
+    let mut resized = resized.map_err(Failure::system("wait for signals"))?;
+    // It may have changed since the exec was asked for.
+    let mut say = resize();
+    loop {
+        if socket.send(say).await.is_err() {
+            return Err(client.went_away());
+        }
+        say = loop {
+            tokio::select! {
+                message = socket.next() => match message {
+                    Some(Ok(message)) => {
+                        if let Some(over) = hear(client, message)? {
+                            return Ok(over);
+                        }
+                    }
+                    Some(Err(_)) | None => return Err(client.went_away()),
+                },
+                Some(bytes) = keys.recv() => break Message::Binary(bytes.into()),
+                _ = resized.recv() => break resize(),
+                exit = endings.next() => return Ok(Over::Exit(exit)),
+            }
+        };
+    }
+}
+
+fn resize() -> Message {
+    let TerminalSize { rows, cols } = size();
+    Message::Text(json!({ "type": "resize", "rows": rows, "cols": cols }).to_string().into())
+}
+
+/// Shows what the exec says; `Some` if that was the last.
+fn hear(client: &Client, message: Message) -> Result<Option<Over>, Failure> {
+    match message {
+        Message::Binary(bytes) => print::stdout(&bytes).map(|()| None),
+        Message::Text(text) => {
+            let event: Event =
+                serde_json::from_str(&text).map_err(|e| client.not_sandkeep(e.to_string()))?;
+            match event.r#type.as_str() {
+                "started" | "gap" => Ok(None),
+                "detached" => Err(client.went_away()),
+                _ => Ok(Some(Over::Ended(event))),
+            }
+        }
+        Message::Close(_) => Err(client.went_away()),
+        Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(None),
+    }
+}
