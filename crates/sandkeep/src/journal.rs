@@ -36,9 +36,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::guest::{Offsets, Outcome};
+use crate::guest::{InShell, Offsets, Outcome};
 use crate::limits;
-use crate::sandbox::ExecId;
+use crate::sandbox::{ExecId, ShellId};
 
 pub use follow::{Follow, From, Seen, Watch};
 pub use recover::Unfinished;
@@ -81,6 +81,9 @@ pub struct Description {
     pub timeout_ms: Option<u64>,
     pub stdin: StdinSource,
     pub keep: Keep,
+    /// The shell whose command it is; then `argv` is the command alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell_id: Option<ShellId>,
 }
 
 /// Where an exec's stdin comes from.
@@ -119,6 +122,9 @@ pub struct End {
     pub written: Offsets,
     /// How much of that is not in the journal.
     pub dropped: Offsets,
+    /// For a command of a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<InShell>,
 }
 
 /// How far a journal has come.

@@ -6,7 +6,7 @@ mod signal;
 mod spec;
 mod state;
 
-pub use id::{ExecId, InvalidId, SandboxId};
+pub use id::{ExecId, InvalidId, SandboxId, ShellId};
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
 pub use signal::{NoSignal, Signal};
 pub(crate) use spec::NamesOnly;

@@ -238,6 +238,7 @@ fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Descrip
         timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
         stdin,
         keep,
+        shell_id: None,
     }
 }
 

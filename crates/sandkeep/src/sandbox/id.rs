@@ -85,6 +85,11 @@ id!(
     ExecId,
     "ex"
 );
+id!(
+    /// Names one persistent shell.
+    ShellId,
+    "sh"
+);
 
 fn random_id(prefix: &str) -> String {
     let mut bytes = [0u8; 16];

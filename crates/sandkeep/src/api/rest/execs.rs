@@ -279,6 +279,7 @@ fn lost() -> ExecEnd {
         outcome: Outcome::Lost,
         error: Some("the exec's events stopped before its end was known".to_owned()),
         duration: Duration::ZERO,
+        shell: None,
     }
 }
 

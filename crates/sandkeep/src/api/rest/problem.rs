@@ -189,6 +189,10 @@ fn code_of_guest(error: &GuestError) -> Code {
         GuestError::Unsupported { .. } => Code::UnsupportedByRuntime,
         GuestError::Leaf(_) => Code::RuntimeFailed,
         GuestError::PortClosed { .. } => Code::PortClosed,
+        GuestError::ShellNotFound { .. } => Code::ShellNotFound,
+        GuestError::ShellEnded { .. } => Code::ShellEnded,
+        GuestError::ShellQueueFull { .. } => Code::ShellQueueFull,
+        GuestError::TooManyShells { .. } => Code::LimitReached,
     }
 }
 

@@ -45,6 +45,10 @@ fn may_have_begun(error: &GuestError) -> bool {
         | GuestError::Refused { .. }
         | GuestError::Leaf(_)
         | GuestError::PortClosed { .. }
+        | GuestError::ShellNotFound { .. }
+        | GuestError::ShellEnded { .. }
+        | GuestError::ShellQueueFull { .. }
+        | GuestError::TooManyShells { .. }
         | GuestError::Unsupported { .. } => false,
     }
 }

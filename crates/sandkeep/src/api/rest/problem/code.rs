@@ -111,6 +111,9 @@ codes! {
     ExecNotFound "exec_not_found" 404 Useless
         "there is no such exec"
         "list those that are kept with GET /api/v1/sandboxes/{id}/execs (sandkeep ps)";
+    ShellNotFound "shell_not_found" 404 Useless
+        "there is no such shell"
+        "list those of the sandbox with GET /api/v1/sandboxes/{id}/shells, or open one with POST";
     MethodNotAllowed "method_not_allowed" 405 Useless
         "the endpoint does not have this method"
         "use one of the methods in the Allow header";
@@ -135,6 +138,9 @@ codes! {
     StdinClosed "stdin_closed" 409 Useless
         "the exec takes no (more) stdin"
         "start it with \"stdin_open\": true to send stdin while it runs";
+    ShellEnded "shell_ended" 409 Useless
+        "the shell has ended, so no command can run in it"
+        "open another with POST /api/v1/sandboxes/{id}/shells, and delete this one";
     BodyTooLarge "body_too_large" 413 Useless
         "the body is over the limit"
         "send less; large input belongs into a file of the sandbox";
@@ -147,6 +153,9 @@ codes! {
     LimitReached "limit_reached" 429 Useful
         "a limit of the daemon is reached"
         "destroy what is no longer needed, or try again later";
+    ShellQueueFull "shell_queue_full" 429 Useful
+        "too many commands wait in the shell"
+        "wait for the end of those that you have sent, or open another shell";
     SandboxFailed "sandbox_failed" 500 Useless
         "the sandbox could not be made or started"
         "see the reason in the detail and in the daemon's log; sandkeep doctor checks this machine";
