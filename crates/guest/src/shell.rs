@@ -51,6 +51,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 /// How much of what is written between two commands is kept for the next: half of a pipe.
 const IDLE_MAX: usize = 32 * 1024;
+/// How often to look for more of it at a time.
+const SKIPS: usize = 16;
 /// How many bytes of commands may wait in one shell.
 const WAITING_MAX: usize = 4 * 1024 * 1024;
 
@@ -249,18 +251,8 @@ impl Shell {
 
     /// Looks at what is written while no command runs.
     pub fn look_at_idle_output(&mut self) {
-        let skip = |pipe: &Option<OwnedFd>| match pipe {
-            Some(pipe) => match sys::pending(pipe.as_fd()) {
-                pending if pending > IDLE_MAX => {
-                    sys::discard(pipe.as_fd());
-                    pending as u64
-                }
-                _ => 0,
-            },
-            None => 0,
-        };
-        self.skipped.stdout += skip(&self.stdout);
-        self.skipped.stderr += skip(&self.stderr);
+        self.skipped.stdout += skip(self.stdout.as_ref());
+        self.skipped.stderr += skip(self.stderr.as_ref());
     }
 
     /// Takes a report in. One that nobody waits for changes nothing.
@@ -497,6 +489,24 @@ pub struct Process {
     pub channel: Channel,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
+}
+
+/// Throws away what is too much to keep; how much that was. A few looks are enough at a time: whoever
+/// writes on makes another event.
+fn skip(pipe: Option<&OwnedFd>) -> u64 {
+    let Some(pipe) = pipe else { return 0 };
+    let (mut nowhere, mut skipped) = (Vec::new(), 0);
+    for _ in 0..SKIPS {
+        if sys::pending(pipe.as_fd()) <= IDLE_MAX {
+            break;
+        }
+        match sys::read_append(pipe.as_fd(), &mut nowhere, IDLE_MAX) {
+            Ok(count) => skipped += count as u64,
+            Err(_) => break,
+        }
+        nowhere.clear();
+    }
+    skipped
 }
 
 /// The dialects to try for a program, the better one first.

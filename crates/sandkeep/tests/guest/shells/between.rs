@@ -73,13 +73,15 @@ async fn what_a_background_job_says_between_commands_comes_with_the_next() {
 async fn a_background_job_that_floods_is_never_held_up_and_what_is_lost_is_counted() {
     for program in BOTH {
         let shell = TestShell::open(program).await;
-        let flood = "d=$(mktemp -d); (head -c 1000000 /dev/zero; touch $d/done) &";
-        let first = shell.run(flood).await;
+        let directory = tempfile::tempdir().unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        let open_to_all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(directory.path(), open_to_all).unwrap();
+        let done = directory.path().join("done");
+        let done = done.to_str().unwrap();
+        let first = shell.run(&format!("(head -c 1000000 /dev/zero; touch {done}) &")).await;
         // A separate exec sees the end of the flood while the shell is idle.
-        let look = format!(
-            "while ! ls /tmp/*/done >/dev/null 2>&1; do sleep 0.01; done; rm -r {}",
-            "/tmp/tmp.*/done"
-        );
+        let look = format!("while ! [ -e {done} ]; do sleep 0.01; done");
         assert_eq!(shell.guest.sh(&look).await.end.outcome, Outcome::Exited(0));
         let next = shell.run("echo end").await;
         let skipped = next.end.shell.unwrap().skipped;
