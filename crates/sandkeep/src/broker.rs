@@ -19,6 +19,7 @@ mod health;
 mod reconcile;
 mod registry;
 mod shared;
+mod shells;
 mod supervisor;
 mod verbs;
 
@@ -51,6 +52,7 @@ use supervisor::{Fate, LifecycleVerb, Request, Supervisor};
 pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use registry::registered;
+pub use shells::{ShellDraft, ShellExecDraft, ShellView};
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
 pub struct Parts {

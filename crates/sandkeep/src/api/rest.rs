@@ -24,6 +24,7 @@ pub(super) mod output;
 pub mod problem;
 pub(super) mod sandboxes;
 mod server;
+mod shells;
 pub mod tls;
 pub(super) mod who;
 
@@ -92,6 +93,9 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(known_execs::output))
         .routes(routes!(known_execs::stdin))
         .routes(routes!(known_execs::signal))
+        .routes(routes!(shells::list, shells::open))
+        .routes(routes!(shells::get, shells::close))
+        .routes(routes!(shells::exec))
         .routes(routes!(runtimes))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))

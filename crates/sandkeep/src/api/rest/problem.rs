@@ -32,6 +32,8 @@ pub enum Refusal {
     NotAnExecId { text: String },
     #[error("there is no key {text:?}")]
     NotAKeyId { text: String },
+    #[error("there is no shell {text:?}")]
+    NotAShellId { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
     BodyMalformed { field: Option<String>, problem: String },
     #[error("the body could not be read: {problem}")]
@@ -87,6 +89,7 @@ impl Refusal {
             Self::NotAnId { .. } => Code::NotFound,
             Self::NotAnExecId { .. } => Code::ExecNotFound,
             Self::NotAKeyId { .. } => Code::KeyNotFound,
+            Self::NotAShellId { .. } => Code::ShellNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,
             Self::BodyTooLarge => Code::BodyTooLarge,
