@@ -16,6 +16,7 @@ mod lifecycle;
 mod limits;
 mod parallel;
 mod run;
+mod shells;
 mod startup;
 mod stress;
 mod support;
