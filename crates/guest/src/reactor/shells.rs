@@ -354,7 +354,12 @@ impl Reactor {
         };
         match &shell.state {
             State::Opening { .. } => {
-                let reason = format!("the shell ended before it was ready: {how:?}");
+                let reason = match shell.dialect {
+                    Dialect::Bash => format!("bash ended before it was ready: {how:?}"),
+                    Dialect::Sh => format!(
+                        "sh ended before it was ready: {how:?}; if it is a bash here, ask for bash"
+                    ),
+                };
                 self.never_opened(id, reason);
             }
             State::Running(run) => {

@@ -94,7 +94,13 @@ impl Dialect {
         let words: &[&str] = match self {
             Self::Bash => &["bash", "--noprofile", "--norc", "/proc/self/fd/8"],
             // The redirections save the descriptors as 10, 11 and 12, for as long as the shell lives.
-            Self::Sh => &["sh", "-c", "{ . /proc/self/fd/11; } 7<&- 8<&- 9>&-", "sh"],
+            // A bash of this name would wait for the end of the script before it runs any of it.
+            Self::Sh => &[
+                "sh",
+                "-c",
+                "case ${BASH_VERSION+x} in x) exit 1;; esac; { . /proc/self/fd/11; } 7<&- 8<&- 9>&-",
+                "sh",
+            ],
         };
         words.iter().map(|&word| word.to_owned()).collect()
     }

@@ -99,7 +99,7 @@ async fn a_shell_that_cannot_be_had_is_refused_and_says_why() {
 }
 
 #[tokio::test]
-async fn where_there_is_no_bash_any_shell_is_sh() {
+async fn where_there_is_no_bash_any_shell_is_sh_but_a_bash_of_that_name_is_refused() {
     let guest = TestGuest::start();
     let bash = guest.client.open_shell(shell_request(None)).await.unwrap();
     assert_eq!(bash.program, ShellProgram::Bash);
@@ -110,7 +110,14 @@ async fn where_there_is_no_bash_any_shell_is_sh() {
     std::fs::set_permissions(only_sh.path(), open_to_all).unwrap();
     let mut request = shell_request(None);
     request.env = vec![("PATH".to_owned(), only_sh.path().to_str().unwrap().to_owned())];
-    assert_eq!(guest.client.open_shell(request).await.unwrap().program, ShellProgram::Sh);
+    assert_eq!(guest.client.open_shell(request.clone()).await.unwrap().program, ShellProgram::Sh);
+    std::fs::remove_file(only_sh.path().join("sh")).unwrap();
+    std::os::unix::fs::symlink("/bin/bash", only_sh.path().join("sh")).unwrap();
+    request.id = ShellId::random();
+    match guest.client.open_shell(request).await {
+        Err(GuestError::Refused { reason }) => assert!(reason.contains("ask for bash"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
