@@ -18,11 +18,15 @@
 mod bytes;
 mod frame;
 mod message;
+mod shell;
 
 pub use frame::{DecodeError, FrameReader, PREFACE_LEN, encode, preface, read_preface};
 pub use message::{
     Carrier, End, Exec, FromGuest, How, LeafKind, ListedExec, Offsets, Op, Privilege, StdinMode,
     TerminalSize, ToGuest,
+};
+pub use shell::{
+    Fate, ListedShell, ShellEnd, ShellExec, ShellOpen, ShellProgram, ShellRefusal, ShellState,
 };
 
 /// The version this build speaks.
@@ -31,8 +35,17 @@ pub const VERSION: u16 = 2;
 /// The oldest version the host still speaks with a guest of an earlier build.
 pub const OLDEST_VERSION: u16 = 1;
 
-/// The largest payload of one frame.
-pub const FRAME_MAX: usize = 1024 * 1024;
+/// The largest payload of one frame: the longest command of a shell, and what goes with it.
+pub const FRAME_MAX: usize = SHELL_COMMAND_MAX + 64 * 1024;
+
+/// The longest command of a shell, in bytes.
+pub const SHELL_COMMAND_MAX: usize = 1024 * 1024;
+
+/// The most shells of one sandbox, those that have ended included.
+pub const SHELLS_MAX: usize = 32;
+
+/// The most commands that wait in one shell.
+pub const SHELL_QUEUE_MAX: usize = 64;
 
 /// The most output bytes one `Stdout` or `Stderr` frame carries.
 pub const CHUNK_MAX: usize = 64 * 1024;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bytes;
+use crate::shell::{ListedShell, ShellEnd, ShellExec, ShellOpen, ShellRefusal};
 
 /// What a connection is for: its first and only request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,16 @@ pub enum Op {
     /// Run a command in a terminal of its own. Answered like `Exec`, with all output as `Stdout`.
     /// Since version 2.
     Terminal { exec: Exec, size: TerminalSize },
+    /// Open a shell. Descriptors of its leaf ride along. Answered by `ShellOpened` or `Refused`. Since
+    /// version 2, as the next three.
+    ShellOpen(ShellOpen),
+    /// Run a command in a shell. Answered like `Exec`, with `ShellEnded` in place of `Ended`.
+    ShellExec(ShellExec),
+    /// Which shells there are. Answered by `Shells`.
+    Shells,
+    /// Kill a shell with all that runs in it, and forget it. Answered by `Done` when nothing of it is
+    /// left.
+    ShellClose { shell_id: String },
 }
 
 impl Op {
@@ -44,7 +55,12 @@ impl Op {
             | Self::Cancel { .. }
             | Self::List
             | Self::Terminate { .. } => 1,
-            Self::Dial { .. } | Self::Terminal { .. } => 2,
+            Self::Dial { .. }
+            | Self::Terminal { .. }
+            | Self::ShellOpen(_)
+            | Self::ShellExec(_)
+            | Self::Shells
+            | Self::ShellClose { .. } => 2,
         }
     }
 }
@@ -171,6 +187,12 @@ pub enum FromGuest {
     },
     /// Nobody listens there.
     PortClosed,
+    ShellOpened(ListedShell),
+    Shells(Vec<ListedShell>),
+    /// The last message of a command of a shell. All of its output has been sent before it.
+    ShellEnded(ShellEnd),
+    /// In place of `Refused` for a request about a shell that cannot take it.
+    ShellRefused(ShellRefusal),
 }
 
 /// How the bytes of a dialed connection get to the host. Where no descriptor can be passed (through

@@ -50,6 +50,55 @@ fn size() -> impl Strategy<Value = TerminalSize> {
     any::<(u16, u16)>().prop_map(|(rows, cols)| TerminalSize { rows, cols })
 }
 
+fn program() -> impl Strategy<Value = ShellProgram> {
+    prop_oneof![Just(ShellProgram::Any), Just(ShellProgram::Bash), Just(ShellProgram::Sh)]
+}
+
+fn shell_open() -> impl Strategy<Value = ShellOpen> {
+    (exec(), program()).prop_map(|(exec, program)| ShellOpen {
+        shell_id: exec.exec_id,
+        program,
+        env: exec.env,
+        cwd: exec.cwd,
+        user: exec.user,
+        privilege: exec.privilege,
+        leaf: exec.leaf,
+        leaf_name: exec.leaf_name,
+        created_ms: exec.timeout_ms.unwrap_or(0),
+    })
+}
+
+fn shell_exec() -> impl Strategy<Value = ShellExec> {
+    (exec(), text(), text()).prop_map(|(exec, shell_id, command)| ShellExec {
+        shell_id,
+        exec_id: exec.exec_id,
+        command,
+        stdin: exec.stdin,
+        timeout_ms: exec.timeout_ms,
+    })
+}
+
+fn listed_shell() -> impl Strategy<Value = ListedShell> {
+    let state =
+        prop_oneof![Just(ShellState::Ready), Just(ShellState::Busy), Just(ShellState::Ended)];
+    (text(), text(), program(), state, any::<u32>(), any::<u32>()).prop_map(
+        |(shell_id, leaf_name, program, state, pid, waiting)| ListedShell {
+            shell_id,
+            leaf_name,
+            program,
+            state,
+            pid,
+            waiting,
+            created_ms: u64::from(pid),
+        },
+    )
+}
+
+fn shell_end() -> impl Strategy<Value = ShellEnd> {
+    let fate = prop_oneof![Just(Fate::Kept), Just(Fate::Replaced), Just(Fate::Ended)];
+    (end(), fate, offsets()).prop_map(|(end, fate, skipped)| ShellEnd { end, fate, skipped })
+}
+
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         Just(Op::Ping),
@@ -61,6 +110,10 @@ fn op() -> impl Strategy<Value = Op> {
         any::<u64>().prop_map(|grace_ms| Op::Terminate { grace_ms }),
         any::<u16>().prop_map(|port| Op::Dial { port }),
         (exec(), size()).prop_map(|(exec, size)| Op::Terminal { exec, size }),
+        shell_open().prop_map(Op::ShellOpen),
+        shell_exec().prop_map(Op::ShellExec),
+        Just(Op::Shells),
+        text().prop_map(|shell_id| Op::ShellClose { shell_id }),
     ]
 }
 
@@ -104,6 +157,10 @@ fn from_guest() -> impl Strategy<Value = FromGuest> {
         end().prop_map(FromGuest::Ended),
         Just(FromGuest::Dialed { carrier: Carrier::Descriptor }),
         Just(FromGuest::PortClosed),
+        listed_shell().prop_map(FromGuest::ShellOpened),
+        vec(listed_shell(), 0..5).prop_map(FromGuest::Shells),
+        shell_end().prop_map(FromGuest::ShellEnded),
+        Just(FromGuest::ShellRefused(ShellRefusal::Full)),
     ]
 }
 

@@ -30,6 +30,8 @@ pub enum Role {
     Terminating,
     /// It waits for a connection to a port of the sandbox.
     Dialing,
+    /// It waits for the one answer to its request.
+    Awaiting,
     /// All is said; it closes when the rest is sent.
     Closing,
 }
@@ -175,7 +177,8 @@ impl Connection {
             | Role::Requesting
             | Role::Watching(_)
             | Role::Terminating
-            | Role::Dialing => Ok(Interest::Read),
+            | Role::Dialing
+            | Role::Awaiting => Ok(Interest::Read),
         }
     }
 }

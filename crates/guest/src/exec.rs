@@ -9,12 +9,15 @@
 //! ```
 //!
 //! It has exactly one end, and all output that belongs to it is sent before. Background processes
-//! are not waited for: a command is over when its first process is, as in a shell.
+//! are not waited for: a command is over when its first process is, as in a shell. A command *of* a
+//! shell first waits for its turn; it is the shell's to say when it begins and how it ends (`shell`).
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use guest_proto::{CHUNK_MAX, End, FromGuest, How, ListedExec, Offsets, TerminalSize, ToGuest};
+use guest_proto::{
+    CHUNK_MAX, End, Fate, FromGuest, How, ListedExec, Offsets, ShellEnd, TerminalSize, ToGuest,
+};
 use libc::pid_t;
 
 use crate::connection::Connection;
@@ -52,6 +55,15 @@ pub struct Exec {
     pub watcher: Option<Id>,
     /// Whether the watcher has been told of the end.
     end_told: Told,
+    /// For a command of a shell.
+    in_shell: Option<InShell>,
+}
+
+#[derive(Clone, Copy)]
+struct InShell {
+    shell: Id,
+    fate: Fate,
+    skipped: Offsets,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +73,8 @@ enum Told {
 }
 
 enum Phase {
+    /// In a shell, for those before it.
+    Waiting,
     Running,
     Killing(Killing),
     /// The first process is gone; output may still be in the pipes.
@@ -91,6 +105,12 @@ pub enum Heard {
 /// The host said what it may not say now.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AgainstTheRules;
+
+/// Where a shell runs its commands.
+pub struct Place {
+    pub pid: pid_t,
+    pub leaf_name: String,
+}
 
 /// The ends of the pipes of a new exec that the guest keeps. A terminal has one for all.
 pub struct Pipes {
@@ -129,6 +149,7 @@ impl Exec {
             terminal: pipes.terminal,
             watcher: None,
             end_told: Told::NotYet,
+            in_shell: None,
         }
     }
 
@@ -148,15 +169,78 @@ impl Exec {
             terminal: None,
             watcher: None,
             end_told: Told::NotYet,
+            in_shell: None,
         }
+    }
+
+    /// A command that waits for its turn in a shell.
+    pub fn waiting(request: &guest_proto::ShellExec, shell: Id, place: Place) -> Self {
+        let in_shell = InShell { shell, fate: Fate::Kept, skipped: Offsets::default() };
+        Self {
+            exec_id: request.exec_id.clone(),
+            leaf_name: place.leaf_name,
+            pid: place.pid,
+            leaf: Leaf::None,
+            started: Instant::now(),
+            deadline: None,
+            phase: Phase::Waiting,
+            stdin: Stdin::awaited(),
+            terminal: None,
+            stdout: Output::new(None),
+            stderr: Output::new(None),
+            watcher: None,
+            end_told: Told::NotYet,
+            in_shell: Some(in_shell),
+        }
+    }
+
+    /// Its turn in the shell has come.
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        stdin: Option<OwnedFd>,
+        [stdout, stderr]: [Option<OwnedFd>; 2],
+        skipped: Offsets,
+    ) {
+        self.phase = Phase::Running;
+        self.started = now;
+        self.stdout = Output::new(stdout);
+        self.stderr = Output::new(stderr);
+        self.stdin.open(stdin);
+        if let Some(in_shell) = &mut self.in_shell {
+            in_shell.skipped = skipped;
+        }
+    }
+
+    /// The shell says that it is over; its output may still be in the pipes.
+    pub fn finish(&mut self, how: How, fate: Fate, now: Instant) {
+        if let Some(in_shell) = &mut self.in_shell {
+            in_shell.fate = fate;
+            self.phase = Phase::Exited { how, at: now };
+            self.settle();
+        }
+    }
+
+    /// Its turn will not come.
+    pub fn give_up(&mut self, error: Option<String>, fate: Fate) {
+        if let Some(in_shell) = &mut self.in_shell {
+            in_shell.fate = fate;
+            self.stdin.close();
+            self.phase = Phase::Ended(End { how: How::Canceled, error, duration_ms: 0 });
+        }
+    }
+
+    /// The shell whose command it is.
+    pub fn shell(&self) -> Option<Id> {
+        self.in_shell.map(|in_shell| in_shell.shell)
     }
 
     /// Whether its first process is alive, or dead and not reaped: its pid is still its own.
     pub fn owns_pid(&self) -> bool {
         match &self.phase {
-            Phase::Running => true,
+            Phase::Running => self.in_shell.is_none(),
             Phase::Killing(killing) => killing.exited.is_none(),
-            Phase::Exited { .. } | Phase::Ended(_) => false,
+            Phase::Waiting | Phase::Exited { .. } | Phase::Ended(_) => false,
         }
     }
 
@@ -182,7 +266,7 @@ impl Exec {
         match &self.phase {
             Phase::Running => self.deadline,
             Phase::Killing(killing) => Some(killing.next),
-            Phase::Exited { .. } | Phase::Ended(_) => None,
+            Phase::Waiting | Phase::Exited { .. } | Phase::Ended(_) => None,
         }
     }
 
@@ -202,7 +286,7 @@ impl Exec {
                 killing.next = now;
                 self.tick(now);
             }
-            Phase::Exited { .. } | Phase::Ended(_) => {}
+            Phase::Waiting | Phase::Exited { .. } | Phase::Ended(_) => {}
         }
     }
 
@@ -335,11 +419,20 @@ impl Exec {
         }
         if let Phase::Ended(end) = &self.phase {
             if self.end_told == Told::NotYet && !self.has_unsent() {
-                connection.say(&FromGuest::Ended(end.clone()));
+                connection.say(&self.last_message(end.clone()));
                 self.end_told = Told::Yes;
             }
         } else if let Some(up_to) = self.stdin.announce() {
             connection.say(&FromGuest::StdinWanted { up_to });
+        }
+    }
+
+    fn last_message(&self, end: End) -> FromGuest {
+        match self.in_shell {
+            None => FromGuest::Ended(end),
+            Some(InShell { fate, skipped, .. }) => {
+                FromGuest::ShellEnded(ShellEnd { end, fate, skipped })
+            }
         }
     }
 }

@@ -62,7 +62,7 @@ fn obey(connection: &mut Connection, exec: &mut Option<Exec>) -> Result<(), Brok
                     Err(AgainstTheRules) => return Err(Broken),
                 }
             }
-            Role::Terminating | Role::Dialing | Role::Closing => return Ok(()),
+            Role::Terminating | Role::Dialing | Role::Awaiting | Role::Closing => return Ok(()),
         }
     }
 }

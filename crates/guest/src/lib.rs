@@ -30,6 +30,7 @@ mod output;
 mod plan;
 mod poll;
 mod reactor;
+mod shell;
 mod shutdown;
 mod spawn;
 mod stdin;

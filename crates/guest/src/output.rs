@@ -90,6 +90,11 @@ impl Output {
         self.pipe.is_none() || self.left == Left::Bytes(0)
     }
 
+    /// Gives back the pipe, for whoever says something next.
+    pub fn give_back(&mut self) -> Option<OwnedFd> {
+        self.pipe.take()
+    }
+
     /// Gives up the pipe if background processes still hold its other end: it must be drained, or
     /// they would block or get SIGPIPE.
     pub fn leave_pipe(&mut self) -> Option<OwnedFd> {

@@ -85,6 +85,8 @@ pub struct Plan {
     pub identity: Identity,
     pub privilege: Privilege,
     pub stdio: Stdio,
+    /// Descriptors that the command gets beside these, each with its number there.
+    pub given: Vec<(OwnedFd, RawFd)>,
     /// cgroup files to which the child writes `0` to place itself.
     pub enter: Vec<RawFd>,
     pub descriptor_limit: libc::rlimit,
@@ -121,6 +123,7 @@ impl Plan {
             identity: identity(account)?,
             privilege: exec.privilege,
             stdio,
+            given: Vec::new(),
             enter: enter.iter().map(AsRawFd::as_raw_fd).collect(),
             descriptor_limit,
         })

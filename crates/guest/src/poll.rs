@@ -24,6 +24,8 @@ pub enum Token {
     Drain(Id),
     /// The socket that a connection dials with.
     Dial(Id),
+    /// The private descriptors of a shell, and its output while no command runs.
+    Shell(Id),
 }
 
 const KIND_BITS: u32 = 4;
@@ -40,6 +42,7 @@ impl Token {
             Self::Stderr(Id(id)) => (6, id),
             Self::Drain(Id(id)) => (7, id),
             Self::Dial(Id(id)) => (8, id),
+            Self::Shell(Id(id)) => (9, id),
         };
         id << KIND_BITS | kind
     }
@@ -55,7 +58,8 @@ impl Token {
             5 => Self::Stdout(id),
             6 => Self::Stderr(id),
             7 => Self::Drain(id),
-            _ => Self::Dial(id),
+            8 => Self::Dial(id),
+            _ => Self::Shell(id),
         }
     }
 }
@@ -155,6 +159,7 @@ mod tests {
             Token::Stderr(id),
             Token::Drain(id),
             Token::Dial(id),
+            Token::Shell(id),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

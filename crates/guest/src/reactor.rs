@@ -3,6 +3,7 @@
 
 mod dialing;
 mod operation;
+mod shells;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use guest_proto::{FromGuest, ToGuest};
 
+use self::shells::Owner;
 use crate::connection::{Broken, Connection, Role};
 use crate::dial::Dial;
 use crate::exec::{Exec, Heard};
 use crate::poll::{Id, Interest, Poll, Token};
+use crate::shell::Shell;
 use crate::shutdown::{Children, Progress, Shutdown, signal_all};
 use crate::spawn::Spawner;
 use crate::stdin::Watch;
@@ -44,6 +47,7 @@ pub struct Reactor {
     spawner: Spawner,
     connections: BTreeMap<Id, Connection>,
     execs: BTreeMap<Id, Exec>,
+    shells: BTreeMap<Id, Shell>,
     /// Pipes of ended execs that background processes still write to.
     drains: BTreeMap<Id, OwnedFd>,
     /// Connections to ports of the sandbox that are not established yet, by who asked for them.
@@ -71,6 +75,7 @@ impl Reactor {
             spawner: Spawner::new()?,
             connections: BTreeMap::new(),
             execs: BTreeMap::new(),
+            shells: BTreeMap::new(),
             drains: BTreeMap::new(),
             dials: BTreeMap::new(),
             last_id: 0,
@@ -113,6 +118,7 @@ impl Reactor {
             .execs
             .values()
             .filter_map(Exec::next_tick)
+            .chain(self.shells.values().filter_map(Shell::next_tick))
             .chain(shutdown)
             .chain(self.accept_again)
             .min()?;
@@ -142,6 +148,7 @@ impl Reactor {
                 }
             }
             Token::Dial(id) => self.go_on_dialing(id),
+            Token::Shell(id) => self.serve_shell(id),
         }
     }
 
@@ -197,7 +204,7 @@ impl Reactor {
                     Some(message) => self.hear(id, exec, message)?,
                     None => return Ok(()),
                 },
-                Role::Terminating => return Ok(()),
+                Role::Terminating | Role::Awaiting => return Ok(()),
                 Role::Dialing if connection.is_silent() => return Ok(()),
                 Role::Dialing => return Err(Broken),
                 // What else it says is not read; what it was told is still sent.
@@ -256,6 +263,9 @@ impl Reactor {
         loop {
             match sys::reap() {
                 Reaped::Child(pid, exit) => {
+                    if self.reaped_shell(pid, exit) == Owner::Found {
+                        continue;
+                    }
                     let owner =
                         self.execs.iter_mut().find(|(_, exec)| exec.pid == pid && exec.owns_pid());
                     if let Some((&id, exec)) = owner {
@@ -293,6 +303,7 @@ impl Reactor {
                 self.touched_execs.push(id);
             }
         }
+        self.tick_shells(now);
     }
 
     /// Moves and sends all that this turn has made possible. It ends because sockets and windows
@@ -322,6 +333,9 @@ impl Reactor {
         exec.pump(connection);
         self.touched_connections.extend(exec.watcher);
         if exec.has_ended() {
+            if let Some(shell) = exec.shell() {
+                self.delivered(id, shell);
+            }
             self.hand_over_pipes(id);
             self.forget_the_oldest();
         }
@@ -352,6 +366,10 @@ impl Reactor {
     fn hand_over_pipes(&mut self, id: Id) {
         let Some(exec) = self.execs.get_mut(&id) else { return };
         let pipes = [exec.stdout.leave_pipe(), exec.stderr.leave_pipe()];
+        self.drain(pipes);
+    }
+
+    fn drain(&mut self, pipes: [Option<OwnedFd>; 2]) {
         for pipe in pipes.into_iter().flatten() {
             let id = self.new_id();
             if self.poll.change(&pipe, Token::Drain(id), Interest::Read).is_ok() {

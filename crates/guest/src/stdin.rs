@@ -13,6 +13,7 @@ use crate::sys;
 
 pub struct Stdin {
     pipe: Option<OwnedFd>,
+    reader: Reader,
     waiting: Vec<u8>,
     /// How much of `waiting` is written.
     skip: usize,
@@ -23,6 +24,14 @@ pub struct Stdin {
     /// The last byte that came.
     last: Option<u8>,
     pub watch: Watch,
+}
+
+/// Whether whoever shall read is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Here,
+    /// Its turn has not come: what arrives is kept for it.
+    Awaited,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,6 +65,7 @@ impl Stdin {
     pub fn new(pipe: Option<OwnedFd>, at_end: AtEnd) -> Self {
         Self {
             pipe,
+            reader: Reader::Here,
             waiting: Vec::new(),
             skip: 0,
             received: 0,
@@ -65,6 +75,18 @@ impl Stdin {
             last: None,
             watch: Watch::NotNeeded,
         }
+    }
+
+    /// For a command that waits for its turn.
+    pub fn awaited() -> Self {
+        Self { reader: Reader::Awaited, ..Self::new(None, AtEnd::Close) }
+    }
+
+    /// Its turn has come.
+    pub fn open(&mut self, pipe: Option<OwnedFd>) {
+        self.reader = Reader::Here;
+        self.pipe = pipe;
+        self.flush();
     }
 
     pub fn pipe(&self) -> Option<&OwnedFd> {
@@ -116,6 +138,9 @@ impl Stdin {
 
     /// Writes what waits, as far as the pipe has room.
     pub fn flush(&mut self) {
+        if self.reader == Reader::Awaited {
+            return;
+        }
         while let Some(pipe) = &self.pipe {
             let rest = &self.waiting[self.skip..];
             if rest.is_empty() {
@@ -158,6 +183,7 @@ impl Stdin {
 
     /// The command is gone.
     pub fn close(&mut self) {
+        self.reader = Reader::Here;
         self.pipe = None;
         self.flush();
     }

@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "system calls; each wrapper is safe to call")]
 
+mod private;
 mod setup;
 mod socket;
 mod tcp;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use libc::pid_t;
 
+pub use private::*;
 pub use setup::*;
 pub use socket::*;
 pub use tcp::*;

@@ -56,6 +56,16 @@ impl Leaf {
         }
     }
 
+    /// All processes that are there. `leader` is the first of them.
+    pub fn members(&self, leader: pid_t) -> Vec<pid_t> {
+        match self {
+            Self::None => family(leader, &processes()),
+            Self::V1 { tasks: members, .. } | Self::V2 { procs: members, .. } => {
+                read_tasks(members.as_fd()).unwrap_or_default()
+            }
+        }
+    }
+
     /// Sends SIGKILL to all that is there. `leader` is the first process of the exec.
     pub fn kill(&self, leader: pid_t) -> Tree {
         match self {

@@ -29,6 +29,7 @@ mod reaper;
 mod reconcile;
 mod registry;
 mod shared;
+mod shells;
 mod slots;
 mod stats;
 mod supervisor;
@@ -65,6 +66,7 @@ pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use idempotency::{IdempotencyKey, InvalidIdempotencyKey};
 pub use policy::{Policy, Profile, Quota, Quotas};
 pub use registry::registered;
+pub use shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use stats::StatsView;
 pub use view::{Cursor, Filter, InvalidCursor, Page, View};
 

@@ -9,6 +9,7 @@ pub mod fuzz;
 pub mod image;
 mod leaf;
 mod link;
+mod shell;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,12 +19,15 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::sandbox::{ExecId, Privilege};
+use crate::sandbox::{ExecId, Privilege, ShellId};
 
 pub use client::GuestClient;
 pub use execution::{Execution, ExecutionInput, Input};
 pub use guest_proto::{LeafKind, Offsets, TerminalSize};
 pub use leaf::NoLeaves;
+pub use shell::{
+    InShell, KnownShell, ShellExecRequest, ShellFate, ShellProgram, ShellRequest, ShellState,
+};
 
 /// One command to run. The host builds the whole environment; nothing is inherited.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +76,8 @@ pub struct ExecEnd {
     /// Why it could not be started, or why the outcome is what it is.
     pub error: Option<String>,
     pub duration: Duration,
+    /// For a command of a shell.
+    pub shell: Option<InShell>,
 }
 
 /// Every exec ends with exactly one of these.
@@ -137,6 +143,14 @@ pub enum GuestError {
     Unsupported { runtime: &'static str, what: &'static str },
     #[error("nothing listens on port {port} of the sandbox")]
     PortClosed { port: u16 },
+    #[error("there is no shell {id}")]
+    ShellNotFound { id: ShellId },
+    #[error("shell {id} has ended")]
+    ShellEnded { id: ShellId },
+    #[error("{limit} commands, or 4 MiB of them, wait in shell {id} already")]
+    ShellQueueFull { id: ShellId, limit: usize },
+    #[error("the sandbox has {limit} shells already")]
+    TooManyShells { limit: usize },
 }
 
 /// A connection to a process of the sandbox. Shutting its writing half down tells the process the end;
@@ -173,6 +187,20 @@ pub trait Guest: Send + Sync {
 
     /// Ends every process of the sandbox, and the guest with them: SIGTERM, `grace`, SIGKILL.
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError>;
+
+    /// Opens a persistent shell and waits until it is ready. `Refused` if it cannot be had.
+    async fn open_shell(&self, request: ShellRequest) -> Result<KnownShell, GuestError>;
+
+    /// All shells, those that have ended included, until they are closed. They outlive the daemon.
+    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError>;
+
+    /// Gives a shell a command; it runs when those before it are over. From then on it is an exec like
+    /// any other: it can be attached to, signaled (what the command has started, not the shell) and
+    /// canceled, and its end says what became of the shell.
+    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError>;
+
+    /// Kills a shell with all that runs in it, and forgets it.
+    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError>;
 
     /// Connects to a TCP port of the sandbox's loopback, whatever its network is. `PortClosed` at
     /// once if nobody listens. Nothing is sent or closed on the way: the bytes are the caller's.

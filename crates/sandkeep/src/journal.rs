@@ -36,9 +36,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::guest::{Offsets, Outcome};
+use crate::guest::{InShell, Offsets, Outcome};
 use crate::limits;
-use crate::sandbox::ExecId;
+use crate::sandbox::{ExecId, ShellId};
 
 pub use follow::{Follow, From, Seen, Watch};
 pub use recover::Unfinished;
@@ -83,6 +83,9 @@ pub struct Description {
     #[serde(default)]
     pub terminal: bool,
     pub keep: Keep,
+    /// The shell whose command it is; then `argv` is the command alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell_id: Option<ShellId>,
 }
 
 /// Where an exec's stdin comes from.
@@ -121,6 +124,9 @@ pub struct End {
     pub written: Offsets,
     /// How much of that is not in the journal.
     pub dropped: Offsets,
+    /// For a command of a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<InShell>,
 }
 
 /// How far a journal has come.

@@ -43,6 +43,9 @@ pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How long a guest may take to answer a request that needs no work.
 pub const GUEST_ANSWER: Duration = Duration::from_secs(10);
 
+/// How long a guest may take until a shell it opened is ready.
+pub const SHELL_OPEN: Duration = Duration::from_secs(15);
+
 /// How long a guest that left an exec unanswered is asked what became of it.
 pub const EXEC_CLEAN_UP: Duration = Duration::from_secs(60);
 
@@ -73,6 +76,11 @@ pub const SANDBOXES_MAX: usize = 10_000;
 
 /// The most execs at once in one sandbox.
 pub const EXECS_PER_SANDBOX_MAX: usize = 1_000;
+
+/// The most shells of one sandbox; each may have `guest_proto::SHELL_QUEUE_MAX` commands that wait.
+pub const SHELLS_PER_SANDBOX_MAX: usize = guest_proto::SHELLS_MAX;
+/// The longest command of a shell; it must fit a frame of the guest protocol.
+pub const SHELL_COMMAND_MAX_BYTES: usize = guest_proto::SHELL_COMMAND_MAX;
 
 /// Events of one exec, and chunks of its stdin, that may wait inside the daemon.
 pub const EXEC_EVENTS_MAX: usize = 16;

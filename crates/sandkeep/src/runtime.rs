@@ -43,6 +43,8 @@ pub struct Capabilities {
     pub pause: bool,
     /// Commands can have a terminal.
     pub terminals: bool,
+    /// Shells can keep their state from command to command.
+    pub shells: bool,
     /// Ports inside can be connected to.
     pub ports: bool,
     /// Sandboxes outlive the daemon.

@@ -9,7 +9,7 @@ mod spec;
 mod state;
 mod terms;
 
-pub use id::{ExecId, InvalidId, SandboxId};
+pub use id::{ExecId, InvalidId, SandboxId, ShellId};
 pub use moment::Moment;
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
 pub use signal::{NoSignal, Signal};

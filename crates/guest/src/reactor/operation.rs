@@ -38,6 +38,10 @@ impl Reactor {
             Op::Terminate { grace_ms } => self.terminate(id, grace_ms).map(|()| None),
             Op::Terminal { exec, size } => self.exec(id, &exec, Some(size)).map(|()| None),
             Op::Dial { port } => self.dial(id, port).map(|()| None),
+            Op::ShellOpen(open) => self.open_shell(id, open),
+            Op::ShellExec(request) => self.shell_exec(id, request),
+            Op::Shells => Ok(Some(FromGuest::Shells(self.listed_shells()))),
+            Op::ShellClose { shell_id } => self.close_shell(id, &shell_id),
         };
         let Some(connection) = self.connections.get_mut(&id) else { return };
         // Descriptors are for execs; whoever sent some with another request loses them.
@@ -49,7 +53,7 @@ impl Reactor {
         }
     }
 
-    fn find(&mut self, exec_id: &str) -> Result<(Id, &mut Exec), Refused> {
+    pub(super) fn find(&mut self, exec_id: &str) -> Result<(Id, &mut Exec), Refused> {
         self.execs
             .iter_mut()
             .find(|(_, exec)| exec.exec_id == exec_id)
@@ -130,7 +134,7 @@ impl Reactor {
     }
 
     /// The pipes of a new exec: our ends, which do not block, and its own.
-    fn pipes(&mut self, stdin: StdinMode) -> std::io::Result<(Pipes, Stdio)> {
+    pub(super) fn pipes(&mut self, stdin: StdinMode) -> std::io::Result<(Pipes, Stdio)> {
         use std::os::fd::AsFd;
         let (stdout, child_stdout) = sys::pipe()?;
         let (stderr, child_stderr) = sys::pipe()?;
@@ -182,7 +186,10 @@ impl Reactor {
     }
 
     fn signal(&mut self, exec_id: &str, signal: i32) -> Result<(), Refused> {
-        let (_, exec) = self.find(exec_id)?;
+        let (id, exec) = self.find(exec_id)?;
+        if let Some(shell) = exec.shell() {
+            return self.signal_in_shell(id, shell, signal);
+        }
         if !exec.owns_pid() {
             return Err(Refused::because(format!("exec {exec_id:?} has ended")));
         }
@@ -192,6 +199,9 @@ impl Reactor {
 
     fn cancel(&mut self, exec_id: &str) -> Result<(), Refused> {
         let (id, exec) = self.find(exec_id)?;
+        if let Some(shell) = exec.shell() {
+            return self.cancel_in_shell(id, shell);
+        }
         if !exec.owns_pid() {
             return Err(Refused::because(format!("exec {exec_id:?} has ended")));
         }

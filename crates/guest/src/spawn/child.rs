@@ -118,6 +118,9 @@ unsafe fn set_stdio(plan: &Plan) -> Result<(), (Step, c_int)> {
         at(Step::Stdio, libc::dup2(stdio.stderr.as_raw_fd(), 2).into())?;
         // Everything is close-on-exec already; this holds if that should ever not be true.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        for (fd, number) in &plan.given {
+            at(Step::Stdio, libc::dup2(fd.as_raw_fd(), *number).into())?;
+        }
     }
     Ok(())
 }

@@ -28,6 +28,7 @@ pub mod problem;
 mod rate;
 pub(super) mod sandboxes;
 mod server;
+mod shells;
 mod terminal;
 pub mod tls;
 pub(super) mod who;
@@ -99,6 +100,9 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(known_execs::signal))
         .routes(routes!(terminal::attach))
         .routes(routes!(terminal::open))
+        .routes(routes!(shells::list, shells::open))
+        .routes(routes!(shells::get, shells::close))
+        .routes(routes!(shells::exec))
         .routes(routes!(runtimes))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))

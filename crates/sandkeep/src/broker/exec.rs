@@ -7,6 +7,7 @@
 //!                                         a later daemon: rejoin ──┘
 //! ```
 
+mod in_shell;
 mod known;
 pub(super) mod pump;
 pub(super) mod rejoin;
@@ -40,6 +41,7 @@ use stdin::Stdins;
 use terminals::Terminals;
 use watching::Leash;
 
+pub(super) use in_shell::{ShellCommand, exec_in_shell};
 pub use known::{ExecPage, ExecView};
 pub use stdin::StdinTurn;
 pub use watching::{ExecWatch, Told};
@@ -150,6 +152,13 @@ pub struct Running {
 }
 
 impl Running {
+    fn new(guest: Arc<dyn Guest>, pump: Pump, on_disconnect: OnDisconnect) -> Self {
+        let (id, input) = (pump.journal().id().clone(), pump.input());
+        let leash = (on_disconnect == OnDisconnect::Kill)
+            .then(|| Leash::new(pump.shared(), &guest, Arc::clone(pump.journal())));
+        Self { id, input, guest, leash, pump: Some(pump) }
+    }
+
     /// The next event; `None` after the one `Ended`. The caller is the one who takes the output: who
     /// comes slowly slows the command, and gets all of it, whatever the journal has room for.
     pub async fn next(&mut self) -> Option<ExecEvent> {
@@ -226,16 +235,13 @@ pub(super) async fn exec(
     let terminal = request.terminal;
     let pump = sending::send(&guest, request, berth).await?;
     failpoint!("exec.after_start");
-    let input = pump.input();
     if source == StdinSource::Open {
-        handle.execs.stdins.open(id.clone(), input.clone());
+        handle.execs.stdins.open(id.clone(), pump.input());
     }
     if terminal.is_some() {
-        handle.execs.terminals.open(id.clone(), input.clone());
+        handle.execs.terminals.open(id, pump.input());
     }
-    let leash = (on_disconnect == OnDisconnect::Kill)
-        .then(|| Leash::new(shared, &guest, Arc::clone(pump.journal())));
-    Ok(Running { id, input, guest, leash, pump: Some(pump) })
+    Ok(Running::new(guest, pump, on_disconnect))
 }
 
 fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Description {
@@ -249,11 +255,12 @@ fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Descrip
         stdin,
         terminal: request.terminal.is_some(),
         keep,
+        shell_id: None,
     }
 }
 
 /// The way inside, if the sandbox is in a state for it.
-fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
+pub(super) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     let snapshot = handle.snapshot.borrow();
     apply(&snapshot.status, Event::Begin(Verb::Exec))
         .map_err(|denied| denied_error(handle.id.clone(), denied))?;
@@ -266,16 +273,13 @@ fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
 
 fn request(handle: &Handle, draft: ExecDraft) -> Result<ExecRequest, Error> {
     check(&draft)?;
-    let base = BASE_ENV.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let mut env = BTreeMap::from(base);
-    env.extend(handle.spec.env().iter().map(|(name, value)| (name.clone(), value.clone())));
-    env.extend(draft.env);
+    let (env, user) = environment(handle, draft.env, draft.user)?;
     let request = ExecRequest {
         id: ExecId::random(),
         argv: draft.argv,
-        env: env.into_iter().collect(),
+        env,
         cwd: draft.cwd,
-        user: draft.user.unwrap_or_else(|| DEFAULT_USER.to_owned()),
+        user,
         stdin: match draft.stdin {
             StdinSource::None => Stdin::Null,
             StdinSource::Given | StdinSource::Open => Stdin::Piped,
@@ -298,6 +302,25 @@ fn request(handle: &Handle, draft: ExecDraft) -> Result<ExecRequest, Error> {
     }
 }
 
+/// The whole environment of a command, and who it runs as.
+pub(super) fn environment(
+    handle: &Handle,
+    own: BTreeMap<String, String>,
+    user: Option<String>,
+) -> Result<(Vec<(String, String)>, String), Error> {
+    let base = BASE_ENV.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut env = BTreeMap::from(base);
+    env.extend(handle.spec.env().iter().map(|(name, value)| (name.clone(), value.clone())));
+    env.extend(own);
+    let size: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    let max = limits::EXEC_STRINGS_MAX_BYTES;
+    if size > max {
+        let problem = format!("with that of the sandbox it has {size} bytes, more than {max}");
+        return Err(invalid("env", problem));
+    }
+    Ok((env.into_iter().collect(), user.unwrap_or_else(|| DEFAULT_USER.to_owned())))
+}
+
 fn check(draft: &ExecDraft) -> Result<(), Error> {
     if draft.argv.first().is_none_or(String::is_empty) {
         return Err(invalid("argv", "it names no command".to_owned()));
@@ -313,20 +336,33 @@ fn check(draft: &ExecDraft) -> Result<(), Error> {
         );
         return Err(invalid("argv", problem));
     }
-    check_env(&draft.env)?;
-    match &draft.cwd {
+    check_place(&draft.env, draft.cwd.as_deref(), draft.user.as_deref())?;
+    check_timeout(draft.timeout)
+}
+
+/// What an exec and a shell are given alike.
+pub(super) fn check_place(
+    env: &BTreeMap<String, String>,
+    cwd: Option<&str>,
+    user: Option<&str>,
+) -> Result<(), Error> {
+    check_env(env)?;
+    match cwd {
         Some(cwd) if !cwd.starts_with('/') || cwd.contains('\0') => {
             return Err(invalid("cwd", format!("{cwd:?} is not an absolute path")));
         }
         Some(_) | None => {}
     }
-    match &draft.user {
+    match user {
         Some(user) if user.is_empty() || user.contains('\0') => {
-            return Err(invalid("user", "it is neither a name, a uid nor uid:gid".to_owned()));
+            Err(invalid("user", "it is neither a name, a uid nor uid:gid".to_owned()))
         }
-        Some(_) | None => {}
+        Some(_) | None => Ok(()),
     }
-    match draft.timeout {
+}
+
+fn check_timeout(timeout: Option<Duration>) -> Result<(), Error> {
+    match timeout {
         Some(Duration::ZERO) => Err(invalid("timeout_ms", "it is zero".to_owned())),
         Some(_) | None => Ok(()),
     }

@@ -19,15 +19,15 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::dialed::DialedStream;
 use super::execution::{Accepted, GuestExecution};
-use super::leaf::{Dispatch, HeldLeaves};
+use super::leaf::{Dispatch, HeldLeaves, Holder};
 use super::link::{Link, READ_LEN};
 use super::{
-    ByteStream, ExecRequest, Execution, Guest, GuestError, KnownExec, Leaf, LeafPool, Offsets,
-    Origin, Stdin,
+    ByteStream, ExecRequest, Execution, Guest, GuestError, KnownExec, KnownShell, Leaf, LeafPool,
+    Offsets, Origin, ShellExecRequest, ShellRequest, Stdin,
 };
 use crate::home::GUEST_SOCKET;
 use crate::limits;
-use crate::sandbox::{ExecId, Privilege};
+use crate::sandbox::{ExecId, Privilege, ShellId};
 
 /// One per sandbox and daemon: it knows which leaves are in use (see `leaf`).
 pub struct GuestClient {
@@ -35,14 +35,14 @@ pub struct GuestClient {
     /// address; valid as long as `home` is open.
     address: SocketAddrUnix,
     _home: OwnedFd,
-    pool: Arc<dyn LeafPool>,
-    leaves: Arc<HeldLeaves>,
+    pub(super) pool: Arc<dyn LeafPool>,
+    pub(super) leaves: Arc<HeldLeaves>,
     /// The newest version that the guest has not refused.
     version: AtomicU16,
 }
 
 /// A request under way: the connection, and what has arrived on it.
-struct Exchange {
+pub(super) struct Exchange {
     link: Link,
     reader: FrameReader,
     buffer: Box<[u8]>,
@@ -64,7 +64,7 @@ impl GuestClient {
     }
 
     /// Sends a request and waits for the first message of the answer, in a version both speak.
-    async fn request(
+    pub(super) async fn request(
         &self,
         op: &Op,
         dispatch: Option<&Dispatch>,
@@ -122,7 +122,7 @@ impl GuestClient {
     }
 
     /// A request that is answered by one message.
-    async fn ask(&self, op: &Op) -> Result<FromGuest, GuestError> {
+    pub(super) async fn ask(&self, op: &Op) -> Result<FromGuest, GuestError> {
         let (_, answer) = self.request(op, None, limits::GUEST_ANSWER).await?;
         Ok(answer)
     }
@@ -148,11 +148,10 @@ impl GuestClient {
         let Some(exec) = listed.into_iter().find(|exec| exec.exec_id == id.as_str()) else {
             return Err(GuestError::Refused { reason: format!("there is no exec {id}") });
         };
-        match self.pool.clone().adopt(&exec.leaf_name) {
-            Ok(leaf) => self.leaves.hold(id, leaf.into()),
-            Err(error) => {
-                tracing::warn!(%id, leaf = exec.leaf_name, %error, "cannot adopt the leaf");
-            }
+        match self.leaves.named(&exec.leaf_name) {
+            // The leaf of a shell, which others may have died in before.
+            Some(leaf) => self.leaves.hold_from_now(id, leaf),
+            None => self.adopt(id, &exec.leaf_name),
         }
         Ok(())
     }
@@ -170,8 +169,23 @@ impl GuestClient {
         self.execution(ExecId::random(), Stdin::Piped, Offsets::default(), (exchange, answer))
     }
 
+    /// Takes over a leaf that an earlier daemon gave out.
+    pub(super) fn adopt(&self, holder: impl Into<Holder>, name: &str) {
+        let holder = holder.into();
+        let held = self
+            .leaves
+            .named(name)
+            .map_or_else(|| self.pool.clone().adopt(name).map(Arc::from), Ok);
+        match held {
+            Ok(leaf) => self.leaves.hold(holder, leaf),
+            Err(error) => {
+                tracing::warn!(?holder, leaf = name, %error, "cannot adopt the leaf");
+            }
+        }
+    }
+
     /// Makes an execution of an exchange whose first message says that there is one.
-    fn execution(
+    pub(super) fn execution(
         &self,
         id: ExecId,
         stdin: Stdin,
@@ -241,7 +255,7 @@ fn protocol(error: guest_proto::DecodeError) -> GuestError {
     GuestError::Protocol(error.to_string())
 }
 
-fn unexpected(answer: FromGuest) -> GuestError {
+pub(super) fn unexpected(answer: FromGuest) -> GuestError {
     match answer {
         FromGuest::Refused { reason } => GuestError::Refused { reason },
         FromGuest::Pong
@@ -253,7 +267,13 @@ fn unexpected(answer: FromGuest) -> GuestError {
         | FromGuest::StdinWanted { .. }
         | FromGuest::Ended(_)
         | FromGuest::Dialed { .. }
-        | FromGuest::PortClosed => GuestError::Protocol("an answer to another question".to_owned()),
+        | FromGuest::PortClosed
+        | FromGuest::ShellOpened(_)
+        | FromGuest::Shells(_)
+        | FromGuest::ShellEnded(_)
+        | FromGuest::ShellRefused(_) => {
+            GuestError::Protocol("an answer to another question".to_owned())
+        }
     }
 }
 
@@ -274,7 +294,7 @@ impl Guest for GuestClient {
         if strings_len(&exec) > FRAME_MAX / 2 {
             return Err(GuestError::Refused { reason: "the command is too long".to_owned() });
         }
-        let dispatch = Dispatch::new(self.leaves.clone(), id.clone(), leaf);
+        let dispatch = Dispatch::new(self.leaves.clone(), &id, leaf);
         let op = match terminal {
             None => Op::Exec(exec),
             Some(size) => Op::Terminal { exec, size },
@@ -335,6 +355,22 @@ impl Guest for GuestClient {
         }
     }
 
+    async fn open_shell(&self, request: ShellRequest) -> Result<KnownShell, GuestError> {
+        self.open(request).await
+    }
+
+    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
+        self.list_shells().await
+    }
+
+    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
+        self.run_in_shell(request).await
+    }
+
+    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
+        self.close(id).await
+    }
+
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
         let (exchange, answer) =
             self.request(&Op::Dial { port }, None, limits::GUEST_ANSWER).await?;
@@ -372,17 +408,25 @@ fn wire_request(mut request: ExecRequest, leaf: &dyn Leaf) -> Exec {
         env: request.env,
         cwd: request.cwd,
         user: request.user,
-        stdin: match request.stdin {
-            Stdin::Null => StdinMode::Null,
-            Stdin::Piped => StdinMode::Piped,
-        },
+        stdin: wire_stdin(request.stdin),
         timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
-        privilege: match request.privilege {
-            Privilege::None => guest_proto::Privilege::None,
-            Privilege::Root => guest_proto::Privilege::Root,
-        },
+        privilege: wire_privilege(request.privilege),
         leaf: leaf.kind(),
         leaf_name: leaf.name().to_owned(),
+    }
+}
+
+pub(super) fn wire_stdin(stdin: Stdin) -> StdinMode {
+    match stdin {
+        Stdin::Null => StdinMode::Null,
+        Stdin::Piped => StdinMode::Piped,
+    }
+}
+
+pub(super) fn wire_privilege(privilege: Privilege) -> guest_proto::Privilege {
+    match privilege {
+        Privilege::None => guest_proto::Privilege::None,
+        Privilege::Root => guest_proto::Privilege::Root,
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::leaf::HeldLeaves;
 use super::link::Link;
-use super::{ExecEnd, ExecEvent, Offsets, Outcome, OutputStream, TerminalSize};
+use super::{ExecEnd, ExecEvent, InShell, Offsets, Outcome, OutputStream, TerminalSize};
 use crate::sandbox::ExecId;
 
 /// Acknowledged this often, the guest never stands still for want of it, and small outputs cost none.
@@ -93,7 +93,12 @@ impl Execution {
 }
 
 fn lost(reason: impl Into<String>, since: Instant) -> ExecEnd {
-    ExecEnd { outcome: Outcome::Lost, error: Some(reason.into()), duration: since.elapsed() }
+    ExecEnd {
+        outcome: Outcome::Lost,
+        error: Some(reason.into()),
+        duration: since.elapsed(),
+        shell: None,
+    }
 }
 
 /// The stdin of an exec. Writes of several handles are mixed in pieces.
@@ -246,7 +251,7 @@ impl GuestExecution {
             Phase::Over => return None,
         }
         if let Some(end) = self.early_end.take() {
-            return Some(self.end(end));
+            return Some(self.end(end, None));
         }
         self.acknowledge();
         loop {
@@ -278,13 +283,20 @@ impl GuestExecution {
                 self.link.want_stdin(up_to);
                 None
             }
-            FromGuest::Ended(end) => Some(self.end(end)),
+            FromGuest::Ended(end) => Some(self.end(end, None)),
+            FromGuest::ShellEnded(shell) => {
+                let end = shell.end.clone();
+                Some(self.end(end, Some(shell.into())))
+            }
             FromGuest::Pong
             | FromGuest::Refused { .. }
             | FromGuest::Done
             | FromGuest::Execs(_)
             | FromGuest::Started { .. }
             | FromGuest::Dialed { .. }
+            | FromGuest::ShellOpened(_)
+            | FromGuest::Shells(_)
+            | FromGuest::ShellRefused(_)
             | FromGuest::PortClosed => {
                 Some(self.lose("the guest broke the protocol: an answer to another question"))
             }
@@ -316,7 +328,7 @@ impl GuestExecution {
         }
     }
 
-    fn end(&mut self, end: guest_proto::End) -> ExecEvent {
+    fn end(&mut self, end: guest_proto::End, shell: Option<InShell>) -> ExecEvent {
         self.phase = Phase::Told;
         self.link.close_stdin();
         let outcome = match end.how {
@@ -330,7 +342,7 @@ impl GuestExecution {
             How::Signaled(signal) => Outcome::Signaled(signal),
         };
         let duration = Duration::from_millis(end.duration_ms);
-        ExecEvent::Ended(ExecEnd { outcome, error: end.error, duration })
+        ExecEvent::Ended(ExecEnd { outcome, error: end.error, duration, shell })
     }
 
     /// The leaf stays in use: the command may run on, watched by a newer connection.

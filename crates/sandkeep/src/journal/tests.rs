@@ -52,11 +52,13 @@ fn description() -> Description {
         stdin: StdinSource::None,
         terminal: false,
         keep: Keep::AmongTheLast,
+        shell_id: None,
     }
 }
 
 fn exited(code: i32) -> ExecEnd {
-    ExecEnd { outcome: Outcome::Exited(code), error: None, duration: Duration::from_millis(7) }
+    let duration = Duration::from_millis(7);
+    ExecEnd { outcome: Outcome::Exited(code), error: None, duration, shell: None }
 }
 
 /// Everything there is to see now.

@@ -222,6 +222,7 @@ impl Writer {
         debug_assert!(self.pending.is_none(), "output is flushed before the end is written");
         let mut end = End {
             outcome: end.outcome,
+            shell: end.shell,
             error: with_fault(end.error, self.fault.as_deref()),
             duration_ms: millis(end.duration),
             ended_at: Timestamp::now(),

@@ -16,6 +16,7 @@ mod lab;
 mod lifecycle;
 mod limits;
 mod ports;
+mod shells;
 mod terminals;
 mod tests;
 mod trees;
@@ -122,6 +123,8 @@ macro_rules! with_promises {
             terminals::a_terminal_is_the_users_own_and_has_its_size,
             terminals::a_terminal_passes_on_keys_and_sizes,
             terminals::a_terminal_loses_nothing_at_its_end,
+            shells::a_shell_keeps_its_state_between_commands,
+            shells::a_shell_outlives_the_timeout_of_its_command,
             ports::a_port_inside_carries_bytes_both_ways_to_their_ends,
             ports::a_closed_port_is_refused_at_once,
             ports::a_hundred_connections_do_not_disturb_each_other,

@@ -44,6 +44,7 @@ impl Runtime for MissingRuntime {
             pids_limit: false,
             pause: false,
             terminals: false,
+            shells: false,
             ports: false,
             survives_daemon: false,
         }

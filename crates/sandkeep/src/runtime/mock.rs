@@ -101,6 +101,7 @@ impl Runtime for MockRuntime {
             pids_limit: false,
             pause: false,
             terminals: false,
+            shells: false,
             ports: false,
             survives_daemon: false,
         }

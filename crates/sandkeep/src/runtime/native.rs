@@ -183,6 +183,7 @@ impl Runtime for NativeRuntime {
             pids_limit: controllers.pids,
             pause: true,
             terminals: true,
+            shells: true,
             ports: true,
             survives_daemon: true,
         }

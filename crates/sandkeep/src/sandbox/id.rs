@@ -87,6 +87,12 @@ id!(
     "ex",
     "^ex[a-z2-7]{26}$"
 );
+id!(
+    /// Names one persistent shell.
+    ShellId,
+    "sh",
+    "^sh[a-z2-7]{26}$"
+);
 
 fn random_id(prefix: &str) -> String {
     let mut bytes = [0u8; 16];

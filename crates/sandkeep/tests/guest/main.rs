@@ -8,6 +8,7 @@ mod harness;
 mod hostile;
 mod lifetime;
 mod ports;
+mod shells;
 mod streams;
 mod terminals;
 mod trees;

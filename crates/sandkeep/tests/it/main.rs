@@ -20,6 +20,7 @@ mod parallel;
 mod quotas;
 mod run;
 mod schemathesis;
+mod shells;
 mod slots;
 mod startup;
 mod stress;

@@ -26,7 +26,7 @@ use super::terminal::{Size, WhenGone};
 use super::who::Who;
 use crate::broker::{Broker, ExecDraft, Running};
 use crate::error::Error;
-use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream};
+use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream, ShellFate};
 use crate::journal::{End, Follow, Keep, StdinSource};
 use crate::sandbox::{ExecId, SandboxId};
 
@@ -84,14 +84,14 @@ fn yes() -> bool {
 
 /// How a request for an exec is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Blocking,
     Live(Form),
     Detached,
 }
 
 impl Mode {
-    fn of(query: &ExecQuery, headers: &HeaderMap) -> Result<Self, Refusal> {
+    pub(super) fn of(query: &ExecQuery, headers: &HeaderMap) -> Result<Self, Refusal> {
         let live = match Form::accepted(headers) {
             // Both streams together are no stream of bytes.
             Some(Form::Raw) | None => query.stream.then_some(Form::Ndjson),
@@ -107,12 +107,41 @@ impl Mode {
             (false, _) => Ok(Self::Detached),
         }
     }
+
+    /// At whose pace output is taken.
+    pub(super) fn pace(self, backpressure: bool) -> Result<Pace, Error> {
+        match (self, backpressure) {
+            (_, false) => Ok(Pace::Journals),
+            (Self::Live(_), true) => Ok(Pace::Clients),
+            (Self::Blocking | Self::Detached, true) => {
+                Err(invalid("backpressure", "it is for live answers: add stream=true"))
+            }
+        }
+    }
+
+    /// Whether this way of answering can keep what was asked for when the connection ends.
+    pub(super) fn check(self, when_gone: WhenGone) -> Result<(), Error> {
+        match (self, when_gone) {
+            (Self::Detached, WhenGone::Kill) => {
+                Err(invalid("on_disconnect", "there is no connection to hold with wait=false"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// At whose pace the output of a live exec is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Journals,
+    /// Who comes slowly slows the command.
+    Clients,
 }
 
 /// The answer to an exec that is not waited for.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ExecStarted)]
-struct Begun {
+pub(super) struct Begun {
     exec_id: ExecId,
 }
 
@@ -142,25 +171,31 @@ pub async fn create(
     let Query(query) = query.map_err(|e| Refusal::QueryMalformed { problem: e.body_text() })?;
     let mode = Mode::of(&query, &headers)?;
     let body: ExecBody = body::required(&headers, body).await?;
-    if mode == Mode::Detached && body.on_disconnect == WhenGone::Kill {
-        return Err(
-            invalid("on_disconnect", "there is no connection to hold with wait=false").into()
-        );
-    }
-    if body.backpressure && !matches!(mode, Mode::Live(_)) {
-        return Err(invalid("backpressure", "it is for live answers: add stream=true").into());
-    }
-    let backpressure = body.backpressure;
+    mode.check(body.on_disconnect)?;
+    let pace = mode.pace(body.backpressure)?;
     let (draft, stdin) = body.into_draft()?;
     let then = Then::of(draft.stdin);
     let running = broker.exec(&who, &id, draft).await?;
     if let Some(bytes) = stdin {
         tokio::spawn(feed(running.input.clone(), bytes, then));
     }
+    respond(&id, running, mode, pace).await
+}
+
+/// Answers for an exec that has begun.
+pub(super) async fn respond(
+    id: &SandboxId,
+    running: Running,
+    mode: Mode,
+    pace: Pace,
+) -> Result<Response, Refusal> {
     match mode {
         Mode::Blocking => Ok(Json(Answer::collect(running).await).into_response()),
         Mode::Live(form) => {
-            let watch = if backpressure { running.attend() } else { running.follow() };
+            let watch = match pace {
+                Pace::Journals => running.follow(),
+                Pace::Clients => running.attend(),
+            };
             Ok(exec_stream::answer(watch, form, Follow::ToTheEnd, Opening::Announce))
         }
         Mode::Detached => {
@@ -183,37 +218,52 @@ impl ExecBody {
                 return Err(invalid("argv", "give either command or argv, not both"));
             }
         };
-        let stdin = match (self.stdin, self.stdin_b64) {
-            (None, None) => None,
-            (Some(text), None) => Some(Bytes::from(text)),
-            (None, Some(text)) => {
-                let decoded =
-                    STANDARD.decode(text).map_err(|e| invalid("stdin_b64", &e.to_string()))?;
-                Some(Bytes::from(decoded))
-            }
-            (Some(_), Some(_)) => {
-                return Err(invalid("stdin_b64", "give either stdin or stdin_b64, not both"));
-            }
-        };
-        if self.timeout_ms == Some(0) {
-            return Err(invalid("timeout_ms", "must be at least 1; leave it out for none"));
-        }
+        let stdin = given_stdin(self.stdin, self.stdin_b64)?;
+        let timeout = given_timeout(self.timeout_ms)?;
         let draft = ExecDraft {
             argv,
             env: self.env.unwrap_or_default(),
             cwd: self.cwd,
             user: self.user,
-            stdin: match (&stdin, self.stdin_open) {
-                (_, true) => StdinSource::Open,
-                (Some(_), false) => StdinSource::Given,
-                (None, false) => StdinSource::None,
-            },
-            timeout: self.timeout_ms.map(Duration::from_millis),
+            stdin: source(stdin.as_ref(), self.stdin_open),
+            timeout,
             terminal: self.terminal.map(Into::into),
             on_disconnect: self.on_disconnect.into(),
             keep: Keep::AmongTheLast,
         };
         Ok((draft, stdin))
+    }
+}
+
+/// The stdin of a request, which comes as text or as base64.
+pub(super) fn given_stdin(
+    text: Option<String>,
+    base64: Option<String>,
+) -> Result<Option<Bytes>, Error> {
+    match (text, base64) {
+        (None, None) => Ok(None),
+        (Some(text), None) => Ok(Some(Bytes::from(text))),
+        (None, Some(text)) => {
+            let decoded =
+                STANDARD.decode(text).map_err(|e| invalid("stdin_b64", &e.to_string()))?;
+            Ok(Some(Bytes::from(decoded)))
+        }
+        (Some(_), Some(_)) => Err(invalid("stdin_b64", "give either stdin or stdin_b64, not both")),
+    }
+}
+
+pub(super) fn given_timeout(timeout_ms: Option<u64>) -> Result<Option<Duration>, Error> {
+    match timeout_ms {
+        Some(0) => Err(invalid("timeout_ms", "must be at least 1; leave it out for none")),
+        timeout_ms => Ok(timeout_ms.map(Duration::from_millis)),
+    }
+}
+
+pub(super) fn source(given: Option<&Bytes>, open: bool) -> StdinSource {
+    match (given, open) {
+        (_, true) => StdinSource::Open,
+        (Some(_), false) => StdinSource::Given,
+        (None, false) => StdinSource::None,
     }
 }
 
@@ -223,13 +273,13 @@ fn invalid(field: &'static str, problem: &str) -> Error {
 
 /// What comes after the stdin of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+pub(super) enum Then {
     Close,
     More,
 }
 
 impl Then {
-    fn of(stdin: StdinSource) -> Self {
+    pub(super) fn of(stdin: StdinSource) -> Self {
         match stdin {
             StdinSource::Open => Self::More,
             StdinSource::None | StdinSource::Given => Self::Close,
@@ -240,7 +290,7 @@ impl Then {
 /// Writes all of stdin, beside the reading of output: a command that does not read must not keep its
 /// output from flowing. It is a task of its own, so that a client who leaves does not cut the input
 /// short.
-async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
+pub(super) async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
     // A command may end, or close its stdin, without reading all of it; that is its own affair.
     if input.write(&bytes).await.is_ok() && then == Then::Close {
         let _ = input.close().await;
@@ -258,10 +308,24 @@ pub struct Ending {
     pub duration_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// For a command of a shell: what became of the shell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell: Option<ShellFate>,
+    /// How much of what background jobs of the shell wrote before this command was thrown away.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub stdout_skipped_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub stderr_skipped_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Ending {
-    fn new(outcome: &Outcome, error: Option<String>, duration_ms: u64, truncated: bool) -> Self {
+    fn new(end: &ExecEnd, truncated: bool) -> Self {
+        let ExecEnd { outcome, error, duration, shell } = end;
         let (exit_code, signal) = match *outcome {
             Outcome::Exited(code) => (Some(code), None),
             Outcome::Signaled(signal) => (None, Some(signal)),
@@ -269,13 +333,29 @@ impl Ending {
                 (None, None)
             }
         };
-        Self { exit_code, signal, truncated, duration_ms, error }
+        let skipped = shell.map_or_else(Offsets::default, |shell| shell.skipped);
+        Self {
+            exit_code,
+            signal,
+            truncated,
+            duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            error: error.clone(),
+            shell: shell.map(|shell| shell.fate),
+            stdout_skipped_bytes: skipped.stdout,
+            stderr_skipped_bytes: skipped.stderr,
+        }
     }
 
     /// As the journal has it.
     pub fn of(end: &End) -> Self {
         let truncated = end.dropped != Offsets::default();
-        Self::new(&end.outcome, end.error.clone(), end.duration_ms, truncated)
+        let end = ExecEnd {
+            outcome: end.outcome.clone(),
+            error: end.error.clone(),
+            duration: Duration::from_millis(end.duration_ms),
+            shell: end.shell,
+        };
+        Self::new(&end, truncated)
     }
 }
 
@@ -285,13 +365,14 @@ fn lost() -> ExecEnd {
         outcome: Outcome::Lost,
         error: Some("the exec's events stopped before its end was known".to_owned()),
         duration: Duration::ZERO,
+        shell: None,
     }
 }
 
 /// The answer to a blocking exec.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ExecAnswer)]
-struct Answer {
+pub(super) struct Answer {
     exec_id: ExecId,
     outcome: &'static str,
     #[serde(flatten)]
@@ -372,11 +453,10 @@ impl Answer {
         let collected = Collected::of(running).await;
         let truncated = collected.is_truncated();
         let Collected { end, stdout, stderr } = collected;
-        let duration_ms = u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX);
         Self {
             exec_id,
             outcome: end.outcome.name(),
-            ending: Ending::new(&end.outcome, end.error, duration_ms, truncated),
+            ending: Ending::new(&end, truncated),
             stdout: stdout.into(),
             stderr: stderr.into(),
         }

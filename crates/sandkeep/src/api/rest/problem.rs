@@ -34,6 +34,8 @@ pub enum Refusal {
     NotAnExecId { text: String },
     #[error("there is no key {text:?}")]
     NotAKeyId { text: String },
+    #[error("there is no shell {text:?}")]
+    NotAShellId { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
     BodyMalformed { field: Option<String>, problem: String },
     #[error("the body could not be read: {problem}")]
@@ -91,6 +93,7 @@ impl Refusal {
             Self::NotAnId { .. } => Code::NotFound,
             Self::NotAnExecId { .. } => Code::ExecNotFound,
             Self::NotAKeyId { .. } => Code::KeyNotFound,
+            Self::NotAShellId { .. } => Code::ShellNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,
             Self::BodyTooLarge => Code::BodyTooLarge,
@@ -201,6 +204,10 @@ fn code_of_guest(error: &GuestError) -> Code {
         GuestError::Unsupported { .. } => Code::UnsupportedByRuntime,
         GuestError::Leaf(_) => Code::RuntimeFailed,
         GuestError::PortClosed { .. } => Code::PortClosed,
+        GuestError::ShellNotFound { .. } => Code::ShellNotFound,
+        GuestError::ShellEnded { .. } => Code::ShellEnded,
+        GuestError::ShellQueueFull { .. } => Code::ShellQueueFull,
+        GuestError::TooManyShells { .. } => Code::LimitReached,
     }
 }
 

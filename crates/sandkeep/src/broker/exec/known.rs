@@ -12,10 +12,10 @@ use super::watching::{ExecWatch, Leash};
 use crate::broker::Broker;
 use crate::broker::shared::{Handle, Shared};
 use crate::error::Error;
-use crate::guest::{GuestError, Outcome, OutputStream, TerminalSize};
+use crate::guest::{GuestError, Outcome, OutputStream, ShellFate, TerminalSize};
 use crate::journal::{Description, End, From, Journal, Progress, StdinSource};
 use crate::limits;
-use crate::sandbox::{ExecId, Principal, SandboxId};
+use crate::sandbox::{ExecId, Principal, SandboxId, ShellId};
 
 /// An exec as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -27,7 +27,15 @@ pub struct ExecView {
     pub argv: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// Left out for a command of a shell.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub user: String,
+    /// The shell whose command it is; then `argv` is the command alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell_id: Option<ShellId>,
+    /// What became of that shell by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell: Option<ShellFate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// `none`, `given` with the request, or `open` for more; then `stdin_closed` says whether it still is.
@@ -89,6 +97,8 @@ impl ExecView {
             argv: description.argv,
             cwd: description.cwd,
             user: description.user,
+            shell_id: description.shell_id,
+            shell: end.and_then(|end| Some(end.shell?.fate)),
             timeout_ms: description.timeout_ms,
             stdin: description.stdin,
             stdin_closed: open.map(|open| !open),

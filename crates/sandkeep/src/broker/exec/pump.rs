@@ -129,7 +129,12 @@ impl Pump {
         // Now the guest may forget it.
         drop((execution, permit));
         self.execs.ended(&self.shared, self.journal.id());
-        ExecEnd { outcome: written.outcome.clone(), error: written.error.clone(), duration }
+        ExecEnd {
+            outcome: written.outcome.clone(),
+            error: written.error.clone(),
+            duration,
+            shell: written.shell,
+        }
     }
 
     /// Takes everything until the exec ends or the broker does.
@@ -157,5 +162,10 @@ impl Pump {
 }
 
 fn lost(reason: &str) -> ExecEnd {
-    ExecEnd { outcome: Outcome::Lost, error: Some(reason.to_owned()), duration: Duration::ZERO }
+    ExecEnd {
+        outcome: Outcome::Lost,
+        error: Some(reason.to_owned()),
+        duration: Duration::ZERO,
+        shell: None,
+    }
 }

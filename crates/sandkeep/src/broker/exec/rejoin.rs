@@ -34,6 +34,14 @@ pub(in crate::broker) async fn rejoin(
     handle: Arc<Handle>,
     guest: Arc<dyn Guest>,
 ) {
+    // First of all: the leaves of shells are in use, and must not be given to others.
+    let shells = tokio::select! {
+        () = shared.closing.cancelled() => return,
+        shells = guest.shells() => shells,
+    };
+    if let Err(error) = shells {
+        debug!(id = %handle.id, %error, "cannot list the shells of an adopted sandbox");
+    }
     for (description, berth) in berths(&shared, &handle) {
         let joined = join(Arc::clone(&guest), description, berth);
         shared.tasks.spawn(joined);

@@ -21,9 +21,19 @@ pub(in crate::broker) async fn send(
     request: ExecRequest,
     berth: Berth,
 ) -> Result<Pump, GuestError> {
-    let sent = Sent { guest: guest.clone(), id: request.id.clone(), berth };
-    let mut guard = Guard(Some(sent));
-    let answer = guest.exec(request).await;
+    let id = request.id.clone();
+    watch_over(guest, id, guest.exec(request), berth).await
+}
+
+/// As `send`, for a command that `answer` starts under this id.
+pub(in crate::broker) async fn watch_over(
+    guest: &Arc<dyn Guest>,
+    id: ExecId,
+    answer: impl Future<Output = Result<Execution, GuestError>>,
+    berth: Berth,
+) -> Result<Pump, GuestError> {
+    let mut guard = Guard(Some(Sent { guest: guest.clone(), id, berth }));
+    let answer = answer.await;
     let sent = guard.0.take().expect("nobody else takes it");
     match answer {
         Ok(execution) => Ok(sent.berth.board(execution)),
@@ -45,6 +55,10 @@ fn may_have_begun(error: &GuestError) -> bool {
         | GuestError::Refused { .. }
         | GuestError::Leaf(_)
         | GuestError::PortClosed { .. }
+        | GuestError::ShellNotFound { .. }
+        | GuestError::ShellEnded { .. }
+        | GuestError::ShellQueueFull { .. }
+        | GuestError::TooManyShells { .. }
         | GuestError::Unsupported { .. } => false,
     }
 }

@@ -14,12 +14,12 @@ use crate::broker::exec::Execs;
 use crate::broker::exec::pump::{Berth, Pump};
 use crate::broker::exec::sending::send;
 use crate::guest::{
-    ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec, Offsets,
-    Outcome, Stdin,
+    ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec,
+    KnownShell, Offsets, Outcome, ShellExecRequest, ShellRequest, Stdin,
 };
 use crate::journal::{Description, Keep, StdinSource};
 use crate::limits;
-use crate::sandbox::{ExecId, Privilege};
+use crate::sandbox::{ExecId, Privilege, ShellId};
 
 /// How the first answer fails to come.
 #[derive(Clone, Copy)]
@@ -86,6 +86,22 @@ impl Guest for SilentGuest {
         Ok(())
     }
 
+    async fn open_shell(&self, _: ShellRequest) -> Result<KnownShell, GuestError> {
+        Err(GuestError::Unsupported { runtime: "test", what: "open shells" })
+    }
+
+    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
+        Ok(Vec::new())
+    }
+
+    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
+        Err(GuestError::ShellNotFound { id: request.shell })
+    }
+
+    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
+        Err(GuestError::ShellNotFound { id: id.clone() })
+    }
+
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
         Err(GuestError::PortClosed { port })
     }
@@ -116,6 +132,7 @@ fn description(request: &ExecRequest) -> Description {
         stdin: StdinSource::None,
         terminal: false,
         keep: Keep::AmongTheLast,
+        shell_id: None,
     }
 }
 
@@ -162,8 +179,12 @@ async fn left_alone(silence: Silence) -> Vec<&'static str> {
     let watcher = tokio::time::timeout(LONG, scene.watchers.recv()).await;
     let events = watcher.expect("somebody attaches").expect("the guest is there");
     assert_eq!(scene.counted(), 1, "it counts for as long as it runs");
-    let end =
-        ExecEnd { outcome: Outcome::Exited(0), error: None, duration: Duration::from_millis(1) };
+    let end = ExecEnd {
+        outcome: Outcome::Exited(0),
+        error: None,
+        duration: Duration::from_millis(1),
+        shell: None,
+    };
     for event in [ExecEvent::Started, ExecEvent::Ended(end)] {
         events.send(event).await.expect("somebody takes it");
     }

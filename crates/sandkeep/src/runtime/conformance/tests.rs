@@ -12,13 +12,13 @@ use tokio::sync::mpsc;
 use super::{Bench, PROMISE_MAX, PROMISES, keeps, promise_tests, run_all, runtime_conformance};
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
-    Offsets, Outcome, OutputStream,
+    KnownShell, Offsets, Outcome, OutputStream, ShellExecRequest, ShellRequest,
 };
 use crate::runtime::{
     Capabilities, Death, Found, Labels, Lifetime, MockRuntime, Plan, Runtime, RuntimeError, Stats,
     Usable,
 };
-use crate::sandbox::{ExecId, Owner, Privilege, Resources, SandboxId};
+use crate::sandbox::{ExecId, Owner, Privilege, Resources, SandboxId, ShellId};
 use crate::storage::Root;
 
 runtime_conformance!(async { Some(MockBench::new(Fault::None)) });
@@ -270,6 +270,22 @@ impl Guest for FaultyGuest {
 
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError> {
         self.guest.terminate(grace).await
+    }
+
+    async fn open_shell(&self, request: ShellRequest) -> Result<KnownShell, GuestError> {
+        self.guest.open_shell(request).await
+    }
+
+    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
+        self.guest.shells().await
+    }
+
+    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
+        self.guest.exec_in_shell(request).await
+    }
+
+    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
+        self.guest.close_shell(id).await
     }
 
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {

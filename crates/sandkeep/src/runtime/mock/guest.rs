@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::shell::{self, Exit, Stdio};
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
-    Offsets, Origin, Outcome, OutputStream, Stdin,
+    KnownShell, Offsets, Origin, Outcome, OutputStream, ShellExecRequest, ShellRequest, Stdin,
 };
 use crate::limits;
-use crate::sandbox::ExecId;
+use crate::sandbox::{ExecId, ShellId};
 
 const SIGTERM: i32 = 15;
 
@@ -153,7 +153,7 @@ impl MockExec {
             () = elapsed(request.timeout) => (Outcome::TimedOut, None),
             Ok(how) = interruption.wait_for(Option::is_some) => interrupted(*how),
         };
-        let end = ExecEnd { outcome, error, duration: started.elapsed() };
+        let end = ExecEnd { outcome, error, duration: started.elapsed(), shell: None };
         self.log.send_modify(|log| log.end = Some(end));
     }
 }
@@ -279,6 +279,22 @@ impl Guest for MockGuest {
     async fn terminate(&self, _grace: Duration) -> Result<(), GuestError> {
         self.shut_down(Shutdown::Terminated);
         Ok(())
+    }
+
+    async fn open_shell(&self, _request: ShellRequest) -> Result<KnownShell, GuestError> {
+        Err(GuestError::Unsupported { runtime: "mock", what: "open shells" })
+    }
+
+    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
+        Ok(Vec::new())
+    }
+
+    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
+        Err(GuestError::ShellNotFound { id: request.shell })
+    }
+
+    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
+        Err(GuestError::ShellNotFound { id: id.clone() })
     }
 
     async fn dial(&self, _port: u16) -> Result<Box<dyn ByteStream>, GuestError> {

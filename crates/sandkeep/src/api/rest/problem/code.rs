@@ -114,6 +114,9 @@ codes! {
     ExecNotFound "exec_not_found" 404 Useless
         "there is no such exec"
         "list those that are kept with GET /api/v1/sandboxes/{id}/execs (sandkeep ps)";
+    ShellNotFound "shell_not_found" 404 Useless
+        "there is no such shell"
+        "list those of the sandbox with GET /api/v1/sandboxes/{id}/shells, or open one with POST";
     MethodNotAllowed "method_not_allowed" 405 Useless
         "the endpoint does not have this method"
         "use one of the methods in the Allow header";
@@ -147,6 +150,9 @@ codes! {
     IdempotencyGone "idempotency_gone" 409 Useless
         "the sandbox that was made under this Idempotency-Key is gone"
         "use a new Idempotency-Key to make another one";
+    ShellEnded "shell_ended" 409 Useless
+        "the shell has ended, so no command can run in it"
+        "open another with POST /api/v1/sandboxes/{id}/shells, and delete this one";
     BodyTooLarge "body_too_large" 413 Useless
         "the body is over the limit"
         "send less; large input belongs into a file of the sandbox";
@@ -171,6 +177,9 @@ codes! {
     LimitReached "limit_reached" 429 Useful
         "a limit of the daemon is reached"
         "destroy what is no longer needed, or try again later";
+    ShellQueueFull "shell_queue_full" 429 Useful
+        "too many commands wait in the shell"
+        "wait for the end of those that you have sent, or open another shell";
     SandboxFailed "sandbox_failed" 500 Useless
         "the sandbox could not be made or started"
         "see the reason in the detail and in the daemon's log; sandkeep doctor checks this machine";

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::guest::GuestError;
 use crate::limits::{BODY_MAX_BYTES, GUEST_ANSWER};
 use crate::runtime::RuntimeError;
-use crate::sandbox::{ExecId, SandboxId, State, Verb};
+use crate::sandbox::{ExecId, SandboxId, ShellId, State, Verb};
 use crate::storage::StorageError;
 use crate::store::{Revision, StoreError};
 
@@ -187,6 +187,10 @@ fn errors() -> Vec<Error> {
         GuestError::Unsupported { runtime, what }.into(),
         GuestError::Leaf(io()).into(),
         GuestError::PortClosed { port: 80 }.into(),
+        GuestError::ShellNotFound { id: ShellId::random() }.into(),
+        GuestError::ShellEnded { id: ShellId::random() }.into(),
+        GuestError::ShellQueueFull { id: ShellId::random(), limit: 64 }.into(),
+        GuestError::TooManyShells { limit: 32 }.into(),
     ]
 }
 

@@ -1,0 +1,62 @@
+//! Descriptors that only a shell and the guest have.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+
+use super::owned;
+
+/// A nameless file that any user may open again who has it open.
+pub fn memory_file() -> io::Result<File> {
+    // SAFETY: the name is NUL-terminated.
+    owned(unsafe { libc::memfd_create(c"command".as_ptr(), libc::MFD_CLOEXEC) }).map(File::from)
+}
+
+/// Makes `content` all that is in the file.
+pub fn replace_content(file: &File, content: &[u8]) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_all_at(content, 0)
+}
+
+/// A copy whose number is at least `lowest`.
+pub fn copy_above(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: makes a new descriptor of an open one.
+    owned(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) })
+}
+
+/// Lets every user who has a pipe open it again through /proc.
+pub fn let_all_reopen(pipe: OwnedFd) -> io::Result<OwnedFd> {
+    let file = File::from(pipe);
+    file.set_permissions(Permissions::from_mode(0o666))?;
+    Ok(file.into())
+}
+
+/// Opens a pipe that we have a second time, for reading; this end does not block.
+pub fn reopen_to_read(pipe: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    reopen(pipe, OpenOptions::new().read(true))
+}
+
+/// Opens a pipe that we have a second time, for writing; this end does not block.
+pub fn reopen_to_write(pipe: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    reopen(pipe, OpenOptions::new().write(true))
+}
+
+fn reopen(pipe: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    options.custom_flags(libc::O_NONBLOCK).open(path).map(OwnedFd::from)
+}
+
+/// Whether anybody may still read from a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    Some,
+    None,
+}
+
+pub fn readers(pipe: &OwnedFd) -> Readers {
+    let mut poll = libc::pollfd { fd: pipe.as_fd().as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one valid entry; it does not wait.
+    unsafe { libc::poll(&mut poll, 1, 0) };
+    if poll.revents & libc::POLLERR != 0 { Readers::None } else { Readers::Some }
+}

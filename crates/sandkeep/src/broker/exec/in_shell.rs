@@ -1,0 +1,83 @@
+//! A command of a shell: admitted, journaled and watched like every exec; only the guest starts it in
+//! another way.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::pump::Berth;
+use super::{Running, admitted, check_timeout, invalid, sending};
+use crate::broker::ShellExecDraft;
+use crate::broker::shared::{Handle, Shared};
+use crate::error::Error;
+use crate::failpoint;
+use crate::guest::{ShellExecRequest, Stdin};
+use crate::journal::{Description, Keep, StdinSource};
+use crate::limits;
+use crate::sandbox::{ExecId, ShellId};
+
+/// A command, and where it is to run.
+pub(in crate::broker) struct ShellCommand {
+    pub id: ExecId,
+    pub shell: ShellId,
+    pub draft: ShellExecDraft,
+}
+
+/// Admits a command, begins its journal, and gives it to its shell.
+pub(in crate::broker) async fn exec_in_shell(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    command: ShellCommand,
+) -> Result<Running, Error> {
+    if shared.closing.is_cancelled() {
+        return Err(Error::ShuttingDown);
+    }
+    let guest = admitted(handle)?;
+    let ShellCommand { id, shell, draft } = command;
+    check(&draft)?;
+    let berth = Berth::begin(shared, &handle.execs, &description(&id, &shell, &draft))?;
+    failpoint!("exec.after_journal");
+    let request = ShellExecRequest {
+        id: id.clone(),
+        shell,
+        command: draft.command,
+        stdin: match draft.stdin {
+            StdinSource::None => Stdin::Null,
+            StdinSource::Given | StdinSource::Open => Stdin::Piped,
+        },
+        timeout: draft.timeout,
+    };
+    let answer = guest.exec_in_shell(request);
+    let pump = sending::watch_over(&guest, id.clone(), answer, berth).await?;
+    if draft.stdin == StdinSource::Open {
+        handle.execs.stdins.open(id, pump.input());
+    }
+    Ok(Running::new(Arc::clone(&guest), pump, draft.on_disconnect))
+}
+
+fn check(draft: &ShellExecDraft) -> Result<(), Error> {
+    let (size, max) = (draft.command.len(), limits::SHELL_COMMAND_MAX_BYTES);
+    if size > max {
+        let problem = format!("it has {size} bytes, more than {max}; use a file or stdin");
+        return Err(invalid("command", problem));
+    }
+    if draft.command.contains('\0') {
+        return Err(invalid("command", "it holds NUL".to_owned()));
+    }
+    check_timeout(draft.timeout)
+}
+
+fn description(id: &ExecId, shell: &ShellId, draft: &ShellExecDraft) -> Description {
+    Description {
+        exec_id: id.clone(),
+        argv: vec![draft.command.clone()],
+        cwd: None,
+        user: String::new(),
+        started_at: Timestamp::now(),
+        timeout_ms: draft.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        stdin: draft.stdin,
+        terminal: false,
+        keep: Keep::AmongTheLast,
+        shell_id: Some(shell.clone()),
+    }
+}
