@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::activity::Activity;
+use super::activity::{Activity, Busy};
 use super::shared::{Handle, Shared};
 use super::supervisor::denied_error;
 use crate::error::Error;
@@ -104,6 +104,22 @@ impl Execs {
         }
     }
 
+    /// A place for one more of its kind.
+    fn place(&self, keep: &Keep) -> Result<Busy, Error> {
+        match keep {
+            Keep::AmongTheLast => self.activity.begin_exec(),
+            Keep::WithSandbox(_) => self.activity.begin_process(),
+        }
+    }
+
+    /// The place of one that an earlier daemon began.
+    fn resumed(&self, keep: &Keep) -> Busy {
+        match keep {
+            Keep::AmongTheLast => self.activity.resume_exec(),
+            Keep::WithSandbox(_) => self.activity.resume_process(),
+        }
+    }
+
     fn found(&self, unfinished: Vec<Unfinished>) {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;
     }
@@ -121,7 +137,7 @@ impl Execs {
         }
     }
 
-    fn journal(&self, id: &ExecId) -> Result<Arc<Journal>, Error> {
+    pub fn journal(&self, id: &ExecId) -> Result<Arc<Journal>, Error> {
         self.shelf.find(id).ok_or_else(|| self.not_kept(id))
     }
 
@@ -210,7 +226,7 @@ pub(super) async fn exec(
         return Err(Error::ShuttingDown);
     }
     let guest = admitted(handle)?;
-    let (source, keep, on_disconnect) = (draft.stdin, draft.keep, draft.on_disconnect);
+    let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
     let request = request(handle, draft)?;
     failpoint!("exec.after_admission");
     let id = request.id.clone();
@@ -241,7 +257,7 @@ fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Descrip
 }
 
 /// The way inside, if the sandbox is in a state for it.
-fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
+pub(super) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     let snapshot = handle.snapshot.borrow();
     apply(&snapshot.status, Event::Begin(Verb::Exec))
         .map_err(|denied| denied_error(handle.id.clone(), denied))?;
