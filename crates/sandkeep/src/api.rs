@@ -1,5 +1,6 @@
 //! The front doors. Each decodes and authenticates a request, calls one verb of the broker, and
 //! encodes the answer; none of them decides anything.
 
+pub mod ports;
 pub mod rest;
 mod urule;

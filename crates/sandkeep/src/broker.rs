@@ -23,6 +23,8 @@ mod health;
 mod idempotency;
 mod making;
 mod policy;
+mod ports;
+mod processes;
 mod quota;
 mod rate;
 mod reaper;
@@ -65,6 +67,8 @@ pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, 
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use idempotency::{IdempotencyKey, InvalidIdempotencyKey};
 pub use policy::{Policy, Profile, Quota, Quotas};
+pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
+pub use processes::{ProcessStatus, ProcessView};
 pub use registry::registered;
 pub use shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use stats::StatsView;

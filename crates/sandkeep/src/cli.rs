@@ -21,7 +21,9 @@ mod kill;
 mod lifecycle;
 mod logs;
 mod ls;
+mod port;
 mod print;
+mod processes;
 mod ps;
 mod rm;
 mod run;
@@ -138,6 +140,9 @@ enum Command {
     Stop(lifecycle::Args),
     /// Destroy sandboxes and all they hold
     Rm(rm::Args),
+    Port(port::Args),
+    /// List the processes of a sandbox, also those that have ended
+    Processes(processes::Args),
     /// Show what a sandbox uses: processor time, memory, processes, disk
     Stats(stats::Args),
     Keys(keys::Args),
@@ -225,6 +230,8 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Shell(args) => with_one_thread(shell::run(args, &client()?)),
         Command::Start(args) => with_one_thread(lifecycle::run(Verb::Start, args, &client()?)),
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
+        Command::Port(args) => with_one_thread(port::run(args, &client()?)),
+        Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
         Command::Keys(args) => keys::run(args, &global, &around),

@@ -7,7 +7,7 @@ use crate::auth::KeyId;
 use crate::broker::IdempotencyKey;
 use crate::guest::GuestError;
 use crate::runtime::RuntimeError;
-use crate::sandbox::{ExecId, InvalidSpec, SandboxId, SlotName, State, Verb};
+use crate::sandbox::{ExecId, InvalidSpec, Port, ProcessId, SandboxId, SlotName, State, Verb};
 use crate::storage::StorageError;
 use crate::store::StoreError;
 
@@ -95,6 +95,22 @@ pub enum Error {
 
     #[error("the limit of {limit} {what} is reached")]
     LimitReached { what: &'static str, limit: usize },
+
+    #[error("there is no process {id}")]
+    ProcessNotFound { id: ProcessId },
+
+    #[error("process {id} has ended")]
+    ProcessEnded { id: ProcessId },
+
+    #[error("no port of the host leads to port {port} of {id}")]
+    NoListener { id: SandboxId, port: Port },
+
+    #[error("cannot open a port of the host for port {port}: {source}")]
+    CannotListen {
+        port: Port,
+        #[source]
+        source: std::io::Error,
+    },
 
     /// The sandbox could not be made or started; `reason` is the first cause.
     #[error("{id} failed: {reason}")]

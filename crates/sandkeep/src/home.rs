@@ -4,6 +4,7 @@
 //! <data>/                    0700, locked by the one daemon that uses it
 //!   lock                     flock; holds the daemon's pid
 //!   instance                 this directory's own random id
+//!   secret                   0600: what passes to ports are signed with
 //!   registry.sqlite3         the state store
 //!   keys-required            there from the first API key on, for good
 //!   sandboxes/<id>/          one home per sandbox
@@ -11,6 +12,7 @@
 //!     activity.json          when it was last used, as the reaper noted it down
 //!     guest.sock             where the guest listens
 //!     execs/                 the journals of its execs
+//!     listening.json         which sockets of the host lead to which of its ports
 //!   quarantine/<name>        homes that could not be read; nothing deletes them
 //!   storage/…                the storage's own
 //!   host/{etc,empty}         the shared parts of the `host` template
@@ -24,13 +26,17 @@
 mod data_dir;
 mod file;
 pub(crate) mod layout;
+mod listening;
 mod meta;
 mod sandbox_home;
+mod secret;
 mod survey;
 
 pub use data_dir::{DataDir, Instance};
+pub use listening::Listening;
 pub use meta::{Meta, Phase, Unreadable};
 pub use sandbox_home::{Home, HomeState};
+pub use secret::Secret;
 pub(crate) use survey::names;
 pub use survey::{Survey, SurveyedHome, survey};
 

@@ -38,7 +38,7 @@ use tokio::sync::watch;
 
 use crate::guest::{InShell, Offsets, Outcome};
 use crate::limits;
-use crate::sandbox::{ExecId, ShellId};
+use crate::sandbox::{ExecId, ProcessTerms, ShellId};
 
 pub use follow::{Follow, From, Seen, Watch};
 pub use recover::Unfinished;
@@ -102,14 +102,14 @@ pub enum StdinSource {
 }
 
 /// How long a journal stays after its exec ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
     /// As long as it is among the last.
     #[default]
     AmongTheLast,
-    /// As long as its sandbox is there.
-    WithSandbox,
+    /// As long as its sandbox is there: it is a process.
+    WithSandbox(ProcessTerms),
 }
 
 /// How an exec ended: written once.

@@ -133,6 +133,36 @@ pub const STORE_BUSY: Duration = Duration::from_secs(5);
 /// Lifecycle verbs that may wait for one sandbox's supervisor.
 pub const SUPERVISOR_QUEUE_MAX: usize = 32;
 
+/// Connections into one sandbox at once, through its ports.
+pub const PORT_CONNECTIONS_MAX: usize = 512;
+/// Sockets of the host that may lead to the ports of one sandbox.
+pub const PORT_LISTENERS_MAX: usize = 64;
+/// How long a connection into a sandbox may be silent in both directions.
+pub const PORT_IDLE: Duration = Duration::from_secs(60 * 60);
+/// How often the use of such a connection is noted as activity of the sandbox, at most.
+pub const PORT_TOUCH: Duration = Duration::from_secs(1);
+/// What a server in a sandbox may answer before the body: lines, and bytes of them.
+pub const PORT_HEADERS_MAX: usize = 128;
+pub const PORT_HEADERS_MAX_BYTES: usize = 128 * 1024;
+/// How long a signed URL holds unless it says otherwise, and at most.
+pub const PORT_PASS_DEFAULT: Duration = Duration::from_secs(60 * 60);
+pub const PORT_PASS_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// What is read of the table of a sandbox's sockets.
+pub const PORT_TABLE_MAX_BYTES: usize = 1024 * 1024;
+
+/// Processes that run at once in one sandbox, and that it had in its life.
+pub const PROCESSES_PER_SANDBOX_MAX: usize = 64;
+pub const PROCESSES_KEPT_MAX: usize = 1_000;
+/// How long the start of a process waits for it to be ready unless told otherwise, and at most.
+pub const PROCESS_READY_DEFAULT: Duration = Duration::from_secs(30);
+pub const PROCESS_READY_MAX: Duration = Duration::from_secs(10 * 60);
+/// How long a process has for one question whether it is ready, and the pauses between two.
+pub const PROCESS_PROBE: Duration = Duration::from_secs(5);
+pub const PROCESS_PROBE_PAUSE_MIN: Duration = Duration::from_millis(5);
+pub const PROCESS_PROBE_PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How much of each stream is told of a process that ended before it was ready.
+pub const PROCESS_LAST_OUTPUT_BYTES: u64 = 4 * 1024;
+
 /// How long the benchmark waits for an answer; then something is wrong.
 pub const BENCH_ANSWER: Duration = Duration::from_secs(60);
 /// The rest before every operation of a paced benchmark.

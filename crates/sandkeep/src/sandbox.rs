@@ -3,15 +3,19 @@
 mod id;
 mod moment;
 mod owner;
+mod port;
+mod process;
 mod signal;
 mod slot;
 mod spec;
 mod state;
 mod terms;
 
-pub use id::{ExecId, InvalidId, SandboxId, ShellId};
+pub use id::{ExecId, InvalidId, ProcessId, SandboxId, ShellId};
 pub use moment::Moment;
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
+pub use port::{InvalidPort, Port};
+pub use process::{InvalidTerms, Probe, ProcessTerms, Ready};
 pub use signal::{NoSignal, Signal};
 pub use slot::{InvalidSlot, SlotName};
 pub(crate) use spec::NamesOnly;

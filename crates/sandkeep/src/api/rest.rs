@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! connection → server   TLS if it is asked for; whose socket is it? (once per connection)
-//! request    → correlation, observe   it gets its id, and is counted when it is answered
+//! request    → ports    a request for the host of a port goes there, and no further
+//!            → correlation, observe   it gets its id, and is counted when it is answered
 //!            → guard, authenticate   who is it, and may they? (peer, Host, Origin, key, token, scope)
 //!            → rate     may its principal make one more request now?
 //!            → handler  body → draft, path → id; one call of the broker
@@ -24,7 +25,9 @@ mod listing;
 pub(super) mod openapi;
 mod origins;
 pub(super) mod output;
+mod ports;
 pub mod problem;
+mod processes;
 mod rate;
 pub(super) mod sandboxes;
 mod server;
@@ -49,6 +52,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::urule;
+use crate::api::ports::{PortDoor, by_host};
 use crate::broker::{Broker, RuntimeView};
 use crate::runtime::{Capabilities, Usable};
 use crate::telemetry::RouteTable;
@@ -57,12 +61,13 @@ pub use origins::{Origins, is_loopback_host};
 pub use problem::{Code, Problem};
 pub use server::{Front, serve};
 
-use authenticate::Door;
+pub(super) use authenticate::{Caller, Connection, Credential, Door, Known, challenge};
+
 use openapi::Guarded;
 use problem::Refusal;
 
 /// All routes, behind the door. [`serve`] tells it about each connection.
-fn router(broker: Broker, door: Door) -> Router {
+fn router(broker: Broker, door: Arc<Door>, ports: Arc<PortDoor>) -> Router {
     let (described, api) = routes().split_for_parts();
     let templates = api.paths.paths.keys().map(String::as_str);
     let observer = health::Observer {
@@ -75,17 +80,19 @@ fn router(broker: Broker, door: Door) -> Router {
         .method_not_allowed_fallback(no_method)
         // `body` has a limit of its own, whose refusal is a problem.
         .layer(DefaultBodyLimit::disable())
+        .layer(Extension(Arc::clone(&ports)))
         .layer(middleware::from_fn_with_state(broker.clone(), rate::admit))
         .layer(Extension(Arc::clone(&door.auth)))
-        .layer(middleware::from_fn_with_state(Arc::new(door), guard::check))
+        .layer(middleware::from_fn_with_state(door, guard::check))
         .layer(middleware::from_fn_with_state(Arc::new(observer), health::observe))
         .layer(middleware::from_fn(correlation::correlate))
+        .layer(middleware::from_fn_with_state(ports, by_host))
         .with_state(broker)
 }
 
 /// Every operation, with its description.
 fn routes() -> OpenApiRouter<Broker> {
-    OpenApiRouter::with_openapi(openapi::base())
+    let router = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::ensure))
         .routes(routes!(sandboxes::get, sandboxes::amend, sandboxes::destroy))
@@ -103,6 +110,10 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(shells::list, shells::open))
         .routes(routes!(shells::get, shells::close))
         .routes(routes!(shells::exec))
+        .routes(routes!(processes::list, processes::create))
+        .routes(routes!(processes::get, processes::end))
+        .routes(routes!(processes::logs))
+        .routes(routes!(processes::signal))
         .routes(routes!(runtimes))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
@@ -111,7 +122,8 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(health::metrics))
         .routes(routes!(openapi::serve))
         .routes(routes!(docs_page::page))
-        .merge(urule::routes())
+        .merge(urule::routes());
+    ports::routes(router)
 }
 
 #[derive(Serialize, ToSchema)]

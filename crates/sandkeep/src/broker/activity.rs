@@ -19,6 +19,8 @@ pub(super) struct Activity {
     /// One permit for each exec that may still begin.
     places: Arc<Semaphore>,
     execs_max: usize,
+    /// One permit for each process that may still begin.
+    process_places: Arc<Semaphore>,
     execs: AtomicUsize,
 }
 
@@ -50,6 +52,7 @@ impl Activity {
             last: Mutex::new(Last { at, noted: Noted::Yes, slack: Duration::ZERO }),
             places: Arc::new(Semaphore::new(execs_max)),
             execs_max,
+            process_places: Arc::new(Semaphore::new(limits::PROCESSES_PER_SANDBOX_MAX)),
             execs: AtomicUsize::new(0),
         }
     }
@@ -87,6 +90,21 @@ impl Activity {
     /// may by now.
     pub fn resume_exec(self: &Arc<Self>) -> Busy {
         self.busy(Arc::clone(&self.places).try_acquire_owned().ok())
+    }
+
+    /// Takes the place of one more process.
+    pub fn begin_process(self: &Arc<Self>) -> Result<Busy, Error> {
+        let place = Arc::clone(&self.process_places).try_acquire_owned().map_err(|_| {
+            let limit = limits::PROCESSES_PER_SANDBOX_MAX;
+            Error::LimitReached { what: "processes in this sandbox", limit }
+        })?;
+        self.touch();
+        Ok(self.busy(Some(place)))
+    }
+
+    /// The same for a process that an earlier daemon began.
+    pub fn resume_process(self: &Arc<Self>) -> Busy {
+        self.busy(Arc::clone(&self.process_places).try_acquire_owned().ok())
     }
 
     fn busy(self: &Arc<Self>, place: Option<OwnedSemaphorePermit>) -> Busy {

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::activity::Activity;
+use super::activity::{Activity, Busy};
 use super::shared::{Handle, Shared};
 use super::supervisor::denied_error;
 use crate::error::Error;
@@ -112,6 +112,22 @@ impl Execs {
         }
     }
 
+    /// A place for one more of its kind.
+    fn place(&self, keep: &Keep) -> Result<Busy, Error> {
+        match keep {
+            Keep::AmongTheLast => self.activity.begin_exec(),
+            Keep::WithSandbox(_) => self.activity.begin_process(),
+        }
+    }
+
+    /// The place of one that an earlier daemon began.
+    fn resumed(&self, keep: &Keep) -> Busy {
+        match keep {
+            Keep::AmongTheLast => self.activity.resume_exec(),
+            Keep::WithSandbox(_) => self.activity.resume_process(),
+        }
+    }
+
     fn found(&self, unfinished: Vec<Unfinished>) {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;
     }
@@ -130,7 +146,7 @@ impl Execs {
         }
     }
 
-    fn journal(&self, id: &ExecId) -> Result<Arc<Journal>, Error> {
+    pub fn journal(&self, id: &ExecId) -> Result<Arc<Journal>, Error> {
         self.shelf.find(id).ok_or_else(|| self.not_kept(id))
     }
 
@@ -226,7 +242,7 @@ pub(super) async fn exec(
         return Err(Error::ShuttingDown);
     }
     let guest = admitted(handle)?;
-    let (source, keep, on_disconnect) = (draft.stdin, draft.keep, draft.on_disconnect);
+    let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
     let request = request(handle, draft)?;
     failpoint!("exec.after_admission");
     let id = request.id.clone();

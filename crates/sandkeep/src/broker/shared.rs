@@ -18,6 +18,8 @@ use super::flight::Flights;
 use super::health::Pulse;
 use super::idempotency::Idempotency;
 use super::policy::Policy;
+use super::ports::Ports;
+use super::processes::Processes;
 use super::quota::Account;
 use super::rate::Rates;
 use super::reaper::Alarm;
@@ -116,6 +118,8 @@ pub(super) struct Handle {
     pub activity: Arc<Activity>,
     /// How much its volume held when somebody last looked.
     pub space: Space,
+    pub ports: Ports,
+    pub processes: Processes,
 }
 
 impl Handle {
@@ -139,6 +143,8 @@ impl Handle {
             execs: Arc::new(execs),
             activity,
             space: Space::default(),
+            ports: Ports::default(),
+            processes: Processes::default(),
         }
     }
 

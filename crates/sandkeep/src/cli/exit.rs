@@ -140,6 +140,10 @@ impl Exit {
             | Error::WrongState { .. }
             | Error::Busy { .. }
             | Error::LimitReached { .. }
+            | Error::NoListener { .. }
+            | Error::ProcessNotFound { .. }
+            | Error::ProcessEnded { .. }
+            | Error::CannotListen { .. }
             | Error::SandboxFailed { .. }
             | Error::ShuttingDown
             | Error::Guest(_) => Self::RequestFailed,

@@ -79,6 +79,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
         auth: Arc::new(auth),
         origins: Origins::new(settings.cors_origins),
         tls: tls.map(|served| served.tls),
+        domain: settings.domain,
     };
     rest::serve(listener, assembled.broker.clone(), front, stop).await;
     assembled.close().await;

@@ -9,6 +9,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::file;
+use super::secret::Secret;
 use super::{Home, INSTANCE, LOCK, QUARANTINE, SANDBOXES};
 use crate::error::Error;
 use crate::sandbox::SandboxId;
@@ -55,6 +56,7 @@ impl Instance {
 pub struct DataDir {
     path: PathBuf,
     instance: Instance,
+    secret: Secret,
     boot_id: String,
     /// Holds the lock, and our pid.
     lock: File,
@@ -80,11 +82,12 @@ impl DataDir {
         let instance = Instance::read(&path)
             .and_then(|known| known.map_or_else(|| new_instance(&path), Ok))
             .map_err(unusable)?;
+        let secret = Secret::of(&path).map_err(unusable)?;
         for name in [SANDBOXES, QUARANTINE] {
             make_private(&path.join(name)).map_err(unusable)?;
         }
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(unusable)?;
-        Ok(Self { path, instance, boot_id: boot_id.trim_end().to_owned(), lock })
+        Ok(Self { path, instance, secret, boot_id: boot_id.trim_end().to_owned(), lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -93,6 +96,11 @@ impl DataDir {
 
     pub fn instance(&self) -> &Instance {
         &self.instance
+    }
+
+    /// What only this instance can sign with.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
     }
 
     /// Which boot of the host this is.

@@ -38,6 +38,12 @@ struct Book {
     keep: Keep,
 }
 
+impl Book {
+    fn is_process(&self) -> bool {
+        matches!(self.keep, Keep::WithSandbox(_))
+    }
+}
+
 impl Shelf {
     /// The journals in `dir`, which need not exist: it is made for the first.
     pub fn new(dir: &Path, limits: JournalLimits) -> Self {
@@ -86,7 +92,7 @@ impl Shelf {
     }
 
     fn put(&self, journal: Arc<Journal>, description: &Description) {
-        let (started_at, keep) = (description.started_at, description.keep);
+        let (started_at, keep) = (description.started_at, description.keep.clone());
         let id = description.exec_id.clone();
         self.books().known.insert(id, Book { journal, started_at, keep });
     }
@@ -118,12 +124,28 @@ impl Shelf {
         self.books().known.get(id).map(|book| Arc::clone(&book.journal))
     }
 
+    /// The journal of a process.
+    pub fn process(&self, id: &ExecId) -> Option<Arc<Journal>> {
+        let books = self.books();
+        let book = books.known.get(id).filter(|book| book.is_process());
+        book.map(|book| Arc::clone(&book.journal))
+    }
+
+    /// Those of processes, the oldest first.
+    pub fn processes(&self) -> Vec<Arc<Journal>> {
+        self.sorted(Book::is_process)
+    }
+
     /// All journals, the oldest exec first.
     pub fn list(&self) -> Vec<Arc<Journal>> {
+        self.sorted(|_| true)
+    }
+
+    fn sorted(&self, wanted: impl Fn(&Book) -> bool) -> Vec<Arc<Journal>> {
         let mut all: Vec<_> = {
             let books = self.books();
             let entry = |book: &Book| (book.started_at, Arc::clone(&book.journal));
-            books.known.values().map(entry).collect()
+            books.known.values().filter(|book| wanted(book)).map(entry).collect()
         };
         all.sort_by(|(a, one), (b, other)| (a, one.id()).cmp(&(b, other.id())));
         all.into_iter().map(|(_, journal)| journal).collect()
@@ -133,8 +155,8 @@ impl Shelf {
     pub fn count(&self, id: &ExecId) -> bool {
         let mut books = self.books();
         let Some(book) = books.known.get(id) else { return false };
-        let (keep, progress) = (book.keep, book.journal.progress());
-        let (Keep::AmongTheLast, Some(end)) = (keep, progress.end) else { return false };
+        let progress = book.journal.progress();
+        let (Keep::AmongTheLast, Some(end)) = (&book.keep, progress.end) else { return false };
         if books.ended.insert((end.ended_at, id.clone())) {
             books.ended_bytes += progress.disk_bytes;
         }

@@ -307,7 +307,7 @@ async fn only_the_last_ended_are_kept_and_those_that_run_or_must_stay() {
     let lab = Lab::with(limits);
     let shelf = lab.shelf();
     let running = shelf.begin(&description()).expect("a journal");
-    let stays = Description { keep: Keep::WithSandbox, ..description() };
+    let stays = Description { keep: Keep::WithSandbox(ProcessTerms::default()), ..description() };
     shelf.begin(&stays).expect("a journal").end(exited(0));
     shelf.count(&stays.exec_id);
     let mut ids = Vec::new();

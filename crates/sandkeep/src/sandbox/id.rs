@@ -93,6 +93,24 @@ id!(
     "sh",
     "^sh[a-z2-7]{26}$"
 );
+id!(
+    /// Names one process. A process is an exec, and the two ids differ only in their prefix.
+    ProcessId,
+    "pr",
+    "^pr[a-z2-7]{26}$"
+);
+
+impl ProcessId {
+    /// The process that an exec is.
+    pub fn of(exec: &ExecId) -> Self {
+        Self(format!("{}{}", Self::PREFIX, &exec.0[ExecId::PREFIX.len()..]))
+    }
+
+    /// The exec that a process is.
+    pub fn exec(&self) -> ExecId {
+        ExecId(format!("{}{}", ExecId::PREFIX, &self.0[Self::PREFIX.len()..]))
+    }
+}
 
 fn random_id(prefix: &str) -> String {
     let mut bytes = [0u8; 16];
@@ -123,6 +141,14 @@ mod tests {
             assert_eq!(id.as_str().parse(), Ok(id.clone()));
             assert!(id.as_str().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()));
         }
+    }
+
+    #[test]
+    fn a_process_and_its_exec_name_each_other() {
+        let exec = ExecId::random();
+        let process = ProcessId::of(&exec);
+        assert_eq!(process.as_str().parse(), Ok(process.clone()));
+        assert_eq!(process.exec(), exec);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! that it links once; one module per promise.
 
 mod bench;
+mod browser;
 mod cli;
 mod client;
 mod crash;
@@ -17,6 +18,8 @@ mod lifecycle;
 mod limits;
 mod load;
 mod parallel;
+mod ports;
+mod processes;
 mod quotas;
 mod run;
 mod schemathesis;

@@ -7,6 +7,7 @@ mod exec;
 mod host;
 mod http;
 mod leaks;
+mod raw_http;
 mod wait;
 
 pub use cli::{Ran, binary, run_with_stdin, sandkeep};
@@ -14,6 +15,7 @@ pub use daemon::{Daemon, Setup};
 pub use exec::{Finished, bytes, joined};
 pub use host::{children_named, cpu_seconds, kill_sandbox, processes_in_cgroup, wait_gone};
 pub use leaks::{assert_nothing_left, cgroups_of, doctor};
+pub use raw_http::{Raw, Reply};
 pub use wait::{Patience, until, until_some};
 
 /// Why this machine cannot run the tests that need a real sandbox; `None` if it can.

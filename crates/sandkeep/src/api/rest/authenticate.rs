@@ -12,6 +12,7 @@
 //! All of it is decided here and for all paths alike, so that a new endpoint is guarded before anybody
 //! thinks of it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::HttpBody;
@@ -38,6 +39,8 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"sandkeep
 #[derive(Clone, Debug)]
 pub struct Connection {
     pub peer: Peer,
+    /// Where the other end is, if that can be told.
+    pub client: Option<IpAddr>,
     /// Cuts the connection off.
     pub cut: CancellationToken,
     /// Resolves when the connection is over.
@@ -135,6 +138,66 @@ impl Door {
     }
 }
 
+/// Who comes to a port of a sandbox, before it is known who that is.
+pub struct Caller {
+    connection: Option<Connection>,
+    asked: Asked,
+}
+
+impl Caller {
+    pub fn of(request: &Request) -> Self {
+        let needs = Needs::Scope(Needs::scope(request));
+        let asked = Asked { credential: credential(request.headers()), needs };
+        Self { connection: request.extensions().get::<Connection>().cloned(), asked }
+    }
+}
+
+/// One who may come to ports.
+pub struct Known {
+    pub principal: Principal,
+    pub by: Credential,
+    leash: Option<Leash>,
+}
+
+/// By what somebody is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// Their socket, which every page in their browser has too.
+    Socket,
+    /// A key or a token, which they sent themselves.
+    Sent,
+}
+
+impl Known {
+    /// Ends an answer that goes on when the key does not hold any more.
+    pub fn hold(self, answer: Response) -> Response {
+        match self.leash {
+            Some(leash) if is_live(&answer) => leash.hold(answer),
+            Some(_) | None => answer,
+        }
+    }
+}
+
+impl Door {
+    /// Who comes to a port: as for the API, but for `Host` and `Origin`, which mean something else there.
+    pub async fn recognize_caller(&self, caller: Caller) -> Result<Known, Refusal> {
+        let mode = self.auth.mode();
+        let Some(connection) = caller.connection else {
+            return Err(Refusal::ForeignPeer { uid: None });
+        };
+        let by = match (mode, connection.peer) {
+            (Mode::Local, Peer::Foreign { uid }) => return Err(Refusal::ForeignPeer { uid }),
+            (Mode::Local, Peer::Own) => Credential::Socket,
+            (Mode::Keys, _) => Credential::Sent,
+        };
+        let nobody = || Refusal::Unauthenticated { problem: "nobody is known".to_owned() };
+        let known = self.recognize(caller.asked, mode).await?;
+        let Recognized { principal, lease } = known.ok_or_else(nobody)?;
+        let leash = Leash::new(Arc::clone(&self.auth), lease, connection);
+        Ok(Known { principal, by, leash })
+    }
+}
+
 /// What a request brings and what it needs.
 struct Asked {
     credential: Result<String, Refusal>,
@@ -153,15 +216,20 @@ impl Asked {
 }
 
 impl Needs {
+    fn of(request: &Request) -> Self {
+        match Self::scope(request) {
+            Scope::Read if PUBLIC.contains(&request.uri().path()) => Self::Nothing,
+            scope => Self::Scope(scope),
+        }
+    }
+
     /// Looking needs less than doing. A connection that becomes another protocol, as a terminal does,
     /// is opened by looking and is doing all the same.
-    fn of(request: &Request) -> Self {
+    fn scope(request: &Request) -> Scope {
         let looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-        let upgrades = request.headers().contains_key(header::UPGRADE);
-        match looks && !upgrades {
-            true if PUBLIC.contains(&request.uri().path()) => Self::Nothing,
-            true => Self::Scope(Scope::Read),
-            false => Self::Scope(Scope::Write),
+        match looks && !request.headers().contains_key(header::UPGRADE) {
+            true => Scope::Read,
+            false => Scope::Write,
         }
     }
 }
@@ -197,7 +265,7 @@ impl IntoResponse for Refused {
 }
 
 /// HTTP wants every 401 to say what would be accepted.
-fn challenge(answer: &mut Response) {
+pub fn challenge(answer: &mut Response) {
     if answer.status() == StatusCode::UNAUTHORIZED {
         answer.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
     }

@@ -207,17 +207,20 @@ pub(super) async fn respond(
     }
 }
 
+/// What to run: words, or a line for the shell.
+pub fn argv_of(command: Option<String>, argv: Option<Vec<String>>) -> Result<Vec<String>, Error> {
+    match (command, argv) {
+        (Some(command), None) => Ok(vec!["/bin/sh".to_owned(), "-c".to_owned(), command]),
+        (None, Some(argv)) => Ok(argv),
+        (None, None) => Err(invalid("command", "give either command or argv")),
+        (Some(_), Some(_)) => Err(invalid("argv", "give either command or argv, not both")),
+    }
+}
+
 impl ExecBody {
     /// The command for the broker, and what to feed it.
     fn into_draft(self) -> Result<(ExecDraft, Option<Bytes>), Error> {
-        let argv = match (self.command, self.argv) {
-            (Some(command), None) => vec!["/bin/sh".to_owned(), "-c".to_owned(), command],
-            (None, Some(argv)) => argv,
-            (None, None) => return Err(invalid("command", "give either command or argv")),
-            (Some(_), Some(_)) => {
-                return Err(invalid("argv", "give either command or argv, not both"));
-            }
-        };
+        let argv = argv_of(self.command, self.argv)?;
         let stdin = given_stdin(self.stdin, self.stdin_b64)?;
         let timeout = given_timeout(self.timeout_ms)?;
         let draft = ExecDraft {

@@ -17,7 +17,8 @@ use super::openapi::{Guarded, Inside, OfSandbox, WithBody, WithQuery};
 use super::problem::Refusal;
 use super::sandboxes::Id;
 use super::who::Who;
-use crate::broker::{Broker, ExecView};
+use crate::broker::{Broker, ExecView, ExecWatch};
+use crate::error::Error;
 use crate::guest::{Offsets, OutputStream};
 use crate::journal::{Follow, From};
 use crate::limits::{BODY_READ, PAGE_DEFAULT, PAGE_MAX};
@@ -43,7 +44,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Ids {
     }
 }
 
-type Asked<T> = Result<Query<T>, QueryRejection>;
+pub type Asked<T> = Result<Query<T>, QueryRejection>;
 
 fn query<T>(asked: Asked<T>) -> Result<T, Refusal> {
     match asked {
@@ -268,11 +269,20 @@ pub async fn output(
     asked: Asked<OutputQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
+    output_answer(asked, &headers, |from| broker.watch_exec(&who, &ids.sandbox, &ids.exec, from))
+}
+
+/// What a request for output asks for, answered from a watch that begins there.
+pub fn output_answer(
+    asked: Asked<OutputQuery>,
+    headers: &HeaderMap,
+    watch: impl FnOnce(From) -> Result<ExecWatch, Error>,
+) -> Result<Response, Refusal> {
     let asked = query(asked)?;
-    let form = Form::accepted(&headers).unwrap_or(Form::Ndjson);
-    let resumed = last_event(&headers).filter(|_| form == Form::Sse);
+    let form = Form::accepted(headers).unwrap_or(Form::Ndjson);
+    let resumed = last_event(headers).filter(|_| form == Form::Sse);
     let from = asked.from(form, resumed)?;
-    let watch = broker.watch_exec(&who, &ids.sandbox, &ids.exec, from)?;
+    let watch = watch(from)?;
     let follow = if asked.follow { Follow::ToTheEnd } else { Follow::WhatIsThere };
     let start = Offsets { stdout: from.stdout.unwrap_or(0), stderr: from.stderr.unwrap_or(0) };
     Ok(exec_stream::answer(watch, form, follow, Opening::At(start)))

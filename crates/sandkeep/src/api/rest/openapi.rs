@@ -30,6 +30,8 @@ use super::problem::{Code, MEDIA_TYPE, Problem};
         (name = "sandboxes", description = "Make, look at, start, stop and destroy sandboxes"),
         (name = "execs", description = "Run commands in a sandbox"),
         (name = "shells", description = "Shells that keep their state from one command to the next"),
+        (name = "processes", description = "Start servers and other things that stay, and look after them"),
+        (name = "ports", description = "Reach servers in a sandbox"),
         (name = "urule", description = "The words of Urule's runtime broker: a session is a sandbox \
             with the label `urule.workspace_id`. Errors also carry Urule's `error` and `details`"),
         (name = "keys", description = "API keys, for admins"),

@@ -11,9 +11,10 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
+use crate::broker::PassProblem;
 use crate::error::Error;
 use crate::guest::GuestError;
-use crate::limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER};
+use crate::limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE};
 use crate::runtime::RuntimeError;
 use crate::sandbox::Scope;
 use crate::storage::StorageError;
@@ -69,6 +70,20 @@ pub enum Refusal {
     AuthUnavailable { problem: String },
     #[error("this needs the scope {}, which the credential does not have", needed.as_str())]
     Forbidden { needed: Scope },
+    #[error("there is no process {text:?}")]
+    NotAProcessId { text: String },
+    #[error("{text:?} is not a port from 1 to 65535")]
+    NotAPort { text: String },
+    #[error(transparent)]
+    Pass(PassProblem),
+    #[error("what listens on the port does not answer as HTTP should: {problem}")]
+    PortBroke { problem: String },
+    #[error("the server said nothing for {} s", PORT_IDLE.as_secs())]
+    PortSilent,
+    #[error("a raw port of the host cannot be opened for those who come with a key")]
+    LocalOnly,
+    #[error("a service worker would act for the whole API")]
+    ServiceWorker,
 }
 
 /// The body of every answer that is an error.
@@ -109,6 +124,14 @@ impl Refusal {
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::AuthUnavailable { .. } => Code::AuthUnavailable,
             Self::Forbidden { .. } => Code::Forbidden,
+            Self::NotAProcessId { .. } => Code::ProcessNotFound,
+            Self::NotAPort { .. } => Code::PortNotFound,
+            Self::Pass(PassProblem::Expired) => Code::UrlExpired,
+            Self::Pass(PassProblem::Forged) => Code::UrlForged,
+            Self::PortBroke { .. } => Code::PortBroke,
+            Self::PortSilent => Code::PortSilent,
+            Self::LocalOnly => Code::LocalOnly,
+            Self::ServiceWorker => Code::ServiceWorkerRefused,
         }
     }
 
@@ -155,6 +178,10 @@ pub fn code_of(error: &Error) -> Code {
         Error::WrongState { .. } => Code::WrongState,
         Error::Busy { .. } => Code::Busy,
         Error::LimitReached { .. } => Code::LimitReached,
+        Error::ProcessNotFound { .. } => Code::ProcessNotFound,
+        Error::ProcessEnded { .. } => Code::ProcessEnded,
+        Error::NoListener { .. } => Code::ListenerNotFound,
+        Error::CannotListen { .. } => Code::CannotListen,
         Error::SandboxFailed { .. } => Code::SandboxFailed,
         Error::DataDirInUse { .. } => Code::DataDirInUse,
         Error::DataDir { .. } => Code::DataDirUnusable,

@@ -28,6 +28,7 @@ use super::authenticate::{Connection, Door, Peer};
 use super::leash::Cuttable;
 use super::origins::{Origins, Reach};
 use super::tls::Tls;
+use crate::api::ports::PortDoor;
 use crate::auth::{Auth, Mode};
 use crate::broker::Broker;
 use crate::limits::{ACCEPT_RETRY, CONNECTIONS_MAX, HEADERS_READ, SHUTDOWN_DRAIN, TLS_HANDSHAKE};
@@ -40,6 +41,8 @@ pub struct Front {
     pub origins: Origins,
     /// `None` is plain HTTP.
     pub tls: Option<Arc<Tls>>,
+    /// What the host names of ports end with.
+    pub domain: String,
 }
 
 /// What every connection needs.
@@ -59,9 +62,12 @@ pub async fn serve(
     front: Front,
     shutdown: impl Future<Output = ()>,
 ) {
-    let Front { auth, origins, tls } = front;
+    let Front { auth, origins, tls, domain } = front;
     let door = Door { auth: Arc::clone(&auth), origins, reach: reach(&listener) };
-    let router = super::router(broker.clone(), door);
+    let door = Arc::new(door);
+    let proto = if tls.is_some() { "https" } else { "http" };
+    let ports = PortDoor { broker: broker.clone(), door: Arc::clone(&door), domain, proto };
+    let router = super::router(broker.clone(), door, Arc::new(ports));
     let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
     let shared = Arc::new(Shared { router, auth, tls, stop: stop.clone(), cut: cut.clone() });
     let connections = TaskTracker::new();
@@ -128,21 +134,22 @@ async fn connection(stream: TcpStream, place: OwnedSemaphorePermit, shared: Arc<
         Mode::Local => peer_of(&stream),
         Mode::Keys => Peer::Foreign { uid: None },
     };
-    let Some(tls) = &shared.tls else { return speak(stream, peer, place, &shared).await };
+    let client = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
+    let (cut, over) = (shared.cut.child_token(), CancellationToken::new());
+    let known = Connection { peer, client, cut, over };
+    let Some(tls) = &shared.tls else { return speak(stream, known, place, &shared).await };
     match timeout(TLS_HANDSHAKE, tls.acceptor().accept(stream)).await {
-        Ok(Ok(stream)) => speak(stream, peer, place, &shared).await,
+        Ok(Ok(stream)) => speak(stream, known, place, &shared).await,
         Ok(Err(e)) => tracing::debug!("a TLS handshake failed: {e}"),
         Err(_elapsed) => tracing::debug!("a TLS handshake took too long"),
     }
 }
 
 /// Serves the requests of one connection.
-async fn speak<S>(stream: S, peer: Peer, place: OwnedSemaphorePermit, shared: &Shared)
+async fn speak<S>(stream: S, known: Connection, place: OwnedSemaphorePermit, shared: &Shared)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (cut, over) = (shared.cut.child_token(), CancellationToken::new());
-    let known = Connection { peer, cut, over };
     let stream = TokioIo::new(Cuttable::new(stream, &known, place));
     let router = TowerToHyperService::new(shared.router.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {

@@ -35,7 +35,7 @@ impl Berth {
         execs: &Arc<Execs>,
         description: &Description,
     ) -> Result<Self, Error> {
-        let permit = execs.activity.begin_exec()?;
+        let permit = execs.place(&description.keep)?;
         let begun = execs.shelf.begin(description);
         let writer = begun.map_err(|source| Error::Journal { source })?;
         Ok(Self { shared: Arc::clone(shared), execs: Arc::clone(execs), writer, permit })

@@ -61,8 +61,8 @@ pub(in crate::broker) async fn rejoin(
 /// The execs without an end, each with its place in the count.
 fn berths(shared: &Arc<Shared>, handle: &Handle) -> Vec<(Description, Berth)> {
     let execs = &handle.execs;
-    let berth = |Unfinished { description, writer }| {
-        let permit = execs.activity.resume_exec();
+    let berth = |Unfinished { description, writer }: Unfinished| {
+        let permit = execs.resumed(&description.keep);
         let (shared, execs) = (Arc::clone(shared), Arc::clone(execs));
         (description, Berth { shared, execs, writer, permit })
     };

@@ -7,6 +7,7 @@ use tracing::info;
 use crate::broker::exec::rejoin;
 use crate::broker::shared::Handle;
 use crate::broker::supervisor::{Fate, Supervisor};
+use crate::broker::{ports, processes};
 use crate::error::{Error, with_causes};
 use crate::home::Phase;
 use crate::runtime::RuntimeError;
@@ -109,6 +110,10 @@ impl Supervisor {
                 info!(id = %self.id(), "adopted a running sandbox");
                 let shared = Arc::clone(&self.shared);
                 self.shared.tasks.spawn(rejoin::rejoin(shared, Arc::clone(handle), guest));
+                let shared = Arc::clone(&self.shared);
+                self.shared.tasks.spawn(ports::reopen(shared, Arc::clone(handle)));
+                let shared = Arc::clone(&self.shared);
+                self.shared.tasks.spawn(processes::probe_again(shared, Arc::clone(handle)));
             }
             Err(error) => {
                 let status = self.after(Event::Died(with_causes(&error)));

@@ -102,6 +102,18 @@ codes! {
     ForeignPeer "foreign_peer" 403 Useless
         "only the user who runs the daemon may call this API"
         "run the client as the same user as the daemon, for example with sudo";
+    UrlExpired "url_expired" 403 Useless
+        "the signed URL has expired"
+        "ask whoever gave it to you for a new one: POST …/ports/{port}/url (sandkeep port)";
+    UrlForged "url_forged" 403 Useless
+        "the signed URL is not valid"
+        "use it whole and unchanged, or ask for a new one: POST …/ports/{port}/url (sandkeep port)";
+    ServiceWorkerRefused "service_worker_refused" 403 Useless
+        "no service worker can be served from the API's own origin"
+        "open the port under its own host name, <port>-<id>.<domain>";
+    LocalOnly "local_only" 403 Useless
+        "this is only for the user of a daemon without keys"
+        "reach the port by its host name or by a signed URL: POST …/ports/{port}/url (sandkeep port --sign)";
     NoRoute "no_route" 404 Useless
         "there is no such endpoint"
         "check the path; all endpoints but /healthz begin with /api/v1/";
@@ -117,6 +129,15 @@ codes! {
     ShellNotFound "shell_not_found" 404 Useless
         "there is no such shell"
         "list those of the sandbox with GET /api/v1/sandboxes/{id}/shells, or open one with POST";
+    ProcessNotFound "process_not_found" 404 Useless
+        "there is no such process"
+        "list those of the sandbox with GET …/processes (sandkeep processes)";
+    PortNotFound "port_not_found" 404 Useless
+        "there is no such port"
+        "use a number from 1 to 65535";
+    ListenerNotFound "listener_not_found" 404 Useless
+        "no port of the host leads there"
+        "open one with POST …/ports/{port}/listen (sandkeep port --raw)";
     MethodNotAllowed "method_not_allowed" 405 Useless
         "the endpoint does not have this method"
         "use one of the methods in the Allow header";
@@ -132,6 +153,9 @@ codes! {
     NotRunning "not_running" 409 Useless
         "the sandbox does not run"
         "start it with POST /api/v1/sandboxes/{id}/start (sandkeep start)";
+    ProcessEnded "process_ended" 409 Useless
+        "the process has ended"
+        "look at how: GET …/processes/{process_id} (sandkeep processes)";
     Conflict "conflict" 409 Useful
         "somebody else changed the same thing at the same time"
         "look at its present state and try again";
@@ -183,6 +207,9 @@ codes! {
     SandboxFailed "sandbox_failed" 500 Useless
         "the sandbox could not be made or started"
         "see the reason in the detail and in the daemon's log; sandkeep doctor checks this machine";
+    CannotListen "cannot_listen" 500 Useless
+        "no port of the host could be opened"
+        "see the detail: there may be no free port, or no free descriptor";
     DataDirInUse "data_dir_in_use" 500 Useless
         "another daemon uses the data directory"
         "stop the other daemon, or choose another --data-dir";
@@ -219,6 +246,9 @@ codes! {
     PortClosed "port_closed" 502 Useful
         "nothing listens on this port of the sandbox"
         "start a server there that listens on 127.0.0.1, ::1 or all addresses, and try again";
+    PortBroke "port_broke" 502 Useful
+        "the server on this port of the sandbox broke off or does not speak HTTP"
+        "look at its output; for what is not HTTP use a raw port: POST …/ports/{port}/listen (sandkeep port --raw)";
     ShuttingDown "shutting_down" 503 Useful
         "the daemon is shutting down"
         "try again when it is back";
@@ -231,6 +261,9 @@ codes! {
     GuestUnreachable "guest_unreachable" 503 Useful
         "the sandbox does not answer"
         "look at its state (sandkeep show); it may just have ended";
+    PortSilent "port_silent" 504 Useless
+        "the server on this port of the sandbox did not answer in time"
+        "look at its output";
     GuestTimedOut "guest_timed_out" 504 Useless
         "the sandbox did not answer in time"
         "a command that had begun was canceled: see what it has done before running it again; the sandbox may be out of memory or processes";

@@ -81,7 +81,9 @@ impl Daemon {
         let stopped = stop.clone().cancelled_owned();
         let store = Arc::new(MemoryStore::new());
         let auth = Auth::open(dir.path(), store, None).await.expect("an empty store");
-        let front = Front { auth: Arc::new(auth), origins: Origins::default(), tls: None };
+        let domain = "localhost".to_owned();
+        let origins = Origins::default();
+        let front = Front { auth: Arc::new(auth), origins, tls: None, domain };
         let served = tokio::spawn(rest::serve(listener, broker, front, stopped));
         crate::crypto::provide();
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");

@@ -1,0 +1,273 @@
+//! What of a message's head goes on, and what does not. Bodies are framed anew by hyper on both sides,
+//! so nothing in a head can make two parsers disagree about where a message ends.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+/// What concerns only the connection that a message came over.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// Who a request says it was forwarded for. Only we know.
+const FORWARDED: [HeaderName; 7] = [
+    header::FORWARDED,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+    X_FORWARDED_PREFIX,
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-real-ip"),
+];
+pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// What a server may say for the whole of its origin; on the API's origin that is not its own.
+const OF_THE_ORIGIN: [HeaderName; 12] = [
+    header::SET_COOKIE,
+    header::CONTENT_SECURITY_POLICY,
+    header::CONTENT_SECURITY_POLICY_REPORT_ONLY,
+    header::STRICT_TRANSPORT_SECURITY,
+    header::WWW_AUTHENTICATE,
+    header::ACCESS_CONTROL_ALLOW_ORIGIN,
+    header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
+    HeaderName::from_static("clear-site-data"),
+    HeaderName::from_static("service-worker-allowed"),
+    HeaderName::from_static("reporting-endpoints"),
+    HeaderName::from_static("report-to"),
+    HeaderName::from_static("nel"),
+];
+
+/// The protocol that a message wants to change to, or changes to.
+pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
+    headers.get(header::UPGRADE).filter(|_| asked).cloned()
+}
+
+fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(header::CONNECTION).iter();
+    values.filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(',')).map(str::trim)
+}
+
+/// Leaves only what is meant for the other end. An upgrade is put back by who wants to pass it on.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let trailers = headers.get(header::TE).is_some_and(|te| te == "trailers");
+    // A body that came in chunks has no length, whatever else the head says.
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    let named: Vec<HeaderName> = connection_options(headers)
+        .filter_map(|option| HeaderName::try_from(option).ok())
+        // Those say what the message is, not how the connection is.
+        .filter(|name| ![header::HOST, header::CONTENT_LENGTH].contains(name))
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Puts back what makes the other end change its protocol.
+pub fn ask_for_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocol);
+}
+
+/// Takes away what is for us or about us. Credentials are never forwarded: a server in a sandbox could
+/// use them against the API.
+pub fn strip_request(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    let ours = [header::AUTHORIZATION, X_API_KEY, header::EXPECT];
+    for name in ours.iter().chain(&FORWARDED) {
+        headers.remove(name);
+    }
+}
+
+/// Removes one cookie from a request and gives all values it had.
+pub fn take_cookie(headers: &mut HeaderMap, name: &str) -> Vec<String> {
+    let mut taken = Vec::new();
+    let mut kept: Vec<String> = Vec::new();
+    for value in headers.get_all(header::COOKIE) {
+        let text = String::from_utf8_lossy(value.as_bytes());
+        for pair in text.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some((key, value)) if key.trim() == name => taken.push(value.trim().to_owned()),
+                Some(_) | None => kept.push(pair.to_owned()),
+            }
+        }
+    }
+    if !taken.is_empty() {
+        headers.remove(header::COOKIE);
+        // What is not a header any more was none of a browser's.
+        if let Ok(value) = HeaderValue::try_from(kept.join("; "))
+            && !kept.is_empty()
+        {
+            headers.insert(header::COOKIE, value);
+        }
+    }
+    taken
+}
+
+/// An answer on its way to a host of its own. Its cookies are for that host alone: with a domain they
+/// would also be for other sandboxes and the API.
+pub fn clean_host_answer(headers: &mut HeaderMap, own_cookie: &str) {
+    strip_hop_by_hop(headers);
+    headers.remove(header::ALT_SVC);
+    let cookies: Vec<HeaderValue> = headers
+        .get_all(header::SET_COOKIE)
+        .iter()
+        .filter_map(|cookie| without_domain(cookie.as_bytes(), own_cookie))
+        .collect();
+    headers.remove(header::SET_COOKIE);
+    for cookie in cookies {
+        headers.append(header::SET_COOKIE, cookie);
+    }
+}
+
+/// A cookie without its domain; `None` if it has our name.
+fn without_domain(cookie: &[u8], own: &str) -> Option<HeaderValue> {
+    let mut parts = cookie.split(|byte| *byte == b';');
+    let pair = parts.next().unwrap_or_default();
+    let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
+    if name.trim_ascii() == own.as_bytes() {
+        return None;
+    }
+    let is_domain = |part: &[u8]| {
+        let name = part.split(|byte| *byte == b'=').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(b"domain")
+    };
+    let kept: Vec<&[u8]> =
+        std::iter::once(pair).chain(parts.filter(|part| !is_domain(part))).collect();
+    HeaderValue::from_bytes(&kept.join(&b';')).ok()
+}
+
+/// An answer on its way to the API's own origin: it may be data, and never a page with any power.
+pub fn clean_path_answer(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    headers.remove(header::ALT_SVC);
+    for name in &OF_THE_ORIGIN {
+        headers.remove(name);
+    }
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+}
+
+/// A redirect within the server, which knows nothing of the prefix that it is reached under.
+pub fn prefix_location(headers: &mut HeaderMap, prefix: &str) {
+    let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+    let Some(path) = location.filter(|to| to.starts_with('/') && !to.starts_with("//")) else {
+        return;
+    };
+    if let Ok(value) = HeaderValue::try_from(format!("{prefix}{path}")) {
+        headers.insert(header::LOCATION, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            let value = HeaderValue::from_str(value).expect("a header");
+            map.append(HeaderName::from_static(name), value);
+        }
+        map
+    }
+
+    fn names(map: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn what_concerns_one_connection_stays_there() {
+        let mut map = headers(&[
+            ("host", "h"),
+            ("connection", "close, X-Secret, host"),
+            ("x-secret", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "gzip"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "3"),
+            ("upgrade", "h2c"),
+            ("proxy-authorization", "x"),
+            ("accept", "*/*"),
+        ]);
+        assert_eq!(upgrade(&map), None, "an upgrade must be named by the connection");
+        strip_hop_by_hop(&mut map);
+        assert_eq!(names(&map), ["accept", "host"]);
+    }
+
+    #[test]
+    fn no_credential_and_no_claim_of_origin_is_forwarded() {
+        let mut map = headers(&[
+            ("authorization", "Bearer x"),
+            ("x-api-key", "x"),
+            ("x-forwarded-for", "6.6.6.6"),
+            ("forwarded", "for=6.6.6.6"),
+            ("x-real-ip", "6.6.6.6"),
+            ("cookie", "a=1"),
+        ]);
+        strip_request(&mut map);
+        assert_eq!(names(&map), ["cookie"]);
+    }
+
+    #[test]
+    fn our_cookie_is_taken_out_of_the_others() {
+        let mut map = headers(&[("cookie", "a=1; ours=x; b=2"), ("cookie", "ours=y")]);
+        assert_eq!(take_cookie(&mut map, "ours"), ["x", "y"]);
+        assert_eq!(map[header::COOKIE], "a=1; b=2");
+        let mut alone = headers(&[("cookie", "ours=x")]);
+        assert_eq!(take_cookie(&mut alone, "ours"), ["x"]);
+        assert!(alone.is_empty());
+        let mut none = headers(&[("cookie", "a=1;b")]);
+        assert!(take_cookie(&mut none, "ours").is_empty());
+        assert_eq!(none[header::COOKIE], "a=1;b", "nothing of it was touched");
+    }
+
+    #[test]
+    fn a_cookie_is_for_its_own_host_alone() {
+        let mut map = headers(&[
+            ("set-cookie", "a=1; Path=/; DOMAIN=.localhost; HttpOnly"),
+            ("set-cookie", "ours=forged"),
+            ("set-cookie", "b=domain"),
+            ("alt-svc", "h3=\":443\""),
+        ]);
+        clean_host_answer(&mut map, "ours");
+        let cookies: Vec<_> = map.get_all(header::SET_COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1; Path=/; HttpOnly", "b=domain"]);
+        assert_eq!(names(&map), ["set-cookie"]);
+    }
+
+    #[test]
+    fn an_answer_on_the_origin_of_the_api_has_no_power_there() {
+        let mut map = headers(&[
+            ("set-cookie", "a=1"),
+            ("content-security-policy", "script-src *"),
+            ("clear-site-data", "\"*\""),
+            ("strict-transport-security", "max-age=1"),
+            ("location", "/login"),
+        ]);
+        clean_path_answer(&mut map);
+        prefix_location(&mut map, "/api/v1/sandboxes/x/ports/80");
+        assert_eq!(map[header::CONTENT_SECURITY_POLICY], "sandbox");
+        assert_eq!(map[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+        assert_eq!(map[header::LOCATION], "/api/v1/sandboxes/x/ports/80/login");
+        let rest = ["content-security-policy", "location", "x-content-type-options"];
+        assert_eq!(names(&map), rest);
+    }
+}

@@ -1,0 +1,54 @@
+//! A pass in a URL, and in the cookie that it is exchanged for. Neither ever reaches a server in a
+//! sandbox.
+
+use axum::http::Uri;
+use axum::http::uri::PathAndQuery;
+use jiff::Timestamp;
+
+/// The parameter of a signed URL.
+pub const PARAMETER: &str = "sandkeep_token";
+/// Host-only, and good for nothing but this host: the pass in it names port and sandbox.
+pub const COOKIE: &str = "sandkeep_port";
+
+/// The target of a request without its pass, and the pass.
+pub fn take(uri: &Uri) -> (PathAndQuery, Option<String>) {
+    let whole = || uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let Some(query) = uri.query() else { return (whole(), None) };
+    let token_of = |pair: &str| pair.strip_prefix(PARAMETER)?.strip_prefix('=').map(str::to_owned);
+    let Some(token) = query.split('&').find_map(token_of) else { return (whole(), None) };
+    let kept: Vec<&str> = query.split('&').filter(|pair| token_of(pair).is_none()).collect();
+    let target = match kept.is_empty() {
+        true => uri.path().to_owned(),
+        false => format!("{}?{}", uri.path(), kept.join("&")),
+    };
+    // A part of a valid target is a valid target.
+    (PathAndQuery::try_from(target).unwrap_or_else(|_| whole()), Some(token))
+}
+
+/// The cookie for a pass, which ends when the pass does.
+pub fn cookie(token: &str, expires_at: Timestamp, proto: &str) -> String {
+    let seconds = expires_at.as_second() - Timestamp::now().as_second();
+    let secure = if proto == "https" { "; Secure" } else { "" };
+    format!("{COOKIE}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pass_is_taken_out_and_the_rest_stays_as_it_was() {
+        for (uri, target, token) in [
+            ("/a/b?x=1&y", "/a/b?x=1&y", None),
+            ("/", "/", None),
+            ("/a?sandkeep_token=t", "/a", Some("t")),
+            ("/a?x=%20&sandkeep_token=t&y=2", "/a?x=%20&y=2", Some("t")),
+            ("/a?sandkeep_token=t&sandkeep_token=u", "/a", Some("t")),
+            ("/a?sandkeep_token", "/a?sandkeep_token", None),
+            ("/a?not_sandkeep_token=t", "/a?not_sandkeep_token=t", None),
+        ] {
+            let (left, taken) = take(&uri.parse().expect("a URI"));
+            assert_eq!((left.as_str(), taken.as_deref()), (target, token), "{uri}");
+        }
+    }
+}

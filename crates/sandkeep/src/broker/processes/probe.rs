@@ -1,0 +1,75 @@
+//! Whether a process serves its port yet. It is asked again and again, ever less often, until it does or
+//! is over.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::broker::exec::admitted;
+use crate::broker::shared::{Handle, Shared};
+use crate::guest::ByteStream;
+use crate::journal::Journal;
+use crate::limits;
+use crate::sandbox::{Port, Probe, ProcessTerms};
+
+/// How much of an answer is read: `HTTP/1.1 200`.
+const STATUS_LEN: usize = 12;
+const STATUS_AT: usize = 9;
+
+/// Begins to ask. A process without a port is ready at once.
+pub(super) fn spawn(
+    shared: &Arc<Shared>,
+    handle: &Arc<Handle>,
+    journal: Arc<Journal>,
+    terms: &ProcessTerms,
+) {
+    let Some((port, probe)) = terms.probe() else {
+        return handle.processes.set_ready(journal.id().clone());
+    };
+    let (closing, handle) = (shared.closing.clone(), Arc::clone(handle));
+    shared.tasks.spawn(async move {
+        tokio::select! {
+            () = closing.cancelled() => {}
+            _ = journal.ended() => {}
+            () = until_it_answers(&handle, port, &probe) => {
+                handle.processes.set_ready(journal.id().clone());
+            }
+        }
+    });
+}
+
+async fn until_it_answers(handle: &Handle, port: Port, probe: &Probe) {
+    let mut pause = limits::PROCESS_PROBE_PAUSE_MIN;
+    loop {
+        let asked = tokio::time::timeout(limits::PROCESS_PROBE, answers(handle, port, probe));
+        if matches!(asked.await, Ok(true)) {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(limits::PROCESS_PROBE_PAUSE_MAX);
+    }
+}
+
+async fn answers(handle: &Handle, port: Port, probe: &Probe) -> bool {
+    let Ok(guest) = admitted(handle) else { return false };
+    let Ok(mut stream) = guest.dial(port.get()).await else { return false };
+    match probe {
+        Probe::Tcp => true,
+        Probe::Http { path } => {
+            let status = status_of(&mut *stream, port, path).await;
+            status.is_ok_and(|status| (200..400).contains(&status))
+        }
+    }
+}
+
+/// The status that a GET is answered with.
+async fn status_of(stream: &mut dyn ByteStream, port: Port, path: &str) -> io::Result<u16> {
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut head = [0; STATUS_LEN];
+    stream.read_exact(&mut head).await?;
+    let status = std::str::from_utf8(&head[STATUS_AT..]).ok().and_then(|text| text.parse().ok());
+    status.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

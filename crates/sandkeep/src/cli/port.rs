@@ -1,0 +1,76 @@
+//! `sandkeep port`.
+
+use serde_json::{Value, json};
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{Format, argument, print};
+use crate::sandbox::Port;
+
+/// Show where the ports of a sandbox are, or open one to others
+///
+/// Without a port it lists those that are open. With one it prints the URL under which it is reached;
+/// --raw opens and prints a raw host:port for anything that speaks TCP, --sign prints a URL that lets
+/// anybody who has it reach the port until it expires.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The sandbox's id, or the beginning of it
+    pub id: String,
+    /// The port inside
+    pub port: Option<Port>,
+    /// Open a raw host:port on this machine that leads there
+    #[arg(long, requires = "port", conflicts_with = "sign")]
+    pub raw: bool,
+    /// Print a URL that lets anybody reach it
+    #[arg(long, requires = "port")]
+    pub sign: bool,
+    /// How long that URL holds [default: 1h]
+    #[arg(long, requires = "sign", value_name = "DURATION", value_parser = argument::seconds)]
+    pub expires: Option<u64>,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let ports = format!("/api/v1/sandboxes/{id}/ports");
+    let Some(port) = args.port else { return list(&ports, args.format, client).await };
+    let (answer, field) = match (args.raw, args.sign) {
+        (true, _) => (client.post(&format!("{ports}/{port}/listen"), &json!({})).await?, "address"),
+        (false, true) => {
+            let body = args.expires.map_or(json!({}), |secs| json!({ "expires_secs": secs }));
+            (client.post(&format!("{ports}/{port}/url"), &body).await?, "url")
+        }
+        (false, false) => (whereabouts(&ports, port, client).await?, "url"),
+    };
+    match args.format.json {
+        true => print::json(&answer)?,
+        false => print::line(answer[field].as_str().unwrap_or_default())?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// Where a port is, whether or not something listens there now.
+async fn whereabouts(ports: &str, port: Port, client: &Client) -> Result<Value, Failure> {
+    let all = client.get(ports).await?;
+    let template = all["url_template"].as_str();
+    let template = template.ok_or_else(|| client.not_sandkeep("ports without a URL".to_owned()))?;
+    Ok(json!({ "port": port, "url": template.replace("{port}", &port.to_string()) }))
+}
+
+async fn list(ports: &str, format: Format, client: &Client) -> Result<Exit, Failure> {
+    let answer = client.get(ports).await?;
+    if format.json {
+        print::json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    let items = answer["items"].as_array().cloned().unwrap_or_default();
+    let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let rows = items.iter().map(|item| {
+        let open = if item["open"] == true { "open" } else { "closed" };
+        [item["port"].to_string(), open.to_owned(), word(&item["address"]), word(&item["url"])]
+    });
+    print::table(["PORT", "STATE", "ADDRESS", "URL"], rows)?;
+    Ok(Exit::Ok)
+}
