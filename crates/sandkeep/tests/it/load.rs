@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
 use crate::crash::kill_9;
-use crate::daemon;
-use crate::support::{Daemon, Patience, Setup, until};
+use crate::keys::{create_key, key_of, with_admin};
+use crate::skip_if;
+use crate::support::{Daemon, Patience, Setup, obstacle, until};
 
 const TENANTS: usize = 8;
 /// What a daemon may grow by between two looks at the same load: allocators keep what they had once.
@@ -28,8 +29,11 @@ fn soak_tenants_under_load_keep_what_is_theirs_through_kill_9() {
 }
 
 fn load(rounds: usize, requests: usize) {
-    let mut daemon = daemon!();
-    let tenants: Vec<Tenant> = (0..TENANTS).map(Tenant::new).collect();
+    skip_if!(obstacle());
+    let mut daemon = with_admin(&Setup::default());
+    let street = Arc::new(Mutex::new(Vec::new()));
+    let tenants: Vec<Tenant> =
+        (0..TENANTS).map(|number| Tenant::new(&daemon, number, &street)).collect();
     for round in 0..rounds {
         let before = rss_after(&daemon, &tenants, requests);
         let after = rss_after(&daemon, &tenants, 2 * requests);
@@ -90,17 +94,39 @@ enum Known {
     Gone,
 }
 
+/// Who was told of which sandbox: where a tenant finds doors that are not its own.
+type Street = Arc<Mutex<Vec<(String, String)>>>;
+
 /// One who owns sandboxes, and remembers what it was told of them.
 struct Tenant {
     name: String,
+    /// What it says to be let in.
+    credential: String,
+    street: Street,
     turn: AtomicUsize,
     book: Mutex<BTreeMap<String, Known>>,
 }
 
 impl Tenant {
-    fn new(number: usize) -> Self {
+    /// Two users of every organization, because those must not find each other either.
+    fn new(daemon: &Daemon, number: usize, street: &Street) -> Self {
         let name = format!("tenant-{number}");
-        Self { name, turn: AtomicUsize::new(number), book: Mutex::default() }
+        let made = create_key(&daemon.data_dir(), &format!("org-{}", number / 2), &name, &[]);
+        let credential = format!("Bearer {}", key_of(&made));
+        let street = Arc::clone(street);
+        Self { name, credential, street, turn: AtomicUsize::new(number), book: Mutex::default() }
+    }
+
+    /// `None` once the daemon does not answer any more.
+    fn ask(
+        &self,
+        daemon: &Daemon,
+        method: &str,
+        target: &str,
+        body: &Value,
+    ) -> Option<(u16, Value)> {
+        let headers = [("authorization", self.credential.as_str())];
+        daemon.request_with(&headers, method, target, body).ok()
     }
 
     fn note(&self, id: &str, known: Known) {
@@ -134,22 +160,27 @@ impl Tenant {
             3 => self.reads(daemon, id, *number),
             4 => self.restarts(daemon, id),
             5 => self.lists(daemon),
-            _ => self.looks(daemon, id),
+            _ => {
+                self.looks(daemon, id)?;
+                self.tries_another(daemon, turn)
+            }
         }
     }
 
     fn creates(&self, daemon: &Daemon) -> Option<()> {
         let body = json!({ "labels": { "tenant": self.name } });
-        let (status, view) = daemon.try_request("POST", "/api/v1/sandboxes", &body).ok()?;
-        assert_eq!(status, 201, "{view}");
-        self.note(view["id"].as_str().expect("an id"), Known::Wrote(0));
+        let (status, view) = self.ask(daemon, "POST", "/api/v1/sandboxes", &body)?;
+        assert_eq!((status, &view["owner"]["user"]), (201, &json!(self.name)), "{view}");
+        let id = view["id"].as_str().expect("an id").to_owned();
+        self.note(&id, Known::Wrote(0));
+        self.street.lock().expect("no panic").push((self.name.clone(), id));
         Some(())
     }
 
     fn destroys(&self, daemon: &Daemon, id: &str) -> Option<()> {
         self.note(id, Known::Doomed);
         let target = format!("/api/v1/sandboxes/{id}");
-        let (status, answer) = daemon.try_request("DELETE", &target, &Value::Null).ok()?;
+        let (status, answer) = self.ask(daemon, "DELETE", &target, &Value::Null)?;
         assert_eq!(status, 204, "{answer}");
         self.note(id, Known::Gone);
         Some(())
@@ -184,7 +215,7 @@ impl Tenant {
     fn sh(&self, daemon: &Daemon, id: &str, command: &str) -> Option<Value> {
         let target = format!("/api/v1/sandboxes/{id}/execs");
         let body = json!({ "command": command });
-        let (status, answer) = daemon.try_request("POST", &target, &body).ok()?;
+        let (status, answer) = self.ask(daemon, "POST", &target, &body)?;
         assert_eq!(status, 200, "{answer}");
         // The daemon may go away in the middle of a command; then nobody knows how it ended.
         (answer["outcome"] != "lost").then_some(answer)
@@ -193,7 +224,7 @@ impl Tenant {
     fn restarts(&self, daemon: &Daemon, id: &str) -> Option<()> {
         for verb in ["stop", "start"] {
             let target = format!("/api/v1/sandboxes/{id}/{verb}");
-            let (status, answer) = daemon.try_request("POST", &target, &Value::Null).ok()?;
+            let (status, answer) = self.ask(daemon, "POST", &target, &Value::Null)?;
             assert_eq!(status, 200, "{verb}: {answer}");
         }
         Some(())
@@ -201,18 +232,43 @@ impl Tenant {
 
     fn looks(&self, daemon: &Daemon, id: &str) -> Option<()> {
         let target = format!("/api/v1/sandboxes/{id}");
-        let (status, view) = daemon.try_request("GET", &target, &Value::Null).ok()?;
+        let (status, view) = self.ask(daemon, "GET", &target, &Value::Null)?;
         assert_eq!((status, &view["labels"]["tenant"]), (200, &json!(self.name)), "{view}");
         Some(())
     }
 
-    /// Everything of its own is listed.
+    /// Another's sandbox is not there, for whatever is asked of it.
+    fn tries_another(&self, daemon: &Daemon, turn: usize) -> Option<()> {
+        let other = {
+            let street = self.street.lock().expect("no panic");
+            let others: Vec<_> = street.iter().filter(|(name, _)| *name != self.name).collect();
+            others.get(turn % others.len().max(1))?.1.clone()
+        };
+        let target = format!("/api/v1/sandboxes/{other}");
+        let exec = (format!("{target}/execs"), json!({ "command": "cat ~/own" }));
+        let requests = [
+            ("GET", target.clone(), Value::Null),
+            ("POST", format!("{target}/stop"), Value::Null),
+            ("POST", exec.0, exec.1),
+            ("DELETE", target, Value::Null),
+        ];
+        for (method, target, body) in requests {
+            let (status, answer) = self.ask(daemon, method, &target, &body)?;
+            assert_eq!(status, 404, "{} got {method} {target}: {answer}", self.name);
+        }
+        Some(())
+    }
+
+    /// Everything of its own is listed, and nothing else.
     fn lists(&self, daemon: &Daemon) -> Option<()> {
         let mine = self.living();
         let target = "/api/v1/sandboxes?limit=1000";
-        let (status, listing) = daemon.try_request("GET", target, &Value::Null).ok()?;
+        let (status, listing) = self.ask(daemon, "GET", target, &Value::Null)?;
         assert_eq!(status, 200, "{listing}");
         let items = listing["items"].as_array().expect("items");
+        for view in items {
+            assert_eq!(view["labels"]["tenant"], json!(self.name), "{view}");
+        }
         for (id, _) in mine {
             assert!(items.iter().any(|view| view["id"] == json!(id)), "{id} is not listed");
         }
@@ -224,7 +280,8 @@ impl Tenant {
         let told = self.book.lock().expect("no panic").clone();
         for (id, known) in told {
             let target = format!("/api/v1/sandboxes/{id}");
-            let (status, view) = daemon.request("GET", &target, &Value::Null);
+            let answer = self.ask(daemon, "GET", &target, &Value::Null);
+            let (status, view) = answer.expect("the daemon answers");
             match known {
                 Known::Gone => assert_eq!(status, 404, "{id} is back: {view}"),
                 Known::Doomed => match status {

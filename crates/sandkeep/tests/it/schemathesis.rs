@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::keys::{create_key, key_of, with_admin};
 use crate::skip_if;
-use crate::support::{Daemon, Setup, obstacle};
+use crate::support::{Setup, obstacle};
 
 /// What is asked of every answer. Not `positive_data_acceptance`: that an exec has either `command` or `argv`
 /// is more than a schema says.
@@ -33,10 +34,13 @@ fn soak_no_request_finds_a_fault_or_an_undocumented_answer() {
     search(600);
 }
 
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/sandkeep")
+}
+
 /// Where `./test` installs it.
 fn program() -> PathBuf {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/sandkeep");
-    top.join("target/schemathesis/bin/schemathesis")
+    top().join("target/schemathesis/bin/schemathesis")
 }
 
 fn missing() -> Option<&'static str> {
@@ -46,12 +50,18 @@ fn missing() -> Option<&'static str> {
 fn search(seconds: u32) {
     skip_if!(obstacle());
     skip_if!(missing());
-    let daemon = Daemon::start_with(&Setup::default().argument("--enable-mock"));
+    // As an admin, so that no operation is closed to it. It makes keys, which would end local mode half-way.
+    let daemon = with_admin(&Setup::default().argument("--enable-mock"));
+    let made = create_key(&daemon.data_dir(), "fuzz", "fuzz", &["--scope", "admin"]);
+    let credential = format!("Authorization: Bearer {}", key_of(&made));
     // It leaves its own files where it runs.
     let place = tempfile::tempdir().expect("a temp dir");
     let ran = Command::new(program())
         .current_dir(place.path())
+        .arg("--config-file")
+        .arg(top().join("tests/schemathesis/schemathesis.toml"))
         .args(["run", &format!("{}/openapi.json", daemon.url()), "--url", &daemon.url()])
+        .args(["--header", &credential])
         .args(["--checks", &CHECKS.join(",")])
         .args(["--phases", "examples,coverage,fuzzing,stateful"])
         .args(["--seed", "1", "--max-time", &seconds.to_string(), "--request-timeout", "30"])
@@ -61,5 +71,8 @@ fn search(seconds: u32) {
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{said}\n{}", String::from_utf8_lossy(&ran.stderr));
     assert!(said.contains("Tested:"), "it tested nothing: {said}");
+    let own = format!("/api/v1/keys/{}", made["id"].as_str().expect("an id"));
+    let (status, _) = daemon.request("DELETE", &own, &serde_json::Value::Null);
+    assert_eq!(status, 204, "it revoked its own key, so that the rest was refused: {said}");
     assert!(!daemon.said().contains("panicked"), "{}", daemon.said());
 }

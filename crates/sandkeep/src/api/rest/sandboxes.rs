@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::body;
 use super::listing::{Asked, Listing};
-use super::openapi::{Guarded, InState, Inside, Keyed, OfSandbox, WithBody};
+use super::openapi::{Guarded, InState, Inside, Keyed, OfSandbox, WithBody, WithQuery};
 use super::problem::Refusal;
 use super::who::Who;
 use crate::broker::{Broker, Ensured, IdempotencyKey, InvalidIdempotencyKey, StatsView, View};
@@ -121,7 +121,7 @@ pub async fn ensure(
             "the length of a page: 100 unless it is said"),
         ("cursor" = Option<String>, Query, description = "the `next_cursor` of the page before"),
     ),
-    responses((status = 200, body = Listing), Guarded)
+    responses((status = 200, body = Listing), Guarded, WithQuery)
 )]
 pub async fn list(
     State(broker): State<Broker>,
