@@ -180,6 +180,8 @@ pub async fn listen(
     Who(who): Who,
     OfPort { sandbox, port }: OfPort,
 ) -> Result<Json<Listening>, Refusal> {
+    // Whose sandbox it is comes first: to others it does not exist.
+    broker.get(&who, &sandbox).await?;
     door.require_local()?;
     let address = broker.listen(&who, &sandbox, port).await?;
     Ok(Json(Listening { port, address }))

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 use super::body;
 use super::execs::argv_of;
 use super::known_execs::{Asked, OutputQuery, output_answer};
-use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
+use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody, WithQuery};
 use super::problem::Refusal;
 use super::sandboxes::Id;
 use super::who::Who;
@@ -253,7 +253,7 @@ pub async fn get(
             (String = "text/event-stream"),
             (Vec<u8> = "application/octet-stream"),
         )),
-        Guarded, OfSandbox
+        Guarded, WithQuery, OfSandbox
     )
 )]
 pub async fn logs(
