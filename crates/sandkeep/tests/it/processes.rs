@@ -58,12 +58,13 @@ fn a_server_is_running_when_its_start_is_answered_and_can_be_reached() {
     let address = process["address"].as_str().expect("an address").parse().expect("host:port");
     let reply = Raw::open(address).send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").reply("GET");
     assert_eq!(reply.status, 200);
-    let listed = daemon.expect(200, "GET", &path(&id, ""), &Value::Null);
-    assert_eq!(listed["items"], json!([look(&daemon, &id, &process)]));
     // It answered twice: the question whether it is ready, and ours.
     until("its log tells of the requests", Patience::Short, || {
         logs(&daemon, &id, &process, "stream=stderr").1.matches("GET / HTTP/1.1").count() >= 2
     });
+    // Now it has nothing more to say.
+    let listed = daemon.expect(200, "GET", &path(&id, ""), &Value::Null);
+    assert_eq!(listed["items"], json!([look(&daemon, &id, &process)]));
 
     let name = process["id"].as_str().expect("an id");
     daemon.expect(204, "DELETE", &path(&id, &format!("/{name}")), &Value::Null);

@@ -17,16 +17,19 @@ const MUCH: usize = 16 * 1024 * 1024;
 
 /// Gives back all that it gets, as it gets it, and after its end one word.
 const ECHO: &str = "
-import socket, threading
-def serve(connection):
-    with connection:
-        while data := connection.recv(65536):
-            connection.sendall(data)
-        connection.sendall(b'over')
-server = socket.create_server(('127.0.0.1', 8080), backlog=256)
-print('ready', flush=True)
-while True:
-    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+import asyncio
+async def serve(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.write(b'over')
+    await writer.drain()
+    writer.close()
+async def main():
+    server = await asyncio.start_server(serve, '127.0.0.1', 8080, backlog=256)
+    print('ready', flush=True)
+    await server.serve_forever()
+asyncio.run(main())
 ";
 
 /// Whether the runtime has ports; if not, that it says so.

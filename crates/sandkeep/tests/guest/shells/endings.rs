@@ -43,8 +43,14 @@ async fn a_command_that_kills_or_replaces_its_shell_says_how_it_ended() {
 async fn commands_that_wait_when_their_shell_ends_are_told_so() {
     for program in BOTH {
         let shell = TestShell::open(program).await;
-        let mut first = shell.begin("read go </dev/null; exit 4").await;
+        let gate = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(gate.path(), open).unwrap();
+        let go = gate.path().join("go");
+        let waits = format!("until [ -e {} ]; do :; done; exit 4", go.display());
+        let mut first = shell.begin(&waits).await;
         let mut second = shell.begin("echo never").await;
+        std::fs::write(&go, "").unwrap();
         assert_eq!(collect(&mut first).await.end.outcome, Outcome::Exited(4));
         let ran = collect(&mut second).await;
         assert_eq!(ran.fate(), (Outcome::Canceled, ShellFate::Ended), "{ran:?}");
