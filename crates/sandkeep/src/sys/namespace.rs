@@ -32,7 +32,8 @@ impl ChildStack {
 pub fn network(proc: BorrowedFd<'_>, home: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
-    let made = loopback_up().and_then(|()| open(proc, "self/ns/net"));
+    // Namespaces are a thread's own; `self` would be that of the process's first thread.
+    let made = loopback_up().and_then(|()| open(proc, "thread-self/ns/net"));
     move_into_link_name_space(home, Some(LinkNameSpaceType::Network))?;
     made
 }

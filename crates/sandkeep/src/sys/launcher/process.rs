@@ -86,7 +86,7 @@ impl Process {
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         let read = OFlags::RDONLY | OFlags::CLOEXEC;
         let proc = open("/proc", read | OFlags::DIRECTORY, Mode::empty())?;
-        let home_network = namespace::open(proc.as_fd(), "self/ns/net")?;
+        let home_network = namespace::open(proc.as_fd(), "thread-self/ns/net")?;
         let guest = guest_image()?;
         shrink_namespace()?;
         Ok(Self {
