@@ -36,8 +36,6 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// Where events are published. Nothing is, yet.
     pub nats_url: Option<String>,
-    /// Whether those who come with a key may have the `host` template.
-    pub host_template_for_remote: bool,
     pub tls: TlsSettings,
     pub oidc: OidcSettings,
     pub limits: Limits,
@@ -80,7 +78,6 @@ impl Settings {
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
             nats_url: None,
-            host_template_for_remote: false,
             tls: TlsSettings::default(),
             oidc: OidcSettings::default(),
             limits: Limits::default(),

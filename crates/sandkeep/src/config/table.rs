@@ -278,14 +278,6 @@ static GENERAL: &[Setting] = &[
         |of| json!(of.nats_url.as_deref().map(value::without_credentials)),
     )
     .aliases(&[alias("NATS_URL", AliasMeaning::Value)]),
-    Setting::new(
-        "host_template_for_remote",
-        Shape::Switch,
-        "BOOL",
-        "Whether callers with a key may have the `host` template, which shows them this machine's /usr",
-        set!(host_template_for_remote, value::switch),
-        show!(host_template_for_remote),
-    ),
 ];
 
 static LIMITS: &[Setting] = &[
