@@ -45,7 +45,9 @@ fn a_fork_bomb_is_contained_and_can_be_cleared_away() {
     let neighbour = daemon.create();
     let id = daemon.create_with(&json!({ "resources": { "pids": 64 } }));
     let inside = || processes_in_cgroup(&format!("{}/{id}", daemon.instance())).len();
-    let body = json!({ "command": "f() { f | f & }; f; exec sleep 1000", "timeout_ms": 3_000 });
+    // The first shell forks once, while it is alone: what it could not fork later would end it.
+    let bomb = "f() { f | f & }; (f) & exec sleep 1000";
+    let body = json!({ "command": bomb, "timeout_ms": 3_000 });
     std::thread::scope(|scope| {
         let bomb = scope.spawn(|| daemon.exec(&id, &body));
         assert_unharmed(&daemon, &neighbour);
