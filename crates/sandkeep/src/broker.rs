@@ -66,7 +66,7 @@ pub use ensure::Ensured;
 pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use idempotency::{IdempotencyKey, InvalidIdempotencyKey};
-pub use policy::{Policy, Profile, Quota, Quotas};
+pub use policy::{Network, Policy, Profile, Quota, Quotas};
 pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
 pub use processes::{ProcessStatus, ProcessView};
 pub use registry::registered;
@@ -127,6 +127,11 @@ impl Broker {
         let handle = self.shared.find(who, id)?;
         self.shared.refresh_space(&handle).await;
         Ok(handle.view())
+    }
+
+    /// That there is such a sandbox for this principal; nothing is looked at but the list.
+    pub fn require(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
+        self.shared.find(who, id).map(drop)
     }
 
     /// Those that this principal may see and the filter lets through, the oldest first.

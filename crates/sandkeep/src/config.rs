@@ -35,7 +35,6 @@ pub use flags::{ConfigFile, Flags};
 pub use identity::{OidcSettings, TlsSettings, TlsSource};
 pub use layers::{Entry, Loaded, Source, client_log, load};
 pub use problem::{ConfigError, Problem};
-pub use profile::{Network, Profile};
 pub use settings::{Limits, PORT_DEFAULT, Settings};
 pub use value::log as read_log;
 

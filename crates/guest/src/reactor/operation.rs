@@ -90,15 +90,25 @@ impl Reactor {
     }
 
     fn admit(&mut self, request: &guest_proto::Exec) -> Result<(), Refused> {
+        self.admit_exec(&request.exec_id)?;
+        if request.argv.is_empty() {
+            return Err(Refused::because("argv is empty"));
+        }
+        if request.leaf_name.len() > NAME_MAX {
+            return Err(Refused::because("the name of the exec's leaf is too long"));
+        }
+        Ok(())
+    }
+
+    /// Whether there may be one more exec, and of this id.
+    pub(super) fn admit_exec(&mut self, exec_id: &str) -> Result<(), Refused> {
         let reason = if self.shutdown.is_some() {
             "the sandbox is ending"
-        } else if request.argv.is_empty() {
-            "argv is empty"
-        } else if request.exec_id.len() > NAME_MAX || request.leaf_name.len() > NAME_MAX {
-            "the id of the exec or the name of its leaf is too long"
+        } else if exec_id.len() > NAME_MAX {
+            "the id of the exec is too long"
         } else if self.execs.len() >= EXECS_MAX {
             "too many execs are running or not yet collected"
-        } else if self.find(&request.exec_id).is_ok() {
+        } else if self.find(exec_id).is_ok() {
             "an exec of this id exists"
         } else {
             return Ok(());

@@ -9,8 +9,8 @@ use guest_proto::{
 };
 use libc::pid_t;
 
+use super::Reactor;
 use super::operation::Refused;
-use super::{EXECS_MAX, Reactor};
 use crate::connection::Role;
 use crate::exec::{Exec, Pipes, Place};
 use crate::plan::{NotStarted, Plan};
@@ -146,20 +146,11 @@ impl Reactor {
     }
 
     fn admit_shell_exec(&mut self, request: &ShellExec) -> Result<(), Refused> {
-        let reason = if self.shutdown.is_some() {
-            "the sandbox is ending"
-        } else if request.exec_id.len() > NAME_MAX {
-            "the id of the exec is too long"
-        } else if request.command.len() > SHELL_COMMAND_MAX || request.command.contains('\0') {
-            "the command is too long or holds a NUL byte"
-        } else if self.execs.len() >= EXECS_MAX {
-            "too many execs are running or not yet collected"
-        } else if self.find(&request.exec_id).is_ok() {
-            "an exec of this id exists"
-        } else {
-            return Ok(());
-        };
-        Err(Refused::because(reason))
+        self.admit_exec(&request.exec_id)?;
+        if request.command.len() > SHELL_COMMAND_MAX || request.command.contains('\0') {
+            return Err(Refused::because("the command is too long or holds a NUL byte"));
+        }
+        Ok(())
     }
 
     /// Begins the next command of a shell that is free for it.

@@ -55,7 +55,8 @@ pub struct Quota {
     pub requests_per_second: Option<f64>,
 }
 
-/// A name for what sandboxes of one kind have in common.
+/// A name for what sandboxes of one kind have in common. What a request says itself wins over its profile;
+/// its labels and variables are added to the profile's.
 #[derive(Clone, Default, PartialEq)]
 pub struct Profile {
     pub template: Option<String>,
@@ -67,6 +68,15 @@ pub struct Profile {
     pub timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub on_timeout: Option<OnTimeout>,
+    pub network: Network,
+}
+
+/// What of the world a sandbox can reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// Its own loopback alone.
+    #[default]
+    None,
 }
 
 /// The values of `env` are secrets.
@@ -82,6 +92,7 @@ impl fmt::Debug for Profile {
             .field("timeout", &self.timeout)
             .field("idle_timeout", &self.idle_timeout)
             .field("on_timeout", &self.on_timeout)
+            .field("network", &self.network)
             .finish()
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::api::rest::problem;
 use crate::auth::Auth;
-use crate::broker::{self, Broker, Parts, Policy, SystemClock};
-use crate::config::{ConfigError, Loaded, Problem, Profile, Settings};
+use crate::broker::{Broker, Parts, Policy, SystemClock};
+use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
@@ -77,18 +77,6 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
 
 /// What the operator allows, in the words of the broker.
 fn policy(settings: &Settings) -> Policy {
-    let profile = |profile: &Profile| broker::Profile {
-        template: profile.template.clone(),
-        runtime: profile.runtime.clone(),
-        resources: profile.resources.clone(),
-        env: profile.env.clone(),
-        labels: profile.labels.clone(),
-        privilege: profile.privilege,
-        timeout: profile.timeout,
-        idle_timeout: profile.idle_timeout,
-        on_timeout: profile.on_timeout,
-    };
-    let profiles = settings.profiles.iter();
     Policy {
         max_sandboxes: settings.limits.max_sandboxes,
         max_concurrent_tasks: settings.limits.max_concurrent_tasks,
@@ -96,7 +84,7 @@ fn policy(settings: &Settings) -> Policy {
         timeouts: settings.timeouts,
         default_runtime: Some(settings.default_runtime.clone()),
         default_profile: settings.default_profile.clone(),
-        profiles: profiles.map(|(name, found)| (name.clone(), profile(found))).collect(),
+        profiles: settings.profiles.clone(),
     }
 }
 

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 
 use super::file::{self, ConfigText, Line};
 use super::problem::{ConfigError, Problem, nearest};
-use super::profile::{self, Profile};
+use super::profile;
 use super::settings::Settings;
 use super::table::{self, Alias, AliasMeaning, PROFILE, Row, Setting, Shape};
 use super::value::Invalid;
 use super::{Flags, Surroundings};
+use crate::broker::Profile;
 
 /// Who said a value.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::identity::{OidcSettings, TlsSettings};
-use super::profile::Profile;
-use crate::broker::Quotas;
+use crate::broker::{Profile, Quotas};
 use crate::journal::JournalLimits;
 use crate::limits;
 use crate::sandbox::{DEFAULT_RUNTIME, Timeouts};

@@ -6,9 +6,9 @@
 
 use serde_json::{Value, json};
 
-use super::profile::{Network, Profile};
 use super::settings::Settings;
 use super::value::{self, Invalid};
+use crate::broker::{Network, Profile};
 use crate::limits;
 use crate::sandbox::{OnTimeout, Privilege};
 use crate::storage::StorageChoice;

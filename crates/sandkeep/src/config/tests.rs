@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::broker::Quota;
+use crate::broker::{Profile, Quota};
 use crate::sandbox::OnTimeout;
 
 /// A machine with these variables and this file.

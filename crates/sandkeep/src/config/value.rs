@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use super::profile::Network;
+use crate::broker::Network;
 use crate::limits;
 use crate::sandbox::{OnTimeout, Privilege, Scope};
 use crate::storage::StorageChoice;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -20,8 +20,9 @@ use super::body;
 use super::exec_stream::{self, Form, Opening};
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use super::output::{Encoded, Kept, Shown};
+use super::path::Id;
 use super::problem::Refusal;
-use super::sandboxes::Id;
+use super::query::{Asked, query};
 use super::terminal::{Size, WhenGone};
 use super::who::Who;
 use crate::broker::{Broker, ExecDraft, Running};
@@ -164,12 +165,11 @@ pub async fn create(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(id): Id,
-    query: Result<Query<ExecQuery>, axum::extract::rejection::QueryRejection>,
+    asked: Asked<ExecQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let Query(query) = query.map_err(|e| Refusal::QueryMalformed { problem: e.body_text() })?;
-    let mode = Mode::of(&query, &headers)?;
+    let mode = Mode::of(&query(asked)?, &headers)?;
     let body: ExecBody = body::required(&headers, body).await?;
     mode.check(body.on_disconnect)?;
     let pace = mode.pace(body.backpressure)?;

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::{Extension, Json};
 use serde::Serialize;
@@ -12,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::body;
 use super::openapi::{Guarded, OfSandbox, WithBody};
+use super::path::Id;
 use super::problem::Refusal;
 use super::who::Admin;
 use crate::auth::{Auth, KeyDraft, KeyId, KeyInfo, NewKey};
@@ -19,22 +18,6 @@ use crate::auth::{Auth, KeyDraft, KeyId, KeyInfo, NewKey};
 #[derive(Serialize, ToSchema)]
 pub struct Keys {
     items: Vec<KeyInfo>,
-}
-
-/// The id in a path. What is not an id names no key, so it is not found like any other.
-pub struct Id(KeyId);
-
-impl<S: Send + Sync> FromRequestParts<S> for Id {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let text = match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(text)) => text,
-            // It is not even text once decoded; then the path itself has to do.
-            Err(_) => parts.uri.path().to_owned(),
-        };
-        text.parse().map(Self).map_err(|_| Refusal::NotAKeyId { text })
-    }
 }
 
 /// Make an API key
@@ -81,7 +64,7 @@ pub async fn list(
 pub async fn revoke(
     Admin(who): Admin,
     Extension(auth): Extension<Arc<Auth>>,
-    Id(id): Id,
+    Id(id): Id<KeyId>,
 ) -> Result<StatusCode, Refusal> {
     auth.keys().revoke(&id).await?;
     tracing::info!(by = who.user, key = %id, "a key was revoked");

@@ -2,9 +2,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Path, Query, State};
-use axum::http::request::Parts;
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use http_body_util::BodyExt;
@@ -14,8 +12,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::body;
 use super::exec_stream::{self, Form, Opening};
 use super::openapi::{Guarded, Inside, OfSandbox, WithBody, WithQuery};
+use super::path::{Id, In};
 use super::problem::Refusal;
-use super::sandboxes::Id;
+use super::query::{Asked, query};
 use super::who::Who;
 use crate::broker::{Broker, ExecView, ExecWatch};
 use crate::error::Error;
@@ -23,35 +22,6 @@ use crate::guest::{Offsets, OutputStream};
 use crate::journal::{Follow, From};
 use crate::limits::{BODY_READ, PAGE_DEFAULT, PAGE_MAX};
 use crate::sandbox::{ExecId, SandboxId, Signal};
-
-/// The two ids in a path; what is no id is not found like any other.
-pub struct Ids {
-    pub sandbox: SandboxId,
-    pub exec: ExecId,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Ids {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
-        let Ok(Path((sandbox, exec))) = path else {
-            return Err(Refusal::NotAnId { text: parts.uri.path().to_owned() });
-        };
-        let sandbox = sandbox.parse().map_err(|_| Refusal::NotAnId { text: sandbox })?;
-        let exec = exec.parse().map_err(|_| Refusal::NotAnExecId { text: exec })?;
-        Ok(Self { sandbox, exec })
-    }
-}
-
-pub type Asked<T> = Result<Query<T>, QueryRejection>;
-
-fn query<T>(asked: Asked<T>) -> Result<T, Refusal> {
-    match asked {
-        Ok(Query(query)) => Ok(query),
-        Err(error) => Err(Refusal::QueryMalformed { problem: error.body_text() }),
-    }
-}
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -105,9 +75,9 @@ pub async fn list(
 pub async fn get(
     State(broker): State<Broker>,
     Who(who): Who,
-    ids: Ids,
+    In(sandbox, exec): In<ExecId>,
 ) -> Result<Json<ExecView>, Refusal> {
-    Ok(Json(broker.exec_view(&who, &ids.sandbox, &ids.exec).await?))
+    Ok(Json(broker.exec_view(&who, &sandbox, &exec).await?))
 }
 
 /// Cancel an exec: its whole tree is killed. One that has ended stays as it is
@@ -119,9 +89,9 @@ pub async fn get(
 pub async fn cancel(
     State(broker): State<Broker>,
     Who(who): Who,
-    ids: Ids,
+    In(sandbox, exec): In<ExecId>,
 ) -> Result<StatusCode, Refusal> {
-    broker.cancel_exec(&who, &ids.sandbox, &ids.exec).await?;
+    broker.cancel_exec(&who, &sandbox, &exec).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -144,12 +114,12 @@ pub struct SignalBody {
 pub async fn signal(
     State(broker): State<Broker>,
     Who(who): Who,
-    ids: Ids,
+    In(sandbox, exec): In<ExecId>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Refusal> {
     let SignalBody { signal } = body::required(&headers, body).await?;
-    broker.signal_exec(&who, &ids.sandbox, &ids.exec, signal.number()).await?;
+    broker.signal_exec(&who, &sandbox, &exec, signal.number()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -174,12 +144,12 @@ pub struct StdinQuery {
 pub async fn stdin(
     State(broker): State<Broker>,
     Who(who): Who,
-    ids: Ids,
+    In(sandbox, exec): In<ExecId>,
     asked: Asked<StdinQuery>,
     mut body: Body,
 ) -> Result<StatusCode, Refusal> {
     let StdinQuery { close } = query(asked)?;
-    let turn = broker.exec_stdin(&who, &ids.sandbox, &ids.exec).await?;
+    let turn = broker.exec_stdin(&who, &sandbox, &exec).await?;
     // Each piece has its time; how long the command takes to read it is its own affair.
     while let Some(frame) =
         tokio::time::timeout(BODY_READ, body.frame()).await.map_err(|_| Refusal::BodyTooSlow)?
@@ -265,11 +235,11 @@ fn last_event(headers: &HeaderMap) -> Option<Offsets> {
 pub async fn output(
     State(broker): State<Broker>,
     Who(who): Who,
-    ids: Ids,
+    In(sandbox, exec): In<ExecId>,
     asked: Asked<OutputQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    output_answer(asked, &headers, |from| broker.watch_exec(&who, &ids.sandbox, &ids.exec, from))
+    output_answer(asked, &headers, |from| broker.watch_exec(&who, &sandbox, &exec, from))
 }
 
 /// What a request for output asks for, answered from a watch that begins there.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::problem::Refusal;
+use super::query::query;
 use crate::broker::{Cursor, Filter, Page, View};
 use crate::limits;
 use crate::sandbox::State;
@@ -34,9 +35,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
-        let pairs = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri)
-            .map_err(|e| Refusal::QueryMalformed { problem: e.body_text() })?;
-        read(pairs.0).map(Self)
+        read(query(Query::try_from_uri(&parts.uri))?).map(Self)
     }
 }
 

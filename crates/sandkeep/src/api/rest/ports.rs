@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, RawPathParams, Request, State};
-use axum::http::request::Parts;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
@@ -19,41 +18,12 @@ use utoipa_axum::routes;
 
 use super::body;
 use super::openapi::{Guarded, Inside, OfSandbox, WithBody};
+use super::path::{Id, In};
 use super::problem::Refusal;
-use super::sandboxes::Id;
 use super::who::Who;
 use crate::api::ports::{PortDoor, redirect};
 use crate::broker::{Broker, Pass, PortView};
 use crate::sandbox::{Port, SandboxId};
-
-/// The sandbox and the port in a path, whatever follows.
-pub struct OfPort {
-    sandbox: SandboxId,
-    port: Port,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for OfPort {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let params = RawPathParams::from_request_parts(parts, state).await;
-        let params = params.map_err(|_| Refusal::NotAnId { text: parts.uri.path().to_owned() })?;
-        let param = |name: &str| {
-            let found = params.iter().find(|(key, _)| *key == name);
-            found.map(|(_, value)| value).unwrap_or_default().to_owned()
-        };
-        let (sandbox, port) = (param("id"), param("port"));
-        let sandbox = sandbox.parse().map_err(|_| Refusal::NotAnId { text: sandbox })?;
-        let port = port.parse().map_err(|_| Refusal::NotAPort { text: port })?;
-        Ok(Self { sandbox, port })
-    }
-}
-
-impl OfPort {
-    fn prefix(&self) -> String {
-        format!("/api/v1/sandboxes/{}/ports/{}", self.sandbox, self.port)
-    }
-}
 
 type Door = Extension<Arc<PortDoor>>;
 
@@ -145,7 +115,7 @@ pub async fn sign(
     State(broker): State<Broker>,
     Extension(door): Door,
     Who(who): Who,
-    OfPort { sandbox, port }: OfPort,
+    In(sandbox, port): In<Port>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Signed>, Refusal> {
@@ -178,10 +148,10 @@ pub async fn listen(
     State(broker): State<Broker>,
     Extension(door): Door,
     Who(who): Who,
-    OfPort { sandbox, port }: OfPort,
+    In(sandbox, port): In<Port>,
 ) -> Result<Json<Listening>, Refusal> {
-    // Whose sandbox it is comes first: to others it does not exist.
-    broker.get(&who, &sandbox).await?;
+    // To others it does not exist, which is for the broker to say first.
+    broker.require(&who, &sandbox)?;
     door.require_local()?;
     let address = broker.listen(&who, &sandbox, port).await?;
     Ok(Json(Listening { port, address }))
@@ -197,7 +167,7 @@ pub async fn listen(
 pub async fn unlisten(
     State(broker): State<Broker>,
     Who(who): Who,
-    OfPort { sandbox, port }: OfPort,
+    In(sandbox, port): In<Port>,
 ) -> Result<StatusCode, Refusal> {
     broker.unlisten(&who, &sandbox, port).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -219,14 +189,19 @@ pub async fn unlisten(
 pub async fn forward(
     Extension(door): Door,
     Who(who): Who,
-    of: OfPort,
+    In(sandbox, port): In<Port>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let prefix = of.prefix();
-    door.by_path(&who, &of.sandbox, of.port, prefix, request).await
+    let prefix = prefix(&sandbox, port);
+    door.by_path(&who, &sandbox, port, prefix, request).await
 }
 
 /// Relative links of a page need the slash.
-async fn enter(of: OfPort) -> Response {
-    redirect(&format!("{}/", of.prefix()))
+async fn enter(In(sandbox, port): In<Port>) -> Response {
+    redirect(&format!("{}/", prefix(&sandbox, port)))
+}
+
+/// What all paths to a port begin with.
+fn prefix(sandbox: &SandboxId, port: Port) -> String {
+    format!("/api/v1/sandboxes/{sandbox}/ports/{port}")
 }

@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::State;
 use axum::http::header::LOCATION;
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
 use axum::{Extension, Json};
@@ -16,36 +15,17 @@ use utoipa::ToSchema;
 
 use super::body;
 use super::execs::argv_of;
-use super::known_execs::{Asked, OutputQuery, output_answer};
+use super::known_execs::{OutputQuery, output_answer};
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody, WithQuery};
+use super::path::{Id, In};
 use super::problem::Refusal;
-use super::sandboxes::Id;
+use super::query::Asked;
 use super::who::Who;
 use crate::api::ports::PortDoor;
 use crate::broker::{Broker, ExecDraft, ProcessStatus, ProcessView};
 use crate::error::Error;
 use crate::limits::PROCESS_READY_DEFAULT;
 use crate::sandbox::{Port, Principal, Probe, ProcessId, ProcessTerms, Ready, SandboxId, Signal};
-
-/// The two ids in a path; what is no id is not found like any other.
-pub struct Ids {
-    sandbox: SandboxId,
-    process: ProcessId,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Ids {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
-        let Ok(Path((sandbox, process))) = path else {
-            return Err(Refusal::NotAnId { text: parts.uri.path().to_owned() });
-        };
-        let sandbox = sandbox.parse().map_err(|_| Refusal::NotAnId { text: sandbox })?;
-        let process = process.parse().map_err(|_| Refusal::NotAProcessId { text: process })?;
-        Ok(Self { sandbox, process })
-    }
-}
 
 type Door = Extension<Arc<PortDoor>>;
 
@@ -235,7 +215,7 @@ pub async fn get(
     State(broker): State<Broker>,
     Extension(door): Door,
     Who(who): Who,
-    Ids { sandbox, process }: Ids,
+    In(sandbox, process): In<ProcessId>,
     headers: HeaderMap,
 ) -> Result<Json<Shown>, Refusal> {
     let process = broker.process(&who, &sandbox, &process).await?;
@@ -259,7 +239,7 @@ pub async fn get(
 pub async fn logs(
     State(broker): State<Broker>,
     Who(who): Who,
-    Ids { sandbox, process }: Ids,
+    In(sandbox, process): In<ProcessId>,
     asked: Asked<OutputQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
@@ -286,7 +266,7 @@ pub struct SignalBody {
 pub async fn signal(
     State(broker): State<Broker>,
     Who(who): Who,
-    Ids { sandbox, process }: Ids,
+    In(sandbox, process): In<ProcessId>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Refusal> {
@@ -305,7 +285,7 @@ pub async fn signal(
 pub async fn end(
     State(broker): State<Broker>,
     Who(who): Who,
-    Ids { sandbox, process }: Ids,
+    In(sandbox, process): In<ProcessId>,
 ) -> Result<StatusCode, Refusal> {
     broker.end_process(&who, &sandbox, &process).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -2,9 +2,8 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::State;
 use axum::http::header::LOCATION;
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -12,6 +11,7 @@ use utoipa::ToSchema;
 use super::body;
 use super::listing::{Asked, Listing};
 use super::openapi::{Guarded, InState, Inside, Keyed, OfSandbox, WithBody, WithQuery};
+use super::path::Id;
 use super::problem::Refusal;
 use super::who::Who;
 use crate::broker::{Broker, Ensured, IdempotencyKey, InvalidIdempotencyKey, StatsView, View};
@@ -28,22 +28,6 @@ pub struct KeepaliveBody {
     /// A new timeout; the one it has, if it is left out.
     #[schema(minimum = 1)]
     timeout_secs: Option<u64>,
-}
-
-/// The id in a path. What is not an id names no sandbox, so it is not found like any other.
-pub struct Id(pub SandboxId);
-
-impl<S: Send + Sync> FromRequestParts<S> for Id {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let text = match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(text)) => text,
-            // It is not even text once decoded; then the path itself has to do.
-            Err(_) => parts.uri.path().to_owned(),
-        };
-        text.parse().map(Self).map_err(|_| Refusal::NotAnId { text })
-    }
 }
 
 /// Create a sandbox

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::State;
 use axum::http::header::LOCATION;
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -17,33 +15,14 @@ use utoipa::ToSchema;
 use super::body;
 use super::execs::{self, Answer, Begun, ExecQuery, Mode, Then};
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
+use super::path::{Id, In};
 use super::problem::Refusal;
-use super::sandboxes::Id;
+use super::query::{Asked, query};
 use super::terminal::WhenGone;
 use super::who::Who;
 use crate::broker::{Broker, ShellDraft, ShellExecDraft, ShellView};
 use crate::guest::ShellProgram;
 use crate::sandbox::{SandboxId, ShellId};
-
-/// The two ids in a path; what is no id is not found like any other.
-pub struct Ids {
-    sandbox: SandboxId,
-    shell: ShellId,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Ids {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
-        let Ok(Path((sandbox, shell))) = path else {
-            return Err(Refusal::NotAnId { text: parts.uri.path().to_owned() });
-        };
-        let sandbox = sandbox.parse().map_err(|_| Refusal::NotAnId { text: sandbox })?;
-        let shell = shell.parse().map_err(|_| Refusal::NotAShellId { text: shell })?;
-        Ok(Self { sandbox, shell })
-    }
-}
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -114,9 +93,9 @@ pub async fn list(
 pub async fn get(
     State(broker): State<Broker>,
     Who(who): Who,
-    ids: Ids,
+    In(sandbox, shell): In<ShellId>,
 ) -> Result<Json<ShellView>, Refusal> {
-    Ok(Json(broker.shell(&who, &ids.sandbox, &ids.shell).await?))
+    Ok(Json(broker.shell(&who, &sandbox, &shell).await?))
 }
 
 /// End a shell and all that runs in it
@@ -128,9 +107,9 @@ pub async fn get(
 pub async fn close(
     State(broker): State<Broker>,
     Who(who): Who,
-    ids: Ids,
+    In(sandbox, shell): In<ShellId>,
 ) -> Result<StatusCode, Refusal> {
-    broker.close_shell(&who, &ids.sandbox, &ids.shell).await?;
+    broker.close_shell(&who, &sandbox, &shell).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -170,13 +149,12 @@ pub struct ShellExecBody {
 pub async fn exec(
     State(broker): State<Broker>,
     Who(who): Who,
-    ids: Ids,
-    query: Result<Query<ExecQuery>, QueryRejection>,
+    In(sandbox, shell): In<ShellId>,
+    asked: Asked<ExecQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let Query(query) = query.map_err(|e| Refusal::QueryMalformed { problem: e.body_text() })?;
-    let mode = Mode::of(&query, &headers)?;
+    let mode = Mode::of(&query(asked)?, &headers)?;
     let body: ShellExecBody = body::required(&headers, body).await?;
     mode.check(body.on_disconnect)?;
     let pace = mode.pace(body.backpressure)?;
@@ -188,9 +166,9 @@ pub async fn exec(
         on_disconnect: body.on_disconnect.into(),
     };
     let then = Then::of(draft.stdin);
-    let running = broker.exec_in_shell(&who, &ids.sandbox, &ids.shell, draft).await?;
+    let running = broker.exec_in_shell(&who, &sandbox, &shell, draft).await?;
     if let Some(bytes) = stdin {
         tokio::spawn(execs::feed(running.input.clone(), bytes, then));
     }
-    execs::respond(&ids.sandbox, running, mode, pace).await
+    execs::respond(&sandbox, running, mode, pace).await
 }

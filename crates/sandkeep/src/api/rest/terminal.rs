@@ -12,10 +12,9 @@
 //! A connection that breaks leaves the exec alone unless it was asked otherwise: whoever comes again, at
 //! an offset, goes on where it was.
 
-use axum::extract::rejection::QueryRejection;
+use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
-use axum::extract::{Query, State};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Deserialize;
@@ -24,10 +23,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use utoipa::{IntoParams, ToSchema};
 
 use super::exec_stream;
-use super::known_execs::Ids;
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, Upgraded};
+use super::path::{Id, In};
 use super::problem::Refusal;
-use super::sandboxes::Id;
+use super::query::{Asked, query};
 use super::who::{Who, require};
 use crate::broker::{Broker, ExecDraft, ExecWatch, OnDisconnect, Told};
 use crate::guest::TerminalSize;
@@ -109,13 +108,7 @@ pub struct TerminalQuery {
     on_disconnect: WhenGone,
 }
 
-type Asked<T> = Result<Query<T>, QueryRejection>;
 type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
-
-fn query<T>(asked: Asked<T>) -> Result<T, Refusal> {
-    let Query(query) = asked.map_err(|e| Refusal::QueryMalformed { problem: e.body_text() })?;
-    Ok(query)
-}
 
 /// A request that can become a WebSocket, by somebody who may type.
 fn admitted(who: &Principal, upgrade: Upgrade) -> Result<WebSocketUpgrade, Refusal> {
@@ -138,7 +131,7 @@ fn admitted(who: &Principal, upgrade: Upgrade) -> Result<WebSocketUpgrade, Refus
 pub async fn attach(
     State(broker): State<Broker>,
     Who(who): Who,
-    Ids { sandbox, exec }: Ids,
+    In(sandbox, exec): In<ExecId>,
     asked: Asked<AttachQuery>,
     upgrade: Upgrade,
 ) -> Result<Response, Refusal> {

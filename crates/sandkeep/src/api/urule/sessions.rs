@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 
 use crate::api::rest::body;
 use crate::api::rest::openapi::{Guarded, InState, Inside, OfSandbox, WithBody};
+use crate::api::rest::path::Id;
 use crate::api::rest::problem::Refusal;
-use crate::api::rest::sandboxes::Id;
 use crate::api::rest::who::Who;
 use crate::broker::{Broker, Filter, View};
 use crate::error::Error;
