@@ -11,6 +11,7 @@
 
 #[cfg(test)]
 mod conformance;
+mod grouped;
 mod missing;
 mod mock;
 mod native;
@@ -25,9 +26,10 @@ use crate::guest::Guest;
 use crate::sandbox::{Owner, Privilege, Resources, SandboxId};
 use crate::storage::Root;
 
+pub use grouped::{NoPremises, Premises};
 pub use missing::MissingRuntime;
 pub use mock::MockRuntime;
-pub use native::{NativeOptions, NativeRuntime, NativeUnusable};
+pub use native::Native;
 
 /// What is true of this runtime on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]

@@ -20,7 +20,7 @@ use super::shared::Shared;
 use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
 use crate::error::Error;
 use crate::limits;
-use crate::runtime::{MissingRuntime, Runtime, Usable};
+use crate::runtime::{MissingRuntime, Usable};
 use crate::sandbox::{Liveness, SandboxId, State};
 use judge::{Case, Copy, Evidence, Verdict, judge};
 
@@ -192,10 +192,7 @@ async fn supervise(mut claim: Claim, case: Case) {
         Ok(runtime) => (Arc::clone(runtime), None),
         Err(error) => {
             warn!(id = %claim.id, %error, "a sandbox cannot be reached");
-            (
-                Arc::new(MissingRuntime::new("none", error)) as Arc<dyn Runtime>,
-                case.without_runtime(),
-            )
+            (MissingRuntime::listed("none", &error), case.without_runtime())
         }
     };
     let unreachable = shown.is_some();

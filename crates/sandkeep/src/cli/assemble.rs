@@ -11,13 +11,14 @@ use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
-use crate::runtime::{
-    Lifetime, MissingRuntime, MockRuntime, NativeOptions, NativeRuntime, Runtime, Usable,
-};
+use crate::runtime::{Lifetime, MissingRuntime, MockRuntime, Native, Premises, Runtime, Usable};
 use crate::storage::{self, BtrfsOptions, Storage, StorageChoice};
 use crate::store::{MemoryStore, SqliteStore, StateStore};
 use crate::telemetry::Telemetry;
 use crate::template::HostTemplate;
+
+/// The names of [`local_runtimes`], in their order.
+const LOCAL_RUNTIMES: [&str; 1] = [Native::NAME];
 
 /// A broker, and what a person wants to know of it.
 pub struct Assembled {
@@ -38,7 +39,7 @@ impl Assembled {
 /// whether there is one is only known when a sandbox asks for it.
 pub fn check_names(loaded: &Loaded) -> Result<(), ConfigError> {
     let settings = &loaded.settings;
-    let mut known = vec![NativeRuntime::NAME];
+    let mut known = LOCAL_RUNTIMES.to_vec();
     known.extend(settings.enable_mock.then_some(MockRuntime::NAME));
     let of_profiles = settings.profiles.iter().filter_map(|(name, profile)| {
         Some((format!("profiles.{name}.runtime"), profile.runtime.clone()?))
@@ -66,7 +67,7 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
-    let mut runtimes = vec![native(&data, &[]).await];
+    let mut runtimes = local_runtimes(&data, &[]).await;
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
@@ -97,25 +98,31 @@ pub async fn throwaway(
 ) -> Result<Assembled, Error> {
     let opened = storage::open(StorageChoice::Local, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
-    let runtimes = vec![native(&data, &sweep).await];
+    let runtimes = local_runtimes(&data, &sweep).await;
     let store = Arc::new(MemoryStore::new());
     open(settings, data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
 }
 
-/// A runtime that cannot work here is still listed, with the reason.
-async fn native(data: &DataDir, launcher_options: &[&OsStr]) -> Arc<dyn Runtime> {
+/// The runtimes whose sandboxes are processes of this machine, the default first. One that cannot
+/// work here is still listed, with the reason.
+async fn local_runtimes(data: &DataDir, launcher_options: &[&OsStr]) -> Vec<Arc<dyn Runtime>> {
     let instance = data.instance().as_str();
-    let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);
-    let launcher = launcher.iter().chain(launcher_options).map(OsString::from);
-    let options = NativeOptions {
-        data_dir: data.path().to_owned(),
-        instance: instance.to_owned(),
-        launcher: launcher.collect(),
+    let premises = match Premises::open(data.path().to_owned(), instance.to_owned()) {
+        Ok(premises) => premises,
+        Err(reason) => {
+            return LOCAL_RUNTIMES.map(|name| MissingRuntime::listed(name, &reason)).to_vec();
+        }
     };
-    match NativeRuntime::start(options).await {
+    let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);
+    let launcher = launcher.iter().chain(launcher_options).map(OsString::from).collect();
+    let native: Arc<dyn Runtime> = match Native::runtime(premises, launcher).await {
         Ok(runtime) => runtime,
-        Err(error) => Arc::new(MissingRuntime::new(NativeRuntime::NAME, error)),
-    }
+        Err(error) => {
+            let reason = format!("the launcher does not start: {error}");
+            MissingRuntime::listed(Native::NAME, &reason)
+        }
+    };
+    vec![native]
 }
 
 async fn open(

@@ -16,8 +16,8 @@ pub struct MissingRuntime {
 }
 
 impl MissingRuntime {
-    pub fn new(name: &'static str, reason: impl ToString) -> Self {
-        Self { name, reason: reason.to_string() }
+    pub fn listed(name: &'static str, reason: &impl ToString) -> Arc<dyn Runtime> {
+        Arc::new(Self { name, reason: reason.to_string() })
     }
 
     fn refuse<T>(&self, what: &'static str) -> Result<T, RuntimeError> {

@@ -4,6 +4,7 @@
 //! sandkeep/<instance>/<sandbox>/        the guest (v1), nothing (v2)
 //!                     ├── guest/        the guest (v2 only: inner groups hold no processes there)
 //!                     └── work/         the limits; freezing happens here, so the guest stays awake
+//!                         ├── tool/     a technology whose own processes do the sandbox's work
 //!                         ├── l0/       a leaf: one running exec and all that came of it
 //!                         └── l1/ …
 //! ```
@@ -28,6 +29,9 @@ use guest_proto::LeafKind;
 pub use files::cgroup_mounts;
 pub use v1::V1;
 pub use v2::V2;
+
+/// The group of [`Place::Within`]; no leaf is called so.
+const TOOL: &str = "tool";
 
 /// The span over which the kernel counts a cpu limit.
 const CPU_PERIOD_MICROS: u64 = 100_000;
@@ -58,6 +62,15 @@ pub struct Controllers {
     pub memory: bool,
     pub cpu: bool,
     pub pids: bool,
+}
+
+/// Where among a sandbox's groups the processes are that make it a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Beside the limits and awake when all else is frozen: our guest, which is small.
+    Beside,
+    /// Within the limits: what runs the sandbox's commands itself, as a kernel in user space does.
+    Within,
 }
 
 /// How a new process gets into a sandbox's group.
@@ -103,12 +116,12 @@ pub trait Hierarchy: Send + Sync {
 
     fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()>;
 
-    fn entry(&self, sandbox: &str) -> io::Result<Entry>;
+    fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry>;
 
-    /// The guest, if it runs.
-    fn guest_pid(&self, sandbox: &str) -> io::Result<Option<u32>>;
+    /// The processes that are there; none if the group is not.
+    fn pids(&self, sandbox: &str, place: Place) -> io::Result<Vec<u32>>;
 
-    /// Every process but the guest stands still when it returns.
+    /// Every process but those beside the limits stands still when it returns.
     fn freeze(&self, sandbox: &str) -> io::Result<()>;
 
     fn thaw(&self, sandbox: &str) -> io::Result<()>;

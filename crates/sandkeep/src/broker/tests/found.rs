@@ -291,6 +291,6 @@ async fn a_sandbox_whose_runtime_is_not_offered_is_listed_and_waits_for_it() {
 
 async fn without_its_runtime(world: &World) -> Broker {
     let mut parts = world.parts();
-    parts.runtimes = vec![Arc::new(MissingRuntime::new("other", "it is not here"))];
+    parts.runtimes = vec![MissingRuntime::listed("other", &"it is not here")];
     Broker::open(parts).await.expect("a broker")
 }

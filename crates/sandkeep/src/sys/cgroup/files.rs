@@ -134,13 +134,13 @@ pub fn field(text: &str, name: &str) -> io::Result<u64> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no field {name}")))
 }
 
-/// The first process in a `tasks` or `cgroup.procs` file; none if the group is not there.
-pub fn first_pid(path: &Path) -> io::Result<Option<u32>> {
+/// The processes in a `tasks` or `cgroup.procs` file; none if the group is not there.
+pub fn pids(path: &Path) -> io::Result<Vec<u32>> {
     match fs::read_to_string(path) {
-        Ok(text) => Ok(text.lines().next().and_then(|line| line.parse().ok())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         // The group was removed between open and read.
-        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Command};
 
-use super::{Hierarchy, Limits, Unusable, V1, V2, files};
+use super::{Hierarchy, Limits, Place, Unusable, V1, V2, files};
 
 const LIMITS: Limits = Limits { memory_bytes: 64 << 20, cpus: 0.5, pids: 32 };
 
@@ -60,9 +60,11 @@ fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
     hierarchy.make("sandbox", &LIMITS).expect("groups are made");
     hierarchy.make("sandbox", &LIMITS).expect("making them again is fine");
     assert_eq!(hierarchy.sandboxes().expect("listed"), ["sandbox"]);
-    assert_eq!(hierarchy.guest_pid("sandbox").expect("read"), None);
-    assert_eq!(hierarchy.guest_pid("other").expect("no such sandbox is fine"), None);
-    hierarchy.entry("sandbox").expect("it can be entered");
+    for place in [Place::Beside, Place::Within] {
+        assert!(hierarchy.pids("sandbox", place).expect("read").is_empty());
+        assert!(hierarchy.pids("other", place).expect("no such sandbox is fine").is_empty());
+        hierarchy.entry("sandbox", place).expect("it can be entered");
+    }
 
     hierarchy.make_leaf("sandbox", "l0").expect("a leaf is made");
     let leaf = hierarchy.open_leaf("sandbox", "l0").expect("a leaf is opened");

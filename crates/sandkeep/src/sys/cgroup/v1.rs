@@ -6,6 +6,8 @@
 //! | memory | the guest | limit | the oom counter of an exec |
 //! | pids | the guest | limit | |
 //! | cpu, cpuacct | limit and count of all | | |
+//!
+//! A tool within the limits has a group like a leaf's.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,8 +18,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits,
-    Unusable, Used,
+    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits, Place,
+    TOOL, Unusable, Used,
 };
 
 pub struct V1 {
@@ -134,13 +136,29 @@ impl Hierarchy for V1 {
         Ok(())
     }
 
-    fn entry(&self, sandbox: &str) -> io::Result<Entry> {
-        let open = |base: &Path| open_file(&base.join(sandbox).join("tasks"), OFlags::WRONLY);
+    fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry> {
+        if place == Place::Within {
+            self.make_leaf(sandbox, TOOL)?;
+        }
+        let open = |base: &Path| {
+            let group = base.join(sandbox);
+            let within = [group.join("work").join(TOOL), group.join("work")];
+            let group = match place {
+                Place::Beside => group,
+                Place::Within => within.into_iter().find(|dir| dir.is_dir()).unwrap_or(group),
+            };
+            open_file(&group.join("tasks"), OFlags::WRONLY)
+        };
         self.bases().into_iter().map(open).collect::<io::Result<_>>().map(Entry::V1)
     }
 
-    fn guest_pid(&self, sandbox: &str) -> io::Result<Option<u32>> {
-        files::first_pid(&self.freezer.join(sandbox).join("tasks"))
+    fn pids(&self, sandbox: &str, place: Place) -> io::Result<Vec<u32>> {
+        let group = self.freezer.join(sandbox);
+        let group = match place {
+            Place::Beside => group,
+            Place::Within => group.join("work").join(TOOL),
+        };
+        files::pids(&group.join("cgroup.procs"))
     }
 
     fn freeze(&self, sandbox: &str) -> io::Result<()> {
@@ -229,11 +247,13 @@ impl Hierarchy for V1 {
     }
 
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {
-        files::children(&self.freezer.join(sandbox).join("work"))
+        let mut groups = files::children(&self.freezer.join(sandbox).join("work"))?;
+        groups.retain(|name| name != TOOL);
+        Ok(groups)
     }
 
     fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool> {
         let tasks = self.freezer.join(sandbox).join("work").join(leaf).join("tasks");
-        Ok(files::first_pid(&tasks)?.is_none())
+        Ok(files::pids(&tasks)?.is_empty())
     }
 }

@@ -12,8 +12,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits,
-    Unusable, Used,
+    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits, Place,
+    TOOL, Unusable, Used,
 };
 
 const WANTED: [&str; 3] = ["memory", "pids", "cpu"];
@@ -47,6 +47,13 @@ impl V2 {
 
     fn work(&self, sandbox: &str) -> PathBuf {
         self.base.join(sandbox).join("work")
+    }
+
+    fn place(&self, sandbox: &str, place: Place) -> PathBuf {
+        match place {
+            Place::Beside => self.base.join(sandbox).join("guest"),
+            Place::Within => self.work(sandbox).join(TOOL),
+        }
     }
 }
 
@@ -112,12 +119,15 @@ impl Hierarchy for V2 {
         Ok(())
     }
 
-    fn entry(&self, sandbox: &str) -> io::Result<Entry> {
-        Ok(Entry::V2(open_dir(&self.base.join(sandbox).join("guest"))?))
+    fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry> {
+        if place == Place::Within {
+            self.make_leaf(sandbox, TOOL)?;
+        }
+        Ok(Entry::V2(open_dir(&self.place(sandbox, place))?))
     }
 
-    fn guest_pid(&self, sandbox: &str) -> io::Result<Option<u32>> {
-        files::first_pid(&self.base.join(sandbox).join("guest/cgroup.procs"))
+    fn pids(&self, sandbox: &str, place: Place) -> io::Result<Vec<u32>> {
+        files::pids(&self.place(sandbox, place).join("cgroup.procs"))
     }
 
     fn freeze(&self, sandbox: &str) -> io::Result<()> {
@@ -180,7 +190,9 @@ impl Hierarchy for V2 {
     }
 
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {
-        files::children(&self.work(sandbox))
+        let mut groups = files::children(&self.work(sandbox))?;
+        groups.retain(|name| name != TOOL);
+        Ok(groups)
     }
 
     fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool> {

@@ -1,59 +1,32 @@
-//! One running sandbox, as the native runtime sees it.
+//! One running sandbox, as a grouped runtime sees it.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::id_ranges::IdRanges;
+use super::premises::IdRange;
 use crate::guest::{Guest, GuestClient};
 use crate::runtime::Death;
 use crate::sys::pidfd::{self, Exit};
 use crate::sys::reactor;
 
-/// A pipe of which sandboxes hold the reading end: when the daemon ends, however, they see the end
-/// of file and end too.
-pub struct Lifeline {
-    read: OwnedFd,
-    _write: OwnedFd,
-}
-
-impl Lifeline {
-    pub fn new() -> io::Result<Self> {
-        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        Ok(Self { read, _write: write })
-    }
-}
-
-impl AsFd for Lifeline {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.read.as_fd()
-    }
-}
-
 /// A guest that runs. Its range of ids is given back when it is dead.
 pub struct Live {
     pidfd: AsyncFd<OwnedFd>,
     guest: Arc<GuestClient>,
-    id_base: u32,
-    id_ranges: Arc<Mutex<IdRanges>>,
+    ids: Mutex<Option<IdRange>>,
     death: OnceLock<Death>,
 }
 
 impl Live {
-    pub fn new(
-        pidfd: OwnedFd,
-        guest: GuestClient,
-        id_base: u32,
-        id_ranges: Arc<Mutex<IdRanges>>,
-    ) -> io::Result<Self> {
+    pub fn new(pidfd: OwnedFd, guest: GuestClient, ids: Option<IdRange>) -> io::Result<Self> {
         Ok(Self {
             pidfd: reactor::watch(pidfd, Interest::READABLE)?,
             guest: Arc::new(guest),
-            id_base,
-            id_ranges,
+            ids: Mutex::new(ids),
             death: OnceLock::new(),
         })
     }
@@ -78,8 +51,7 @@ impl Live {
         let _ = self.pidfd.readable().await;
         self.death
             .get_or_init(|| {
-                let mut ranges = self.id_ranges.lock().unwrap_or_else(PoisonError::into_inner);
-                ranges.give_back(self.id_base);
+                self.ids.lock().unwrap_or_else(PoisonError::into_inner).take();
                 Death { reason: reason(pidfd::exit(self.pidfd.get_ref())) }
             })
             .clone()

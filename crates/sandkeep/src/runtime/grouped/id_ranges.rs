@@ -40,6 +40,11 @@ impl IdRanges {
         Ok(Self { foreign, used: BTreeSet::new(), cursor })
     }
 
+    /// Whether a range of ours may begin with this id.
+    pub fn is_range(base: u32) -> bool {
+        (FIRST_BASE..=LAST_BASE).contains(&base) && (base - FIRST_BASE).is_multiple_of(ID_RANGE)
+    }
+
     /// Takes the next free range.
     pub fn take(&mut self) -> Option<u32> {
         let base = self.free().next()?;

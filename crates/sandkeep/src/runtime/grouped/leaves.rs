@@ -94,7 +94,7 @@ impl LeafPool for Leaves {
             }
         };
         drop(book);
-        Ok(Box::new(NativeLeaf { leaves: self, opened: Some(opened) }))
+        Ok(Box::new(GroupLeaf { leaves: self, opened: Some(opened) }))
     }
 
     fn adopt(self: Arc<Self>, name: &str) -> io::Result<Box<dyn Leaf>> {
@@ -104,23 +104,23 @@ impl LeafPool for Leaves {
             at.map(|at| book.lingering.swap_remove(at))
         };
         let opened = self.open_leaf(known.ok_or(io::ErrorKind::NotFound)?)?;
-        Ok(Box::new(NativeLeaf { leaves: self, opened: Some(opened) }))
+        Ok(Box::new(GroupLeaf { leaves: self, opened: Some(opened) }))
     }
 }
 
-struct NativeLeaf {
+struct GroupLeaf {
     leaves: Arc<Leaves>,
     /// There until it is given back.
     opened: Option<Opened>,
 }
 
-impl NativeLeaf {
+impl GroupLeaf {
     fn opened(&self) -> &Opened {
         self.opened.as_ref().expect("a leaf is given back only when it is dropped")
     }
 }
 
-impl Leaf for NativeLeaf {
+impl Leaf for GroupLeaf {
     fn kind(&self) -> LeafKind {
         self.opened().files.kind
     }
@@ -139,7 +139,7 @@ impl Leaf for NativeLeaf {
     }
 }
 
-impl Drop for NativeLeaf {
+impl Drop for GroupLeaf {
     fn drop(&mut self) {
         let Some(mut opened) = self.opened.take() else { return };
         if let Ok(now) = opened.files.oom_kills() {

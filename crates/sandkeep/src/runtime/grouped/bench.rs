@@ -1,0 +1,154 @@
+//! The conformance suite's bench for every grouped runtime: control groups of version 1 as on most
+//! machines of the day, or of version 2 as far as the hierarchy that is mounted goes.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use tempfile::TempDir;
+
+use super::{GroupedRuntime, Premises, Starter};
+use crate::home::{Home, Meta};
+use crate::runtime::conformance::Bench;
+use crate::runtime::{Labels, Lifetime, Plan, Runtime};
+use crate::sandbox::{HostLimits, Owner, Resources, SandboxId, SpecDraft};
+use crate::storage::Root;
+use crate::sys::cgroup::{Hierarchy, V1, V2, cgroup_mounts};
+use crate::sys::pidfd;
+use crate::template::{HostTemplate, Template};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    V1,
+    V2,
+}
+
+/// How a runtime is made on premises.
+pub(crate) type Make<S> =
+    fn(Arc<Premises>) -> BoxFuture<'static, anyhow::Result<Arc<GroupedRuntime<S>>>>;
+
+pub(crate) struct GroupedBench<S> {
+    pub ours: Instance<S>,
+    theirs: Instance<S>,
+}
+
+/// One instance: a runtime and its data directory.
+pub(crate) struct Instance<S> {
+    name: String,
+    data: TempDir,
+    template: HostTemplate,
+    pub runtime: Arc<GroupedRuntime<S>>,
+}
+
+impl<S: Starter> GroupedBench<S> {
+    /// `None`, with the reason printed, where this machine cannot run it.
+    pub async fn new(version: Version, make: Make<S>) -> Option<Self> {
+        let ours = Instance::start(version, make).await;
+        let theirs = Instance::start(version, make).await;
+        match (ours, theirs) {
+            (Ok(ours), Ok(theirs)) => Some(Self { ours, theirs }),
+            (Err(reason), _) | (_, Err(reason)) => {
+                let thread = std::thread::current();
+                eprintln!("SKIP {}: {reason}", thread.name().unwrap_or("runtime"));
+                None
+            }
+        }
+    }
+}
+
+impl<S: Starter> Instance<S> {
+    async fn start(version: Version, make: Make<S>) -> anyhow::Result<Self> {
+        anyhow::ensure!(rustix::process::geteuid().is_root(), "not root");
+        let data = tempfile::tempdir()?;
+        std::fs::create_dir(data.path().join("sandboxes"))?;
+        let name = SandboxId::random().as_str()[2..18].to_owned();
+        let groups = hierarchy(version, &name)?;
+        let premises = Premises::with(data.path().to_owned(), name.clone(), groups)?;
+        let runtime = make(premises).await?;
+        let template = HostTemplate::prepare(data.path())?;
+        Ok(Self { name, data, template, runtime })
+    }
+
+    async fn plan(&self, resources: Resources) -> Plan {
+        let id = SandboxId::random();
+        let labels = Labels { instance: self.name.clone(), owner: Owner::local() };
+        let host = HostLimits { memory_mb: 1024 * 1024, cpus: 64.0, disk_default_mb: None };
+        let runtime = Some(self.runtime.name().to_owned());
+        let draft = SpecDraft { runtime, ..SpecDraft::default() };
+        let spec = draft.check(&host).expect("defaults are valid");
+        let meta = Meta::new(id.clone(), labels.clone(), spec, "this boot".to_owned());
+        let home = Home::new(self.data.path(), id.clone(), self.name.clone());
+        home.create(&meta).expect("a home");
+        let root = self.data.path().join("volumes").join(id.as_str());
+        std::fs::create_dir_all(&root).expect("a volume");
+        let root = Root::Dir(root);
+        self.template.lay_out(&root).await.expect("a skeleton");
+        Plan {
+            id,
+            labels,
+            root,
+            binds: self.template.binds(),
+            resources,
+            privilege: self.template.default_privilege(),
+            home: home.path().to_owned(),
+            lifetime: Lifetime::Detached,
+        }
+    }
+}
+
+/// This test binary, told to run one test alone, on its main thread: how tests execute what is a
+/// command of the program.
+pub(crate) fn run_test(path: &str) -> std::io::Result<Vec<OsString>> {
+    let test = path.split_once("::").map_or(path, |(_, name)| name);
+    let arguments = [test, "--exact", "--ignored", "--nocapture", "--test-threads=1"];
+    let mut command = vec![std::env::current_exe()?.into_os_string()];
+    command.extend(arguments.map(OsString::from));
+    Ok(command)
+}
+
+fn hierarchy(version: Version, instance: &str) -> anyhow::Result<Box<dyn Hierarchy>> {
+    let mounts = cgroup_mounts()?;
+    let opened: Option<Box<dyn Hierarchy>> = match version {
+        Version::V1 => V1::open(&mounts, instance)?.map(|v1| Box::new(v1) as _),
+        Version::V2 => V2::open(&mounts, instance)?.map(|v2| Box::new(v2) as _),
+    };
+    opened.ok_or_else(|| anyhow::anyhow!("no hierarchy of cgroup {version:?} is mounted"))
+}
+
+#[async_trait]
+impl<S: Starter + 'static> Bench for GroupedBench<S> {
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.ours.runtime) as _
+    }
+
+    fn neighbour(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.theirs.runtime) as _
+    }
+
+    async fn plan(&self, resources: Resources) -> Plan {
+        self.ours.plan(resources).await
+    }
+
+    async fn neighbour_plan(&self, resources: Resources) -> Plan {
+        self.theirs.plan(resources).await
+    }
+
+    async fn kill_from_outside(&self, id: &SandboxId) {
+        let pid = self.ours.runtime.guest_pid(id).expect("its group is there");
+        let pidfd = pidfd::open(pid.expect("it runs")).expect("it runs");
+        pidfd::kill(pidfd).expect("root may kill it");
+    }
+
+    async fn discard(&self, plan: &Plan) {
+        let Root::Dir(root) = &plan.root;
+        for dir in [root.as_path(), plan.home.as_path()] {
+            remove(dir);
+        }
+    }
+}
+
+fn remove(dir: &Path) {
+    std::fs::remove_dir_all(dir).expect("nothing uses it any more");
+}
