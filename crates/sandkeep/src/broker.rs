@@ -13,6 +13,7 @@
 //!   reconcile: puts a supervisor on whatever has none
 //! ```
 
+mod abilities;
 mod activity;
 mod admission;
 mod clock;
@@ -52,7 +53,7 @@ use crate::error::Error;
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
 use crate::limits;
-use crate::runtime::{Capabilities, Lifetime, Runtime, Usable};
+use crate::runtime::{Lifetime, Runtime, Usable};
 use crate::sandbox::{Principal, SandboxId, TermsPatch, Verb};
 use crate::storage::Storage;
 use crate::store::StateStore;
@@ -61,6 +62,7 @@ use crate::template::Template;
 use shared::{Handle, Shared};
 use supervisor::{Amendment, LifecycleVerb, Request, Restart};
 
+pub use abilities::{Abilities, IdRangeKind};
 pub use clock::{Clock, SystemClock};
 pub use ensure::Ensured;
 pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
@@ -103,10 +105,8 @@ pub struct Broker {
 pub struct RuntimeView {
     pub name: &'static str,
     pub usable: Usable,
-    pub capabilities: Capabilities,
+    pub abilities: Abilities,
     pub default: bool,
-    /// How many execs may run at once in one of its sandboxes.
-    pub max_concurrent_tasks: usize,
 }
 
 impl Broker {
@@ -240,9 +240,8 @@ impl Broker {
         let view = |runtime: &Arc<dyn Runtime>| RuntimeView {
             name: runtime.name(),
             usable: runtime.usable(),
-            capabilities: runtime.capabilities(),
+            abilities: abilities::of(&self.shared, runtime.as_ref()),
             default: runtime.name() == usual,
-            max_concurrent_tasks: self.shared.policy.max_concurrent_tasks,
         };
         self.shared.runtimes.iter().map(view).collect()
     }

@@ -23,6 +23,9 @@ pub trait Template: Send + Sync {
     /// What every sandbox of this template sees of the host, read-only, on top of its root.
     fn binds(&self) -> Arc<[Bind]>;
 
+    /// Whether a sandbox of this template finds a program of this name.
+    fn has_program(&self, name: &str) -> bool;
+
     /// The privilege of a sandbox that asks for none in particular.
     fn default_privilege(&self) -> Privilege;
 

@@ -55,8 +55,8 @@ use utoipa_axum::routes;
 
 use super::urule;
 use crate::api::ports::{PortDoor, by_host};
-use crate::broker::{Broker, RuntimeView};
-use crate::runtime::{Capabilities, Usable};
+use crate::broker::{Abilities, Broker, RuntimeView};
+use crate::runtime::Usable;
 use crate::telemetry::RouteTable;
 
 pub use origins::{Origins, is_loopback_host};
@@ -149,7 +149,7 @@ struct Runtime {
 #[schema(as = RuntimeCapabilities)]
 struct BothCapabilities {
     #[serde(flatten)]
-    ours: Capabilities,
+    ours: Abilities,
     #[serde(flatten)]
     urules: urule::Capabilities,
 }
@@ -157,12 +157,12 @@ struct BothCapabilities {
 impl From<RuntimeView> for Runtime {
     fn from(view: RuntimeView) -> Self {
         let urules = urule::Capabilities::of(&view);
-        let RuntimeView { name, usable, capabilities, default, max_concurrent_tasks: _ } = view;
+        let RuntimeView { name, usable, abilities, default } = view;
         let (usable, reason) = match usable {
             Usable::Yes => (true, None),
             Usable::No { reason } => (false, Some(reason)),
         };
-        let capabilities = BothCapabilities { ours: capabilities, urules };
+        let capabilities = BothCapabilities { ours: abilities, urules };
         Self { name, usable, default, capabilities, reason }
     }
 }

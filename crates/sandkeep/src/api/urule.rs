@@ -51,13 +51,13 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// No runtime so far gives a sandbox devices, a browser, or a network but its own loopback.
     pub fn of(runtime: &RuntimeView) -> Self {
+        let has = &runtime.abilities;
         Self {
-            has_gpu: false,
-            has_browser: false,
-            has_network: false,
-            max_concurrent_tasks: runtime.max_concurrent_tasks,
+            has_gpu: has.has_gpu,
+            has_browser: has.has_browser,
+            has_network: has.has_network,
+            max_concurrent_tasks: has.max_concurrent_tasks,
         }
     }
 }

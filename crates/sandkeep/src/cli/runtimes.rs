@@ -33,7 +33,9 @@ fn row(runtime: &Value) -> [String; 3] {
         None => "yes".to_owned(),
     };
     let has = runtime["capabilities"].as_object().into_iter().flatten();
+    // Some are there twice, once in the spelling of other clients.
+    let ours = has.filter(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
     let can: Vec<&str> =
-        has.filter(|(_, can)| **can == true).map(|(name, _)| name.as_str()).collect();
+        ours.filter(|(_, can)| **can == true).map(|(name, _)| name.as_str()).collect();
     [name, usable, can.join(" ")]
 }

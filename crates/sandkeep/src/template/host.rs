@@ -93,6 +93,10 @@ impl Template for HostTemplate {
         Arc::clone(&self.binds)
     }
 
+    fn has_program(&self, name: &str) -> bool {
+        Path::new("/usr/bin").join(name).exists()
+    }
+
     fn default_privilege(&self) -> Privilege {
         Privilege::None
     }

@@ -151,6 +151,20 @@ fn limits_are_as_described_to_whoever_asks() {
     for capability in ["memory_limit", "cpu_limit", "pids_limit", "own_id_range", "isolation"] {
         assert_eq!(native["capabilities"][capability], true, "{capability}: {native}");
     }
+    assert_eq!(native["capabilities"]["id_range"], "own", "{native}");
+    let limits = native["capabilities"]["limits"].as_array().expect("a list").clone();
+    assert!(["memory_mb", "cpus", "pids"].iter().all(|name| limits.contains(&json!(name))));
+}
+
+#[test]
+fn a_runtime_has_a_browser_exactly_if_its_sandboxes_find_one() {
+    let daemon = daemon!();
+    let listing = daemon.expect(200, "GET", "/api/v1/runtimes", &Value::Null);
+    let told = &listing["runtimes"][0]["capabilities"]["has_browser"];
+    let id = daemon.create();
+    let look = "command -v chromium chromium-browser google-chrome firefox firefox-esr; true";
+    let found = daemon.exec(&id, &json!({ "argv": ["sh", "-c", look] }));
+    assert_eq!(told, &json!(!found.stdout.is_empty()), "found: {:?}", found.stdout);
 }
 
 /// All single-line files beneath the cgroups of this name, in every hierarchy.

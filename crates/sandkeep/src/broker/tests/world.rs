@@ -172,6 +172,10 @@ impl Template for EmptyTemplate {
         Arc::from([])
     }
 
+    fn has_program(&self, _: &str) -> bool {
+        false
+    }
+
     fn default_privilege(&self) -> Privilege {
         Privilege::Root
     }

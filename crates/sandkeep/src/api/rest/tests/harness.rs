@@ -42,6 +42,10 @@ impl Template for Empty {
         Arc::new([])
     }
 
+    fn has_program(&self, _: &str) -> bool {
+        false
+    }
+
     fn default_privilege(&self) -> Privilege {
         Privilege::None
     }
