@@ -168,6 +168,8 @@ pub const BENCH_ANSWER: Duration = Duration::from_secs(60);
 /// The rest before every operation of a paced benchmark.
 pub const BENCH_PAUSE: Duration = Duration::from_millis(20);
 pub const BENCH_ROUNDS_MAX: i64 = 100_000;
+/// Idle sandboxes of each runtime that are weighed together.
+pub const BENCH_IDLE_SANDBOXES: u32 = 10;
 /// Rounds that run before those that count.
 pub const BENCH_WARMUP_ROUNDS: usize = 5;
 /// Yardsticks that take a good part of a second run in every so-manieth round only.

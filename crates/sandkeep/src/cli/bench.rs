@@ -4,8 +4,11 @@
 //! another minute says nothing about this one. Durability and isolation stay as they are in use.
 
 mod daemon;
+mod engine;
 pub mod http;
 mod report;
+mod runtimes;
+mod small_root;
 mod yardsticks;
 
 use std::io;
@@ -15,11 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::limits::{BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS};
 use daemon::OwnDaemon;
 use http::Connection;
-use report::{LeftOut, Measure, Regime, Report, Samples};
+use report::{Measure, Regime, Report, Samples};
+use runtimes::Contender;
 use yardsticks::Yardsticks;
 
 pub use daemon::announced;
@@ -88,7 +93,7 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
     let outcome = bench.rounds(args.rounds as usize, interrupted);
     bench.finish()?;
     outcome?;
-    let report = Report::new(regime, args.rounds as usize, &bench.samples, bench.left_out());
+    let report = bench.report(args.rounds as usize);
     match args.json {
         true => Ok(serde_json::to_string_pretty(&report).expect("a report is always JSON")),
         false => Ok(report.to_string()),
@@ -101,6 +106,13 @@ struct Created {
     id: String,
 }
 
+/// What a round measures: what takes a good part of a second is in one of ten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    Quick,
+    All,
+}
+
 struct Bench {
     connection: Connection,
     yardsticks: Yardsticks,
@@ -108,6 +120,7 @@ struct Bench {
     /// The sandbox that runs all the time.
     running: String,
     samples: Vec<Samples>,
+    runtimes: Vec<Contender>,
     created: u64,
 }
 
@@ -119,9 +132,11 @@ impl Bench {
             regime,
             running: String::new(),
             samples: Vec::new(),
+            runtimes: Vec::new(),
             created: 0,
         };
         bench.running = bench.create()?;
+        bench.find_runtimes()?;
         Ok(bench)
     }
 
@@ -129,19 +144,25 @@ impl Bench {
         for round in 0..BENCH_WARMUP_ROUNDS + rounds {
             if round == BENCH_WARMUP_ROUNDS {
                 self.samples.clear();
+                self.runtimes.iter_mut().for_each(|runtime| runtime.samples.clear());
             }
             if interrupted.load(Ordering::Relaxed) {
                 return Err(BenchError::Interrupted);
             }
-            self.round(round)?;
+            // The first round that counts is one for the slow as well.
+            let pace = match round.abs_diff(BENCH_WARMUP_ROUNDS).is_multiple_of(BENCH_SLOW_EVERY) {
+                true => Pace::All,
+                false => Pace::Quick,
+            };
+            self.round(pace)?;
         }
-        Ok(())
+        self.weigh_idle()
     }
 
-    fn round(&mut self, round: usize) -> Result<(), BenchError> {
+    fn round(&mut self, pace: Pace) -> Result<(), BenchError> {
         for index in 0..self.yardsticks.usable.len() {
             let yardstick = &self.yardsticks.usable[index];
-            if yardstick.slow && !round.is_multiple_of(BENCH_SLOW_EVERY) {
+            if yardstick.slow && pace == Pace::Quick {
                 continue;
             }
             rest(self.regime);
@@ -165,7 +186,10 @@ impl Bench {
         let began = Instant::now();
         self.destroy(&id)?;
         self.record(Measure::Destroy, began.elapsed());
-        Ok(())
+        match pace {
+            Pace::All => self.round_of_runtimes(),
+            Pace::Quick => Ok(()),
+        }
     }
 
     fn record(&mut self, measure: Measure, taken: Duration) {
@@ -175,10 +199,15 @@ impl Bench {
         }
     }
 
-    /// Every sandbox is labelled anew: a store may skip the write of a row it has already.
     fn create(&mut self) -> Result<String, BenchError> {
+        self.create_with(None)
+    }
+
+    /// Every sandbox is labelled anew: a store may skip the write of a row it has already.
+    fn create_with(&mut self, runtime: Option<&str>) -> Result<String, BenchError> {
         self.created += 1;
-        let body = format!(r#"{{"labels":{{"bench":"{}"}}}}"#, self.created);
+        let labels = json!({ "bench": self.created.to_string() });
+        let body = json!({ "labels": labels, "runtime": runtime }).to_string();
         let answer = self.call("create a sandbox", "POST", "/api/v1/sandboxes", &body)?;
         let created: Created = serde_json::from_slice(&answer)
             .map_err(io::Error::from)
@@ -213,11 +242,14 @@ impl Bench {
         }
     }
 
-    fn left_out(&self) -> Vec<LeftOut> {
-        self.yardsticks.left_out.clone()
+    fn report(&self, rounds: usize) -> Report {
+        let runtimes: Vec<_> = self.runtimes.iter().map(|runtime| &runtime.samples).collect();
+        let left_out = self.yardsticks.left_out.clone();
+        Report::new(self.regime, rounds, &self.samples, &runtimes, left_out)
     }
 
     fn finish(&mut self) -> Result<(), BenchError> {
+        self.finish_runtimes()?;
         self.destroy(&self.running.clone())
     }
 }

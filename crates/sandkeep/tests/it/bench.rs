@@ -23,6 +23,12 @@ fn the_bench_measures_what_it_says_and_leaves_nothing() {
         assert!(figures["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{figures}");
         assert!(figures["times_spawn"].is_number(), "{figures}");
     }
+    let runtimes = report["runtimes"].as_array().expect("runtimes");
+    let native = runtimes.iter().find(|r| r["runtime"] == "native").expect("native");
+    for figure in ["cold", "exec", "destroy"] {
+        assert!(native[figure]["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{native}");
+    }
+    assert!(native["idle_kib"].is_number(), "{native}");
     assert_eq!(report["regime"], "back_to_back");
     let left = std::fs::read_dir(place.path()).expect("it is there").count();
     assert_eq!(left, 0, "the bench left its data directory: {}", ran.stderr);

@@ -1,18 +1,29 @@
 //! The figures of a run: quantiles, ratios to the yardsticks, and the goals beside them.
 
+mod runtimes;
+
 use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// What is timed. The first four are yardsticks: what else one could use.
+use runtimes::RuntimeFigures;
+
+pub use runtimes::RuntimeSamples;
+
+/// What is timed. All before `Cold` are yardsticks: what else one could use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     Spawn,
     Bwrap,
+    CrunRun,
+    RuncRun,
+    RunscRun,
     DockerRun,
     DockerExec,
+    PodmanRun,
+    PodmanExec,
     Cold,
     Exec,
     Destroy,
@@ -23,8 +34,13 @@ impl Measure {
         match self {
             Self::Spawn => "spawn",
             Self::Bwrap => "bwrap",
+            Self::CrunRun => "crun run",
+            Self::RuncRun => "runc run",
+            Self::RunscRun => "runsc run",
             Self::DockerRun => "docker run",
             Self::DockerExec => "docker exec",
+            Self::PodmanRun => "podman run",
+            Self::PodmanExec => "podman exec",
             Self::Cold => "cold",
             Self::Exec => "exec",
             Self::Destroy => "destroy",
@@ -35,8 +51,9 @@ impl Measure {
         match self {
             Self::Spawn => "/bin/true by posix_spawn, waited for",
             Self::Bwrap => "the same in bwrap --unshare-all",
-            Self::DockerRun => "the same in a new container",
-            Self::DockerExec => "the same in a running container",
+            Self::CrunRun | Self::RuncRun | Self::RunscRun => "the same in a new container",
+            Self::DockerRun | Self::PodmanRun => "the same in a new container",
+            Self::DockerExec | Self::PodmanExec => "the same in a running container",
             Self::Cold => "create, then /bin/true's answer, HTTP",
             Self::Exec => "/bin/true in a running sandbox, HTTP",
             Self::Destroy => "a sandbox without processes, HTTP",
@@ -52,7 +69,15 @@ impl Measure {
                 Goal { yardstick: Measure::DockerExec, at_most: 1.0 / 40.0 },
             ],
             Self::Destroy => &[Goal { yardstick: Measure::Spawn, at_most: 1.0 }],
-            Self::Spawn | Self::Bwrap | Self::DockerRun | Self::DockerExec => &[],
+            Self::Spawn
+            | Self::Bwrap
+            | Self::CrunRun
+            | Self::RuncRun
+            | Self::RunscRun
+            | Self::DockerRun
+            | Self::DockerExec
+            | Self::PodmanRun
+            | Self::PodmanExec => &[],
         }
     }
 }
@@ -91,6 +116,7 @@ pub struct Report {
     regime: Regime,
     rounds: usize,
     measures: Vec<Figures>,
+    runtimes: Vec<RuntimeFigures>,
     left_out: Vec<LeftOut>,
 }
 
@@ -114,13 +140,20 @@ struct Verdict {
 }
 
 impl Report {
-    pub fn new(regime: Regime, rounds: usize, samples: &[Samples], left_out: Vec<LeftOut>) -> Self {
+    pub fn new(
+        regime: Regime,
+        rounds: usize,
+        samples: &[Samples],
+        runtimes: &[&RuntimeSamples],
+        left_out: Vec<LeftOut>,
+    ) -> Self {
         let median = |measure: Measure| {
             let samples = samples.iter().find(|s| s.measure == measure)?;
             quantile_ms(&samples.taken, 0.5)
         };
         let measures = samples.iter().filter_map(|s| Figures::new(s, &median)).collect();
-        Self { regime, rounds, measures, left_out }
+        let runtimes = runtimes.iter().filter_map(|s| RuntimeFigures::new(s, &median)).collect();
+        Self { regime, rounds, measures, runtimes, left_out }
     }
 }
 
@@ -172,7 +205,8 @@ impl fmt::Display for Report {
         for left_out in &self.left_out {
             writeln!(f, "{:<12} not measured: {}", left_out.measure.name(), left_out.reason)?;
         }
-        Ok(())
+        RuntimeFigures::head(f)?;
+        self.runtimes.iter().try_for_each(|runtime| writeln!(f, "{runtime}"))
     }
 }
 
@@ -219,7 +253,7 @@ mod tests {
     #[test]
     fn a_goal_is_judged_only_against_a_yardstick_that_was_measured() {
         let all = [samples(Measure::Spawn, &[10]), samples(Measure::Exec, &[14])];
-        let report = Report::new(Regime::BackToBack, 1, &all, Vec::new());
+        let report = Report::new(Regime::BackToBack, 1, &all, &[], Vec::new());
         let goals = &report.measures[1].goals;
         assert_eq!(goals.len(), 1, "docker was not measured: {goals:?}");
         assert!(!goals[0].met && (goals[0].reached - 1.4).abs() < 1e-9);

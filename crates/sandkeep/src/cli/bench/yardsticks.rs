@@ -2,10 +2,18 @@
 //! isolated. A yardstick that is not on this machine says why and is left out.
 
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::engine::Engine;
 use super::report::{LeftOut, Measure};
+use super::small_root::SmallRoot;
+
+/// The platform that works everywhere.
+const RUNSC: &[&str] = &["runsc", "--platform=ptrace", "--network=none", "--ignore-cgroups"];
+
+const HIDE_UNIFIED: &str = "umount /sys/fs/cgroup/unified; exec \"$0\" \"$@\"";
 
 const BWRAP: &[&str] = &[
     "bwrap",
@@ -42,7 +50,7 @@ pub struct Yardstick {
 
 impl Yardstick {
     fn new(measure: Measure, argv: &[&str]) -> Self {
-        let slow = matches!(measure, Measure::DockerRun | Measure::DockerExec);
+        let slow = !matches!(measure, Measure::Spawn | Measure::Bwrap);
         Self { measure, argv: argv.iter().map(|&word| word.to_owned()).collect(), slow }
     }
 
@@ -72,12 +80,14 @@ fn quiet(argv: &[String]) -> Command {
     command
 }
 
-/// All yardsticks this machine has, and a container that `docker exec` needs.
+/// All yardsticks this machine has, and what they need.
 #[derive(Debug, Default)]
 pub struct Yardsticks {
     pub usable: Vec<Yardstick>,
     pub left_out: Vec<LeftOut>,
-    container: Option<String>,
+    /// Engines go before the root that their images are of.
+    engines: Vec<Engine>,
+    root: Option<SmallRoot>,
 }
 
 impl Yardsticks {
@@ -85,10 +95,14 @@ impl Yardsticks {
         let mut found = Self::default();
         found.add(Yardstick::new(Measure::Spawn, &["/bin/true"]));
         found.add(Yardstick::new(Measure::Bwrap, BWRAP));
-        if let Err(reason) = found.add_docker() {
-            for measure in [Measure::DockerRun, Measure::DockerExec] {
-                found.left_out.push(LeftOut { measure, reason: reason.to_string() });
+        match SmallRoot::make() {
+            Ok(root) => {
+                found.add_oci(&root);
+                found.add_engine("docker", &root, [Measure::DockerRun, Measure::DockerExec]);
+                found.add_engine("podman", &root, [Measure::PodmanRun, Measure::PodmanExec]);
+                found.root = Some(root);
             }
+            Err(error) => eprintln!("no root for containers to compare with: {error}"),
         }
         found
     }
@@ -100,45 +114,32 @@ impl Yardsticks {
         }
     }
 
-    fn add_docker(&mut self) -> io::Result<()> {
-        let images = docker(&["image", "ls", "--format", "{{.ID}}"])?;
-        let image = images.lines().next().ok_or_else(|| io::Error::other("docker has no image"))?;
+    fn add_oci(&mut self, root: &SmallRoot) {
+        let bundle = root.bundle().display().to_string();
         let name = format!("sandkeep-bench-{}", std::process::id());
-        docker(&[
-            "run",
-            "-d",
-            "--rm",
-            "--network",
-            "none",
-            "--name",
-            &name,
-            image,
-            "sleep",
-            "3600",
-        ])?;
-        self.container = Some(name.clone());
-        let run = ["docker", "run", "--rm", "--network", "none", image, "/bin/true"];
-        self.add(Yardstick::new(Measure::DockerRun, &run));
-        self.add(Yardstick::new(Measure::DockerExec, &["docker", "exec", &name, "/bin/true"]));
-        Ok(())
+        let run = ["run", "--bundle", &bundle, &name];
+        let with = |words: &[&'static str]| [words, &run].concat();
+        self.add(Yardstick::new(Measure::RuncRun, &with(&["runc"])));
+        self.add(Yardstick::new(Measure::RunscRun, &with(RUNSC)));
+        // It takes no hybrid layout of control groups, so there it must not see the second version's.
+        let crun = match Path::new("/sys/fs/cgroup/unified").exists() {
+            true => with(&["unshare", "-m", "sh", "-c", HIDE_UNIFIED, "crun"]),
+            false => with(&["crun"]),
+        };
+        self.add(Yardstick::new(Measure::CrunRun, &crun));
     }
-}
 
-impl Drop for Yardsticks {
-    fn drop(&mut self) {
-        if let Some(name) = &self.container
-            && let Err(error) = docker(&["rm", "-f", name])
-        {
-            eprintln!("the container {name} is left behind: {error}");
+    fn add_engine(&mut self, command: &'static str, root: &SmallRoot, [run, exec]: [Measure; 2]) {
+        match Engine::start(command, root) {
+            Ok(engine) => {
+                self.add(Yardstick { measure: run, argv: engine.run(), slow: true });
+                self.add(Yardstick { measure: exec, argv: engine.exec(), slow: true });
+                self.engines.push(engine);
+            }
+            Err(error) => {
+                let left_out = |measure| LeftOut { measure, reason: error.to_string() };
+                self.left_out.extend([run, exec].map(left_out));
+            }
         }
     }
-}
-
-fn docker(arguments: &[&str]) -> io::Result<String> {
-    let output = Command::new("docker").args(arguments).stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(said.lines().next().unwrap_or("docker failed").to_owned()))
 }

@@ -1,0 +1,97 @@
+//! A root for the tools we are compared with: the host's own /usr and nothing else, so that all of them run
+//! the same `/bin/true` as we do. As an OCI bundle, and as an image for engines.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use crate::sandbox::SandboxId;
+
+/// Where programs and libraries are, besides /usr.
+const LINKS: [&str; 3] = ["bin", "lib", "lib64"];
+
+/// A directory that goes away with it.
+#[derive(Debug)]
+pub struct SmallRoot {
+    bundle: PathBuf,
+}
+
+impl SmallRoot {
+    pub fn make() -> io::Result<Self> {
+        let bundle = std::env::temp_dir().join(format!("sandkeep-bench-{}", SandboxId::random()));
+        let made = Self { bundle };
+        for dir in ["usr", "proc", "dev", "tmp"] {
+            fs::create_dir_all(made.root().join(dir))?;
+        }
+        for link in LINKS {
+            symlink(Path::new("usr").join(link), made.root().join(link))?;
+        }
+        fs::write(made.bundle.join("config.json"), config().to_string())?;
+        Ok(made)
+    }
+
+    pub fn bundle(&self) -> &Path {
+        &self.bundle
+    }
+
+    fn root(&self) -> PathBuf {
+        self.bundle.join("rootfs")
+    }
+
+    /// Makes an image of it with an engine's own command, and says by which id.
+    pub fn import(&self, engine: &str) -> io::Result<String> {
+        let mut tar = Command::new("tar")
+            .arg("-C")
+            .arg(self.root())
+            .args(["-c", "."])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let archive = tar.stdout.take().expect("stdout was asked to be piped");
+        let imported = Command::new(engine).args(["import", "-"]).stdin(archive).output();
+        tar.wait()?;
+        let imported = imported?;
+        if !imported.status.success() {
+            let said = String::from_utf8_lossy(&imported.stderr);
+            let first = said.lines().next().unwrap_or("it failed to import an image").to_owned();
+            return Err(io::Error::other(first));
+        }
+        let printed = String::from_utf8_lossy(&imported.stdout);
+        Ok(printed.lines().last().unwrap_or_default().trim().to_owned())
+    }
+}
+
+impl Drop for SmallRoot {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.bundle) {
+            eprintln!("{} is left behind: {error}", self.bundle.display());
+        }
+    }
+}
+
+/// The least that every OCI runtime takes: namespaces, /proc, the host's /usr.
+fn config() -> serde_json::Value {
+    let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind }));
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": { "uid": 0, "gid": 0 },
+            "args": ["/bin/true"],
+            "cwd": "/",
+            "noNewPrivileges": true,
+        },
+        "root": { "path": "rootfs", "readonly": true },
+        "mounts": [
+            { "destination": "/proc", "type": "proc", "source": "proc" },
+            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs" },
+            {
+                "destination": "/usr", "type": "bind", "source": "/usr",
+                "options": ["rbind", "ro"],
+            },
+        ],
+        "linux": { "namespaces": namespaces },
+    })
+}
