@@ -152,6 +152,11 @@ pub enum Unusable {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "the control group {path} holds other processes, so it cannot be divided: start the daemon \
+         in a container or a group where nothing else runs"
+    )]
+    Shared { path: PathBuf },
 }
 
 /// The hierarchy of this machine: v1 where its controllers are mounted (also in a hybrid layout),

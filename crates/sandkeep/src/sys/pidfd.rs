@@ -22,7 +22,7 @@ impl fmt::Display for Exit {
         match self {
             Self::Code(code) => write!(f, "exited with code {code}"),
             Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
-            Self::Unknown => write!(f, "ended"),
+            Self::Unknown => write!(f, "ended or was killed (only Linux 6.15 and later tell)"),
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::sys::namespace::ID_RANGE;
 
 /// Above what distributions give to people and services.
 const FIRST_BASE: u32 = 524_288;
-/// The last range that ends below the ids that mean "nobody" (u32::MAX).
-const LAST_BASE: u32 = u32::MAX - 2 * ID_RANGE + 1;
+/// The last range below 2^31: before Linux 6.12 devpts reads the gid it is mounted with as a signed number.
+const LAST_BASE: u32 = (1 << 31) - ID_RANGE;
 
 pub struct IdRanges {
     /// Parts of the id space that /etc/subuid and /etc/subgid give to users, as (first, last).

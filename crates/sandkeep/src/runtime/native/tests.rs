@@ -1,5 +1,7 @@
 //! The conformance suite on the real thing.
 
+mod vm;
+
 use std::sync::Arc;
 
 use futures_util::FutureExt;

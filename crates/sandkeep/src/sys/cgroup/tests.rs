@@ -1,6 +1,5 @@
 //! One suite for both kinds of hierarchy, on the real thing.
 
-use std::path::Path;
 use std::process::{Child, Command};
 
 use super::{Hierarchy, Limits, Place, Unusable, V1, V2, files};
@@ -113,22 +112,52 @@ fn v2_keeps_its_promises_and_leaves_nothing_behind() {
     try_out("v2_keeps_its_promises_and_leaves_nothing_behind", opened);
 }
 
+/// What is in the file of a sandbox's group, in whichever tree has it.
+fn read(hierarchy: &dyn Hierarchy, file: &str) -> Option<String> {
+    let mut found = hierarchy.roots().into_iter().map(|root| root.join("sandbox").join(file));
+    let path = found.find(|path| path.exists())?;
+    Some(std::fs::read_to_string(path).expect("it is readable").trim().to_owned())
+}
+
+/// Makes groups with [`LIMITS`] and looks what the kernel took.
+fn limits_are(hierarchy: &dyn Hierarchy, expected: &[(&str, Option<&str>)]) {
+    hierarchy.make("sandbox", &LIMITS).expect("groups are made");
+    for (file, value) in expected {
+        assert_eq!(read(hierarchy, file).as_deref(), *value, "{file}");
+    }
+    hierarchy.remove("sandbox").expect("removed");
+}
+
 #[test]
 fn limits_of_v1_are_what_was_asked_for() {
     let mounts = files::cgroup_mounts().expect("mounts are read");
     let Ok(Some(hierarchy)) = V1::open(&mounts, &instance("limits")) else {
         return eprintln!("SKIP limits_of_v1_are_what_was_asked_for: no v1 freezer is mounted");
     };
-    hierarchy.make("sandbox", &LIMITS).expect("groups are made");
-    let read = |file: &str| {
-        let found = hierarchy.roots().into_iter().map(|root| root.join("sandbox").join(file));
-        found
-            .filter(|path: &std::path::PathBuf| Path::exists(path))
-            .map(|path| files::read_number(&path).expect("a number"))
-            .next()
+    let expected = [
+        ("work/memory.limit_in_bytes", Some("67108864")),
+        ("work/pids.max", Some("32")),
+        ("cpu.cfs_quota_us", Some("50000")),
+    ];
+    limits_are(&hierarchy, &expected);
+}
+
+/// On a machine whose controllers are in version 1, version 2 has none and says so; the virtual
+/// machine of the native runtime's tests has them all.
+#[test]
+fn limits_of_v2_are_what_was_asked_for_or_declared_missing() {
+    let mounts = files::cgroup_mounts().expect("mounts are read");
+    let Ok(Some(hierarchy)) = V2::open(&mounts, &instance("limits2")) else {
+        return eprintln!(
+            "SKIP limits_of_v2_are_what_was_asked_for_or_declared_missing: no v2 is mounted"
+        );
     };
-    assert_eq!(read("work/memory.limit_in_bytes"), Some(LIMITS.memory_bytes));
-    assert_eq!(read("work/pids.max"), Some(LIMITS.pids));
-    assert_eq!(read("cpu.cfs_quota_us"), Some(50_000));
-    hierarchy.remove("sandbox").expect("removed");
+    let has = hierarchy.controllers();
+    let expected = [
+        ("work/memory.max", has.memory, "67108864"),
+        ("work/pids.max", has.pids, "32"),
+        ("cpu.max", has.cpu, "50000 100000"),
+    ];
+    let expected = expected.map(|(file, has, value)| (file, has.then_some(value)));
+    limits_are(&hierarchy, &expected);
 }

@@ -16,6 +16,9 @@ use super::{
     TOOL, Unusable, Used,
 };
 
+/// Where the daemon goes if it is in the way at the top.
+const ASIDE: &str = "sandkeep-daemon";
+
 const WANTED: [&str; 3] = ["memory", "pids", "cpu"];
 
 pub struct V2 {
@@ -36,13 +39,18 @@ impl V2 {
     pub fn open_at(mount: &Path, instance: &str) -> Result<Self, Unusable> {
         let wrap = |source| Unusable::NotWritable { path: mount.to_owned(), source };
         let base = files::make_instance(mount, instance).map_err(wrap)?;
-        for group in [mount, &mount.join(files::OURS), &base] {
+        let none = Controllers { memory: false, cpu: false, pids: false };
+        // From here on what was made is removed if the rest fails.
+        let mut made = Self { base, controllers: none };
+        delegate_top(mount)?;
+        for group in [&mount.join(files::OURS), &made.base] {
             delegate(group).map_err(wrap)?;
         }
-        let has = delegated(&base).map_err(wrap)?;
+        let has = delegated(&made.base).map_err(wrap)?;
         let has = |controller: &str| has.iter().any(|c| c == controller);
-        let controllers = Controllers { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
-        Ok(Self { base, controllers })
+        made.controllers =
+            Controllers { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
+        Ok(made)
     }
 
     fn work(&self, sandbox: &str) -> PathBuf {
@@ -78,6 +86,25 @@ fn delegate(group: &Path) -> io::Result<()> {
         return Ok(());
     }
     files::write(&group.join("cgroup.subtree_control"), &change.join(" "))
+}
+
+/// The same for the top of the hierarchy. In a container that is the container's own group, in which
+/// we and others may be, and a group with processes hands nothing on: we step aside, and if nobody
+/// else is there that is enough.
+fn delegate_top(mount: &Path) -> Result<(), Unusable> {
+    let wrap = |source| Unusable::NotWritable { path: mount.to_owned(), source };
+    let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
+    match delegate(mount) {
+        Err(error) if busy(&error) => {}
+        done => return done.map_err(wrap),
+    }
+    let aside = mount.join(ASIDE);
+    files::make(&aside).map_err(wrap)?;
+    files::write(&aside.join("cgroup.procs"), "0").map_err(wrap)?;
+    match delegate(mount) {
+        Err(error) if busy(&error) => Err(Unusable::Shared { path: mount.to_owned() }),
+        done => done.map_err(wrap),
+    }
 }
 
 fn delegated(group: &Path) -> io::Result<Vec<String>> {
