@@ -1,6 +1,7 @@
 //! The verbs for execs that exist: look, watch, feed, signal, cancel.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use super::watching::{ExecWatch, Leash};
 use crate::broker::Broker;
 use crate::broker::shared::{Handle, Shared};
 use crate::error::Error;
-use crate::guest::{GuestError, Outcome, OutputStream, ShellFate, TerminalSize};
+use crate::guest::{Guest, GuestError, Outcome, OutputStream, ShellFate, TerminalSize};
 use crate::journal::{Description, End, From, Journal, Progress, StdinSource};
 use crate::limits;
 use crate::sandbox::{ExecId, Principal, SandboxId, ShellId};
@@ -138,10 +139,7 @@ impl Known {
     }
 
     /// Asks the guest for something that only a running exec can have.
-    async fn ask<F>(
-        &self,
-        ask: impl FnOnce(Arc<dyn crate::guest::Guest>, ExecId) -> F,
-    ) -> Result<(), Error>
+    async fn ask<F>(&self, ask: impl FnOnce(Arc<dyn Guest>, ExecId) -> F) -> Result<(), Error>
     where
         F: Future<Output = Result<(), GuestError>>,
     {
@@ -152,13 +150,35 @@ impl Known {
         let guest = admitted(&self.handle)?;
         match ask(guest, self.journal.id().clone()).await {
             // It knows the exec no longer, or only its end, which is on its way here.
-            Err(GuestError::Refused { .. }) if self.ends_soon().await => Err(ended()),
+            Err(GuestError::Refused { .. }) if self.ends_within(Duration::ZERO).await => {
+                Err(ended())
+            }
             answer => Ok(answer?),
         }
     }
 
-    async fn ends_soon(&self) -> bool {
-        tokio::time::timeout(limits::GUEST_ANSWER, self.journal.ended()).await.is_ok()
+    /// As `ask`, for what the exec is to end by within this time; one that has ended is left as it is.
+    async fn finish<F>(
+        &self,
+        within: Duration,
+        ask: impl FnOnce(Arc<dyn Guest>, ExecId) -> F,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), GuestError>>,
+    {
+        match self.ask(ask).await {
+            Ok(()) => {
+                self.ends_within(within).await;
+                Ok(())
+            }
+            Err(Error::ExecEnded { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the end is here in this time, and what it takes to get here.
+    async fn ends_within(&self, time: Duration) -> bool {
+        tokio::time::timeout(time + limits::GUEST_ANSWER, self.journal.ended()).await.is_ok()
     }
 }
 
@@ -290,13 +310,20 @@ impl Broker {
         id: &ExecId,
     ) -> Result<(), Error> {
         let known = Known::find(&self.shared, who, sandbox, id)?;
-        match known.ask(|guest, id| async move { guest.cancel(&id).await }).await {
-            Ok(()) => {
-                known.ends_soon().await;
-                Ok(())
-            }
-            Err(Error::ExecEnded { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        let cancel = |guest: Arc<dyn Guest>, id| async move { guest.cancel(&id).await };
+        known.finish(Duration::ZERO, cancel).await
+    }
+
+    /// Ends the whole tree of an exec, at first by asking, and waits until it is over.
+    pub(in crate::broker) async fn end_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        grace: Duration,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let end = |guest: Arc<dyn Guest>, id| async move { guest.end(&id, grace).await };
+        known.finish(grace, end).await
     }
 }
