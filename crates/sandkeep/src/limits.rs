@@ -11,8 +11,11 @@ pub const BODY_MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// How much stdin the CLI sends with an exec: what fits a body once it is base64.
 pub const EXEC_STDIN_MAX_BYTES: usize = 5 * 1024 * 1024;
-/// How much stdin `run` passes on at once.
-pub const RUN_STDIN_CHUNK_BYTES: usize = 64 * 1024;
+/// How much stdin `run` and `exec` pass on at once.
+pub const STDIN_CHUNK_BYTES: usize = 64 * 1024;
+/// Stdin that `exec` gets later than this after what came before has a request of its own. Well below
+/// [`BODY_READ`].
+pub const STDIN_PAUSE: Duration = Duration::from_secs(10);
 /// How long a client may take to send the body, and the headers, of a request.
 pub const BODY_READ: Duration = Duration::from_secs(60);
 pub const HEADERS_READ: Duration = Duration::from_secs(60);

@@ -127,7 +127,7 @@ impl Endings {
 
 /// What a session has come to.
 enum Over {
-    Ended(Event),
+    Ended(Box<Event>),
     Exit(Exit),
 }
 
@@ -193,7 +193,7 @@ fn hear(client: &Client, message: Message) -> Result<Option<Over>, Failure> {
             match event.r#type.as_str() {
                 "started" | "gap" => Ok(None),
                 "detached" => Err(client.went_away()),
-                _ => Ok(Some(Over::Ended(event))),
+                _ => Ok(Some(Over::Ended(Box::new(event)))),
             }
         }
         Message::Close(_) => Err(client.went_away()),

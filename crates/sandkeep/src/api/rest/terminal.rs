@@ -66,6 +66,8 @@ pub enum WhenGone {
     #[default]
     Continue,
     Kill,
+    /// The command goes on and sees the end of its stdin, as at the end of a pipe.
+    CloseStdin,
 }
 
 impl From<WhenGone> for OnDisconnect {
@@ -73,6 +75,7 @@ impl From<WhenGone> for OnDisconnect {
         match when {
             WhenGone::Continue => Self::GoOn,
             WhenGone::Kill => Self::Kill,
+            WhenGone::CloseStdin => Self::CloseStdin,
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::OnDisconnect;
 use super::admitted;
 use super::stdin::{StdinTurn, Stdins};
-use super::watching::{ExecWatch, Leash};
+use super::watching::{ExecWatch, Leash, Wish};
 use crate::broker::Broker;
 use crate::broker::shared::{Handle, Shared};
 use crate::error::Error;
@@ -266,12 +266,12 @@ impl Broker {
         }
         let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
         // Where nothing runs there is nothing to be killed.
-        let leash = match on_disconnect {
+        let wish = match on_disconnect {
             OnDisconnect::GoOn => None,
-            OnDisconnect::Kill => admitted(&handle)
-                .ok()
-                .map(|guest| Leash::new(&self.shared, &guest, Arc::clone(&journal))),
+            OnDisconnect::Kill => admitted(&handle).ok().map(Wish::Kill),
+            OnDisconnect::CloseStdin => Some(Wish::CloseStdin(Arc::clone(&handle.execs))),
         };
+        let leash = wish.map(|wish| Leash::new(&self.shared, Arc::clone(&journal), wish));
         let from = From::only(OutputStream::Stdout, offset);
         Ok(ExecWatch::new(&self.shared, journal.watch(from), leash))
     }
