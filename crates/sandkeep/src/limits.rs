@@ -272,3 +272,5 @@ pub const TERMINAL_READ_BYTES: usize = 16 * 1024;
 /// How often a client at a terminal is asked whether it is still there, and how long it may say nothing.
 pub const TERMINAL_PING: Duration = Duration::from_secs(20);
 pub const TERMINAL_SILENCE_MAX: Duration = Duration::from_secs(65);
+/// How long a client at a terminal has to take in the end and close its side.
+pub const TERMINAL_GOODBYE: Duration = Duration::from_secs(5);

@@ -157,9 +157,8 @@ async fn carry(client: &Client, mut socket: WebSocket, typing: Typing) -> Result
     // It may have changed since the exec was asked for.
     let mut say = resize();
     loop {
-        if socket.send(say).await.is_err() {
-            return Err(client.went_away());
-        }
+        // Who does not listen any more may have said why: the end is read where everything else is.
+        let _ = socket.send(say).await;
         say = loop {
             tokio::select! {
                 message = socket.next() => match message {
