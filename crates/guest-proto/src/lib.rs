@@ -30,7 +30,7 @@ pub use shell::{
 };
 
 /// The version this build speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The oldest version the host still speaks with a guest of an earlier build.
 pub const OLDEST_VERSION: u16 = 1;

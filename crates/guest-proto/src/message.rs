@@ -42,6 +42,10 @@ pub enum Op {
     /// Kill a shell with all that runs in it, and forget it. Answered by `Done` when nothing of it is
     /// left.
     ShellClose { shell_id: String },
+    /// SIGTERM to all processes of an exec, up to `grace_ms` for them to end, then SIGKILL to those that
+    /// are left. It ends when none is: as its first process did, or as `Canceled` if that had to be killed.
+    /// Answered by `Done` once they are told, or `Refused`. Since version 3.
+    End { exec_id: String, grace_ms: u64 },
 }
 
 impl Op {
@@ -61,6 +65,7 @@ impl Op {
             | Self::ShellExec(_)
             | Self::Shells
             | Self::ShellClose { .. } => 2,
+            Self::End { .. } => 3,
         }
     }
 }

@@ -114,6 +114,7 @@ fn op() -> impl Strategy<Value = Op> {
         shell_exec().prop_map(Op::ShellExec),
         Just(Op::Shells),
         text().prop_map(|shell_id| Op::ShellClose { shell_id }),
+        (text(), any::<u64>()).prop_map(|(exec_id, grace_ms)| Op::End { exec_id, grace_ms }),
     ]
 }
 

@@ -4,13 +4,17 @@
 //!            first process exits              output taken from the pipes
 //!  running ──────────────────────▶ exited ──────────────────────────────▶ ended ──▶ forgotten
 //!     │  timeout or cancel            ▲                                     (by the host)
-//!     └────────────▶ killing ─────────┘
+//!     ├────────────▶ killing ─────────┤
+//!     │ end           ▲ grace is over │
+//!     └────────────▶ ending ──────────┘
 //!                     (until the tree is empty)
 //! ```
 //!
 //! It has exactly one end, and all output that belongs to it is sent before. Background processes
 //! are not waited for: a command is over when its first process is, as in a shell. A command *of* a
 //! shell first waits for its turn; it is the shell's to say when it begins and how it ends (`shell`).
+
+mod ending;
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -20,6 +24,7 @@ use guest_proto::{
 };
 use libc::pid_t;
 
+use self::ending::Ending;
 use crate::connection::Connection;
 use crate::output::Output;
 use crate::plan::NotStarted;
@@ -76,6 +81,8 @@ enum Phase {
     /// In a shell, for those before it.
     Waiting,
     Running,
+    /// All of its tree was asked to end.
+    Ending(Ending),
     Killing(Killing),
     /// The first process is gone; output may still be in the pipes.
     Exited {
@@ -239,9 +246,15 @@ impl Exec {
     pub fn owns_pid(&self) -> bool {
         match &self.phase {
             Phase::Running => self.in_shell.is_none(),
+            Phase::Ending(ending) => ending.exited.is_none(),
             Phase::Killing(killing) => killing.exited.is_none(),
             Phase::Waiting | Phase::Exited { .. } | Phase::Ended(_) => false,
         }
+    }
+
+    /// Whether there is still something of it to be killed.
+    pub fn is_under_way(&self) -> bool {
+        self.owns_pid() || matches!(self.phase, Phase::Ending(_) | Phase::Killing(_))
     }
 
     pub fn has_ended(&self) -> bool {
@@ -265,6 +278,7 @@ impl Exec {
     pub fn next_tick(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Running => self.deadline,
+            Phase::Ending(ending) => Some(ending.next_tick(self.deadline)),
             Phase::Killing(killing) => Some(killing.next),
             Phase::Waiting | Phase::Exited { .. } | Phase::Ended(_) => None,
         }
@@ -274,12 +288,12 @@ impl Exec {
     pub fn exited(&mut self, exit: Exit, now: Instant) {
         match &mut self.phase {
             Phase::Running => {
-                let how = match exit {
-                    Exit::Code(code) => How::Exited(code),
-                    Exit::Signal(signal) => How::Signaled(signal),
-                };
-                self.phase = Phase::Exited { how, at: now };
+                self.phase = Phase::Exited { how: exit.into(), at: now };
                 self.settle();
+            }
+            Phase::Ending(ending) => {
+                ending.exited = Some((exit.into(), now));
+                self.tick(now);
             }
             Phase::Killing(killing) => {
                 killing.exited = Some(now);
@@ -290,27 +304,39 @@ impl Exec {
         }
     }
 
-    /// Begins to kill the whole tree. Nothing happens if it is being killed or over.
+    /// Begins to kill the whole tree. Nothing happens if it is being killed or over. How the first
+    /// process has ended by itself stays true.
     pub fn kill(&mut self, verdict: How, now: Instant) {
-        if matches!(self.phase, Phase::Running) {
-            self.phase = Phase::Killing(Killing {
-                verdict,
-                since: now,
-                next: now,
-                pause: KILL_PAUSE,
-                tree: Tree::Alive,
-                exited: None,
-            });
-            self.tick(now);
-        }
+        let (verdict, exited) = match &self.phase {
+            Phase::Running => (verdict, None),
+            Phase::Ending(Ending { exited: None, .. }) => (verdict, None),
+            Phase::Ending(Ending { exited: Some((how, at)), .. }) => (*how, Some(*at)),
+            Phase::Waiting | Phase::Killing(_) | Phase::Exited { .. } | Phase::Ended(_) => return,
+        };
+        self.phase = Phase::Killing(Killing {
+            verdict,
+            since: now,
+            next: now,
+            pause: KILL_PAUSE,
+            tree: Tree::Alive,
+            exited,
+        });
+        self.tick(now);
     }
 
     /// Does what is due: a deadline has passed, or the tree must be looked at again.
     pub fn tick(&mut self, now: Instant) {
-        if matches!(self.phase, Phase::Running) && self.deadline.is_some_and(|at| now >= at) {
-            self.kill(How::TimedOut, now);
-            return;
+        match &self.phase {
+            Phase::Running | Phase::Ending(_) if self.deadline.is_some_and(|at| now >= at) => {
+                self.kill(How::TimedOut, now);
+            }
+            Phase::Ending(_) => self.tick_ending(now),
+            Phase::Killing(_) => self.tick_killing(now),
+            Phase::Running | Phase::Waiting | Phase::Exited { .. } | Phase::Ended(_) => {}
         }
+    }
+
+    fn tick_killing(&mut self, now: Instant) {
         let Phase::Killing(killing) = &mut self.phase else { return };
         if now < killing.next {
             return;

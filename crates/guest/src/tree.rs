@@ -66,6 +66,23 @@ impl Leaf {
         }
     }
 
+    /// Whether any process is there.
+    pub fn look(&self, leader: pid_t) -> Tree {
+        match self {
+            Self::None if family(leader, &processes()).is_empty() => Tree::Empty,
+            Self::None => Tree::Alive,
+            Self::V1 { tasks: members, .. } | Self::V2 { procs: members, .. } => look(members),
+        }
+    }
+
+    /// Sends a signal to every process that is there.
+    pub fn signal(&self, leader: pid_t, signal: i32) {
+        match self {
+            Self::None | Self::V2 { .. } => signal_each(&self.members(leader), signal),
+            Self::V1 { tasks, state } => signal_frozen(tasks, state, signal),
+        }
+    }
+
     /// Sends SIGKILL to all that is there. `leader` is the first process of the exec.
     pub fn kill(&self, leader: pid_t) -> Tree {
         match self {
@@ -86,6 +103,13 @@ fn kill_frozen(tasks: &OwnedFd, state: &OwnedFd) -> Tree {
     if read_tasks(tasks.as_fd()).is_ok_and(|pids| pids.is_empty()) {
         return Tree::Empty;
     }
+    signal_frozen(tasks, state, libc::SIGKILL);
+    Tree::Alive
+}
+
+/// Tasks are threads: a process of many is sent as many signals, and gets one, because it takes none
+/// before it thaws.
+fn signal_frozen(tasks: &OwnedFd, state: &OwnedFd, signal: i32) {
     let _ = sys::write(state.as_fd(), b"FROZEN");
     let mut word = [0u8; 16];
     for _ in 0..FREEZE_LOOKS {
@@ -95,14 +119,15 @@ fn kill_frozen(tasks: &OwnedFd, state: &OwnedFd) -> Tree {
             Err(_) => break,
         }
     }
-    for pid in read_tasks(tasks.as_fd()).unwrap_or_default() {
-        // A process of another pid namespace, or a thread of one, reads as 0.
-        if pid > 0 {
-            let _ = sys::kill(pid, libc::SIGKILL);
-        }
-    }
+    signal_each(&read_tasks(tasks.as_fd()).unwrap_or_default(), signal);
     let _ = sys::write(state.as_fd(), b"THAWED");
-    Tree::Alive
+}
+
+fn signal_each(pids: &[pid_t], signal: i32) {
+    // A process of another pid namespace, or a thread of one, reads as 0.
+    for &pid in pids.iter().filter(|pid| **pid > 0) {
+        let _ = sys::kill(pid, signal);
+    }
 }
 
 /// Reads the list through a descriptor of its own: the kernel shows an open `tasks` file the list it

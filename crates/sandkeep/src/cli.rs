@@ -34,6 +34,7 @@ mod show;
 mod spec_args;
 mod spinner;
 mod stats;
+mod stdin;
 mod terminal;
 mod version;
 

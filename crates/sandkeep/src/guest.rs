@@ -183,6 +183,11 @@ pub trait Guest: Send + Sync {
     /// Kills the whole tree of an exec; it ends as `Canceled`.
     async fn cancel(&self, id: &ExecId) -> Result<(), GuestError>;
 
+    /// Ends the whole tree of an exec: SIGTERM to all of it, `grace`, SIGKILL to what is left. Answers when
+    /// the signals are sent; the guest goes on by itself. The exec ends when nothing of its tree is left: as
+    /// its first process did, or as `Canceled` if that had to be killed.
+    async fn end(&self, id: &ExecId, grace: Duration) -> Result<(), GuestError>;
+
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError>;
 
     /// Ends every process of the sandbox, and the guest with them: SIGTERM, `grace`, SIGKILL.

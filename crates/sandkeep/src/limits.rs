@@ -11,8 +11,11 @@ pub const BODY_MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// How much stdin the CLI sends with an exec: what fits a body once it is base64.
 pub const EXEC_STDIN_MAX_BYTES: usize = 5 * 1024 * 1024;
-/// How much stdin `run` passes on at once.
-pub const RUN_STDIN_CHUNK_BYTES: usize = 64 * 1024;
+/// How much stdin `run` and `exec` pass on at once.
+pub const STDIN_CHUNK_BYTES: usize = 64 * 1024;
+/// Stdin that `exec` gets later than this after what came before has a request of its own. Well below
+/// [`BODY_READ`].
+pub const STDIN_PAUSE: Duration = Duration::from_secs(10);
 /// How long a client may take to send the body, and the headers, of a request.
 pub const BODY_READ: Duration = Duration::from_secs(60);
 pub const HEADERS_READ: Duration = Duration::from_secs(60);
@@ -271,3 +274,5 @@ pub const TERMINAL_READ_BYTES: usize = 16 * 1024;
 /// How often a client at a terminal is asked whether it is still there, and how long it may say nothing.
 pub const TERMINAL_PING: Duration = Duration::from_secs(20);
 pub const TERMINAL_SILENCE_MAX: Duration = Duration::from_secs(65);
+/// How long a client at a terminal has to take in the end and close its side.
+pub const TERMINAL_GOODBYE: Duration = Duration::from_secs(5);

@@ -33,7 +33,15 @@ impl Reactor {
             Op::Exec(request) => self.exec(id, &request, None).map(|()| None),
             Op::Attach { exec_id, from } => self.attach(id, &exec_id, from).map(|()| None),
             Op::Signal { exec_id, signal } => self.signal(&exec_id, signal).map(|()| DONE),
-            Op::Cancel { exec_id } => self.cancel(&exec_id).map(|()| DONE),
+            Op::Cancel { exec_id } => {
+                let cancel = |exec: &mut Exec| exec.kill(How::Canceled, Instant::now());
+                self.bring_to_an_end(&exec_id, cancel).map(|()| DONE)
+            }
+            Op::End { exec_id, grace_ms } => {
+                let grace = Duration::from_millis(grace_ms);
+                let end = |exec: &mut Exec| exec.end(grace, Instant::now());
+                self.bring_to_an_end(&exec_id, end).map(|()| DONE)
+            }
             Op::List => Ok(Some(FromGuest::Execs(self.execs.values().map(Exec::listed).collect()))),
             Op::Terminate { grace_ms } => self.terminate(id, grace_ms).map(|()| None),
             Op::Terminal { exec, size } => self.exec(id, &exec, Some(size)).map(|()| None),
@@ -207,15 +215,20 @@ impl Reactor {
             .map_err(|error| Refused::because(format!("cannot send signal {signal}: {error}")))
     }
 
-    fn cancel(&mut self, exec_id: &str) -> Result<(), Refused> {
+    /// Does something that leads to the end of an exec.
+    fn bring_to_an_end(
+        &mut self,
+        exec_id: &str,
+        act: impl FnOnce(&mut Exec),
+    ) -> Result<(), Refused> {
         let (id, exec) = self.find(exec_id)?;
         if let Some(shell) = exec.shell() {
             return self.cancel_in_shell(id, shell);
         }
-        if !exec.owns_pid() {
+        if !exec.is_under_way() {
             return Err(Refused::because(format!("exec {exec_id:?} has ended")));
         }
-        exec.kill(How::Canceled, Instant::now());
+        act(exec);
         self.touched_execs.push(id);
         Ok(())
     }

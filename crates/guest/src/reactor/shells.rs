@@ -339,10 +339,7 @@ impl Reactor {
         let Some((&id, shell)) = owner else { return Owner::Unknown };
         let now = Instant::now();
         shell.pid = 0;
-        let how = match exit {
-            Exit::Code(code) => How::Exited(code),
-            Exit::Signal(signal) => How::Signaled(signal),
-        };
+        let how = How::from(exit);
         match &shell.state {
             State::Opening { .. } => {
                 let reason = match shell.dialect {

@@ -39,7 +39,7 @@ use crate::sandbox::{Event, ExecId, NamesOnly, Verb, apply, check_env};
 use pump::{Berth, Pump};
 use stdin::Stdins;
 use terminals::Terminals;
-use watching::Leash;
+use watching::{Leash, Wish};
 
 pub(super) use in_shell::{ShellCommand, exec_in_shell};
 pub use known::{ExecPage, ExecView};
@@ -89,6 +89,8 @@ pub enum OnDisconnect {
     #[default]
     GoOn,
     Kill,
+    /// It goes on, and sees the end of its stdin.
+    CloseStdin,
 }
 
 /// The execs of one sandbox: how many may run, what is kept of them, and which take stdin.
@@ -170,8 +172,12 @@ pub struct Running {
 impl Running {
     fn new(guest: Arc<dyn Guest>, pump: Pump, on_disconnect: OnDisconnect) -> Self {
         let (id, input) = (pump.journal().id().clone(), pump.input());
-        let leash = (on_disconnect == OnDisconnect::Kill)
-            .then(|| Leash::new(pump.shared(), &guest, Arc::clone(pump.journal())));
+        let leash = match on_disconnect {
+            OnDisconnect::GoOn => None,
+            OnDisconnect::Kill => Some(Wish::Kill(Arc::clone(&guest))),
+            OnDisconnect::CloseStdin => Some(Wish::CloseStdin(Arc::clone(pump.execs()))),
+        };
+        let leash = leash.map(|w| Leash::new(pump.shared(), Arc::clone(pump.journal()), w));
         Self { id, input, guest, leash, pump: Some(pump) }
     }
 

@@ -172,8 +172,9 @@ impl Broker {
         }
     }
 
-    /// Ends a process: SIGTERM, and after a grace SIGKILL for its whole tree. One that has ended is left
-    /// as it is.
+    /// Ends a process with its whole tree, and waits until it is over: SIGTERM to all, and after a grace
+    /// SIGKILL to what is left. One that has ended is left as it is. Once the guest has been asked nothing
+    /// of it depends on this daemon.
     pub async fn end_process(
         &self,
         who: &Principal,
@@ -181,14 +182,7 @@ impl Broker {
         id: &ProcessId,
     ) -> Result<(), Error> {
         let Known { journal, .. } = self.find_process(who, sandbox, id)?;
-        match self.signal_exec(who, sandbox, journal.id(), Signal::TERM.number()).await {
-            Err(Error::ExecEnded { .. }) => return Ok(()),
-            answer => answer?,
-        }
-        match tokio::time::timeout(limits::STOP_GRACE, journal.ended()).await {
-            Ok(_ended) => Ok(()),
-            Err(_elapsed) => self.cancel_exec(who, sandbox, journal.id()).await,
-        }
+        self.end_exec(who, sandbox, journal.id(), limits::STOP_GRACE).await
     }
 
     fn find_process(

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use reqwest::header::{
-    AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use reqwest::{Certificate, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -126,6 +126,17 @@ impl Client {
     /// A request that is answered with nothing but success.
     pub async fn tell(&self, path: &str, body: &Value) -> Result<(), Failure> {
         self.send(self.request(Method::POST, path).json(body)).await.map(drop)
+    }
+
+    /// Sends bytes as they are.
+    pub async fn post_bytes(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        body: impl Into<reqwest::Body>,
+    ) -> Result<(), Failure> {
+        let request = self.request(Method::POST, path).query(query).body(body);
+        self.send(request.header(CONTENT_TYPE, "application/octet-stream")).await.map(drop)
     }
 
     /// Starts to read something piece by piece.

@@ -16,6 +16,7 @@ use crate::guest::Outcome;
 pub struct Event {
     #[serde(default)]
     pub r#type: String,
+    exec_id: Option<String>,
     data: Option<String>,
     data_b64: Option<String>,
     exit_code: Option<i32>,
@@ -36,7 +37,16 @@ pub enum Last {
 }
 
 /// Passes output on until the one event that comes last.
-pub async fn follow(client: &Client, mut response: Response) -> Result<Last, Failure> {
+pub async fn follow(client: &Client, response: Response) -> Result<Last, Failure> {
+    follow_begun(client, response, |_| {}).await
+}
+
+/// The same, for who needs the id of an exec that begins.
+pub async fn follow_begun(
+    client: &Client,
+    mut response: Response,
+    mut begun: impl FnMut(String),
+) -> Result<Last, Failure> {
     let mut pending = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|_| client.went_away())? {
         pending.extend_from_slice(&chunk);
@@ -45,7 +55,7 @@ pub async fn follow(client: &Client, mut response: Response) -> Result<Last, Fai
             let event: Event =
                 serde_json::from_slice(&line).map_err(|e| client.not_sandkeep(e.to_string()))?;
             match event.r#type.as_str() {
-                "started" => {}
+                "started" => event.exec_id.into_iter().for_each(&mut begun),
                 "stdout" => print::stdout(&event.bytes(client)?)?,
                 "stderr" => print::stderr(&event.bytes(client)?)?,
                 "gap" => print::note(&event.gap()),

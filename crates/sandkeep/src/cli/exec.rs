@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Read};
+use std::pin::pin;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
 
 use crate::cli::argument::pair;
 use crate::cli::client::Client;
@@ -15,7 +18,7 @@ use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::terminal::{self, Typing};
-use crate::cli::{Format, print};
+use crate::cli::{Format, print, stdin};
 use crate::limits::EXEC_STDIN_MAX_BYTES;
 
 /// Run a command in a sandbox
@@ -25,7 +28,7 @@ use crate::limits::EXEC_STDIN_MAX_BYTES;
 /// -it it is a key like any other, and the command ends with this one.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Send stdin along; it is read to its end before the command starts, up to 5 MiB
+    /// Pass stdin on as it comes; with --json or -d it is read to its end first, up to 5 MiB
     #[arg(long, short = 'i')]
     stdin: bool,
     /// Do not wait: print the exec's id; see it with `sandkeep logs` and `sandkeep ps`
@@ -52,7 +55,8 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     if args.tty {
         return in_terminal(args, client, &path).await;
     }
-    let mut body = body(args)?;
+    let piped = args.piped();
+    let mut body = body(args, piped)?;
     if detach {
         let answer = client.post_query(&path, &[("wait", "false")], &body).await?;
         print::line(answer["exec_id"].as_str().unwrap_or_default())?;
@@ -67,15 +71,59 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     // Whoever reads slowly from us slows the command, as a pipe between the two would.
     body["backpressure"] = json!(true);
     let response = client.post_live(&path, &body).await.map_err(|e| told(client, e))?;
-    match events::follow(client, response).await? {
+    let last = match piped {
+        Piped::NotAtAll | Piped::AtOnce => events::follow(client, response).await?,
+        Piped::AsItComes => follow_and_feed(client, response, &path).await?,
+    };
+    match last {
         Last::Ended(exit) => Ok(exit),
         Last::Running => Err(client.went_away()),
     }
 }
 
+/// How our stdin gets to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piped {
+    NotAtAll,
+    /// With the request: nobody is there to send more.
+    AtOnce,
+    AsItComes,
+}
+
+impl Args {
+    fn piped(&self) -> Piped {
+        match (self.stdin, self.tty, self.detach || self.format.json) {
+            // What is typed goes through its terminal.
+            (false, ..) | (_, true, _) => Piped::NotAtAll,
+            (true, false, true) => Piped::AtOnce,
+            (true, false, false) => Piped::AsItComes,
+        }
+    }
+}
+
+/// Passes our stdin on to the command beside its output to us, until it ends.
+async fn follow_and_feed(client: &Client, response: Response, path: &str) -> Result<Last, Failure> {
+    let (begun, exec) = oneshot::channel();
+    let mut begun = Some(begun);
+    let follow = events::follow_begun(client, response, |id| {
+        begun.take().map(|begun| begun.send(id));
+    });
+    let feed = async {
+        // What never begins has said why.
+        let Ok(exec) = exec.await else { return Ok(()) };
+        stdin::pass(client, &format!("{path}/{exec}/stdin")).await
+    };
+    let (mut follow, mut feed) = (pin!(follow), pin!(feed));
+    tokio::select! {
+        last = &mut follow => return last,
+        fed = &mut feed => fed?,
+    }
+    follow.await
+}
+
 /// Begins the command in a terminal and attaches this one to it.
 async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit, Failure> {
-    let typing = if std::mem::take(&mut args.stdin) { Typing::Yes } else { Typing::No };
+    let typing = if args.stdin { Typing::Yes } else { Typing::No };
     if typing == Typing::Yes {
         terminal::must_be_terminal("leave out -t to send it as it is")?;
     }
@@ -83,7 +131,7 @@ async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit
         args.env.extend(terminal::kind().map(|term| ("TERM".to_owned(), term)));
     }
     let size = terminal::size();
-    let mut body = body(args)?;
+    let mut body = body(args, Piped::NotAtAll)?;
     body["terminal"] = json!({ "rows": size.rows, "cols": size.cols });
     body["stdin_open"] = json!(typing == Typing::Yes);
     let answer = client.post_query(path, &[("wait", "false")], &body).await;
@@ -112,7 +160,7 @@ fn told(client: &Client, failure: Failure) -> Failure {
     }
 }
 
-fn body(args: Args) -> Result<Value, Failure> {
+fn body(args: Args, stdin: Piped) -> Result<Value, Failure> {
     let env: BTreeMap<String, String> = args.env.into_iter().collect();
     let timeout_ms = args.exec.timeout_ms();
     let mut body = Map::new();
@@ -121,8 +169,15 @@ fn body(args: Args) -> Result<Value, Failure> {
     body.extend(args.exec.cwd.map(|cwd| ("cwd".to_owned(), json!(cwd))));
     body.extend(args.exec.user.map(|user| ("user".to_owned(), json!(user))));
     body.extend(timeout_ms.map(|ms| ("timeout_ms".to_owned(), json!(ms))));
-    if args.stdin {
-        body.insert("stdin_b64".to_owned(), json!(STANDARD.encode(read_stdin()?)));
+    match stdin {
+        Piped::NotAtAll => {}
+        Piped::AtOnce => {
+            body.insert("stdin_b64".to_owned(), json!(STANDARD.encode(read_stdin()?)));
+        }
+        Piped::AsItComes => {
+            body.insert("stdin_open".to_owned(), json!(true));
+            body.insert("on_disconnect".to_owned(), json!("close_stdin"));
+        }
     }
     Ok(Value::Object(body))
 }

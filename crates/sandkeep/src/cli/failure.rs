@@ -126,7 +126,7 @@ impl Failure {
                     .to_owned(),
             ),
             Self::TooMuchStdin { .. } => {
-                Some("put it into a file of the sandbox, piece by piece".to_owned())
+                Some("leave out --json and -d, and it is passed on as it comes".to_owned())
             }
             Self::Config(ConfigError::Unreadable { .. }) => {
                 Some("name another with --config or SANDKEEP_CONFIG".to_owned())

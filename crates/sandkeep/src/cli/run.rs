@@ -9,19 +9,17 @@ mod signals;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tokio::io::AsyncReadExt;
 
 use crate::broker::{Broker, ExecDraft, Running};
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::spec_args::SpecArgs;
-use crate::cli::{assemble, print};
+use crate::cli::{assemble, print, stdin};
 use crate::config::{self, ConfigFile, Flags, Surroundings};
 use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream};
 use crate::journal::StdinSource;
-use crate::limits::RUN_STDIN_CHUNK_BYTES;
 use crate::sandbox::{Principal, SandboxId, SpecDraft};
 use place::Place;
 use signals::Signals;
@@ -155,16 +153,9 @@ async fn pass_output(running: &mut Running, signals: &mut Signals) -> Result<End
 /// Passes stdin on as it comes. The command may end without reading it all.
 async fn pass_stdin(input: ExecutionInput) {
     let mut stdin = tokio::io::stdin();
-    loop {
-        let mut chunk = bytes::BytesMut::with_capacity(RUN_STDIN_CHUNK_BYTES);
-        match stdin.read_buf(&mut chunk).await {
-            Ok(0) => break,
-            Ok(_) if input.write(&chunk).await.is_err() => return,
-            Ok(_) => {}
-            Err(e) => {
-                print::note(&format!("cannot read stdin: {e}"));
-                break;
-            }
+    while let Some(chunk) = stdin::next(&mut stdin).await {
+        if input.write(&chunk).await.is_err() {
+            return;
         }
     }
     let _ = input.close().await;

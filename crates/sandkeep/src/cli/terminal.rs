@@ -127,7 +127,7 @@ impl Endings {
 
 /// What a session has come to.
 enum Over {
-    Ended(Event),
+    Ended(Box<Event>),
     Exit(Exit),
 }
 
@@ -157,9 +157,8 @@ async fn carry(client: &Client, mut socket: WebSocket, typing: Typing) -> Result
     // It may have changed since the exec was asked for.
     let mut say = resize();
     loop {
-        if socket.send(say).await.is_err() {
-            return Err(client.went_away());
-        }
+        // Who does not listen any more may have said why: the end is read where everything else is.
+        let _ = socket.send(say).await;
         say = loop {
             tokio::select! {
                 message = socket.next() => match message {
@@ -193,7 +192,7 @@ fn hear(client: &Client, message: Message) -> Result<Option<Over>, Failure> {
             match event.r#type.as_str() {
                 "started" | "gap" => Ok(None),
                 "detached" => Err(client.went_away()),
-                _ => Ok(Some(Over::Ended(event))),
+                _ => Ok(Some(Over::Ended(Box::new(event)))),
             }
         }
         Message::Close(_) => Err(client.went_away()),

@@ -331,6 +331,10 @@ impl Guest for GuestClient {
         self.ask_for_done(&Op::Cancel { exec_id: id.to_string() }).await
     }
 
+    async fn end(&self, id: &ExecId, grace: Duration) -> Result<(), GuestError> {
+        self.ask_for_done(&Op::End { exec_id: id.to_string(), grace_ms: millis(grace) }).await
+    }
+
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError> {
         let known = self.list().await?.into_iter().filter_map(|exec| {
             // An id that is not ours was not given by a sandkeep; there is nothing to do with it.
@@ -343,9 +347,8 @@ impl Guest for GuestClient {
     }
 
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError> {
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let patience = grace.saturating_add(limits::GUEST_ANSWER);
-        let op = Op::Terminate { grace_ms };
+        let op = Op::Terminate { grace_ms: millis(grace) };
         match self.request(&op, None, patience).await {
             Ok((_, FromGuest::Done)) => Ok(()),
             Ok((_, other)) => Err(unexpected(other)),
@@ -395,6 +398,11 @@ fn is_cut(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
+/// As the protocol counts time.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// What programs take a terminal for that nobody has named.
 const TERMINAL_KIND: &str = "xterm-256color";
 
@@ -409,7 +417,7 @@ fn wire_request(mut request: ExecRequest, leaf: &dyn Leaf) -> Exec {
         cwd: request.cwd,
         user: request.user,
         stdin: wire_stdin(request.stdin),
-        timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        timeout_ms: request.timeout.map(millis),
         privilege: wire_privilege(request.privilege),
         leaf: leaf.kind(),
         leaf_name: leaf.name().to_owned(),

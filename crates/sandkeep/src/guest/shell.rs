@@ -12,7 +12,7 @@ use guest_proto::{
     ShellOpen, ShellRefusal,
 };
 
-use super::client::{GuestClient, unexpected, wire_privilege, wire_stdin};
+use super::client::{GuestClient, millis, unexpected, wire_privilege, wire_stdin};
 use super::leaf::Dispatch;
 use super::{Execution, GuestError, Leaf, Offsets, Stdin};
 use crate::limits;
@@ -168,7 +168,7 @@ impl GuestClient {
             exec_id: request.id.to_string(),
             command: request.command,
             stdin: wire_stdin(request.stdin),
-            timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+            timeout_ms: request.timeout.map(millis),
         });
         let answer = self.request(&op, None, limits::GUEST_ANSWER).await;
         let execution = match answer {

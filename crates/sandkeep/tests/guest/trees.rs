@@ -52,6 +52,48 @@ async fn a_cancel_kills_the_whole_tree_in_a_v1_leaf() {
 }
 
 #[tokio::test]
+async fn an_end_waits_for_all_that_obey_and_hears_their_last_words() {
+    let Some(pool) = FreezerPool::new() else { return };
+    let guest = TestGuest::start_with(pool.clone());
+    let child = "trap 'echo heard; exit' TERM; echo child; while :; do sleep 1001 & wait; done";
+    let script = "trap 'exit 3' TERM; sh -c \"$1\" & while :; do wait; done";
+    let request = command(&["/bin/sh", "-c", script, "sh", child]);
+    let id = request.id.clone();
+    let mut execution = guest.client.exec(request).await.unwrap();
+    wait_for_output(&mut execution, b"child\n").await;
+    guest.client.end(&id, PATIENCE).await.unwrap();
+    let ran = collect_from(&mut execution, Offsets { stdout: 6, stderr: 0 }).await;
+    assert_eq!((ran.out().as_str(), ran.end.outcome), ("heard\n", Outcome::Exited(3)));
+    assert_eq!(pool.tasks(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_end_goes_on_without_the_daemon_and_a_cancel_cuts_it_short() {
+    let Some(pool) = FreezerPool::new() else { return };
+    let guest = TestGuest::start_with(pool.clone());
+    let script = "trap 'echo bye; exit 3' TERM; (trap '' TERM; sleep 1001 & echo ready; wait; sleep 1001) & while :; do wait; done";
+    for cut in ["by the grace", "by a cancel"] {
+        let request = sh(script);
+        let id = request.id.clone();
+        let mut execution = guest.client.exec(request).await.unwrap();
+        wait_for_output(&mut execution, b"ready\n").await;
+        let grace = if cut == "by the grace" { Duration::from_millis(100) } else { PATIENCE };
+        guest.client.end(&id, grace).await.unwrap();
+        wait_for_output(&mut execution, b"bye\n").await;
+        // Nobody is there while it ends.
+        drop(execution);
+        if cut == "by a cancel" {
+            guest.client.cancel(&id).await.unwrap();
+        }
+        let said = Offsets { stdout: 10, stderr: 0 };
+        let mut execution = guest.client.attach(&id, said).await.unwrap();
+        let ran = collect_from(&mut execution, said).await;
+        assert_eq!(ran.end.outcome, Outcome::Exited(3), "{cut}");
+        assert_eq!(pool.tasks(), Vec::<String>::new(), "{cut}");
+    }
+}
+
+#[tokio::test]
 async fn a_fork_storm_in_a_v1_leaf_is_killed() {
     let Some(pool) = FreezerPool::new() else { return };
     let guest = TestGuest::start_with(pool.clone());

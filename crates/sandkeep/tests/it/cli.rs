@@ -1,5 +1,8 @@
 //! The commands as a person types them.
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
 use serde_json::Value;
 
 use crate::daemon;
@@ -115,6 +118,65 @@ fn exec_passes_everything_through() {
     assert_eq!(run_with_stdin(&mut command, b"shout").stdout, "SHOUT");
     let gone = call(&daemon, &["exec", "sbzzzz", "--", "true"]);
     assert_eq!(gone.code, 125, "not to be mistaken for the command's own: {gone:?}");
+}
+
+/// `exec -i` of a command, and both ends of it.
+fn piped(
+    daemon: &Daemon,
+    id: &str,
+    command: &[&str],
+) -> (Child, ChildStdin, BufReader<ChildStdout>) {
+    let mut exec = binary();
+    exec.env("SANDKEEP_URL", daemon.url()).args(["exec", "-i", id, "--"]).args(command);
+    let mut child =
+        exec.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    let stdin = child.stdin.take().expect("it is piped");
+    let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    (child, stdin, stdout)
+}
+
+#[test]
+fn exec_i_passes_stdin_on_as_it_comes_and_any_amount_of_it() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let (mut child, mut stdin, mut stdout) = piped(&daemon, &id, &["sh", "-c", "cat; exit 4"]);
+    for line in ["one\n", "two\n", "three\n"] {
+        stdin.write_all(line.as_bytes()).expect("it takes stdin");
+        let mut echoed = String::new();
+        stdout.read_line(&mut echoed).expect("it answers");
+        assert_eq!(echoed, line);
+    }
+    drop(stdin);
+    assert_eq!(child.wait().expect("it ends").code(), Some(4));
+
+    let much = vec![b'x'; 12 << 20];
+    let mut command = binary();
+    command.env("SANDKEEP_URL", daemon.url()).args(["exec", "-i", &id, "--", "wc", "-c"]);
+    let ran = run_with_stdin(&mut command, &much);
+    assert_eq!((ran.code, ran.stdout.trim()), (0, much.len().to_string().as_str()), "{ran:?}");
+    // Who does not want all of it is not held up by the rest, nor by one that never ends.
+    command = binary();
+    command.env("SANDKEEP_URL", daemon.url()).args(["exec", "-i", &id, "--", "head", "-c", "3"]);
+    assert_eq!(run_with_stdin(&mut command, &much).stdout, "xxx");
+    let (mut child, stdin, _stdout) = piped(&daemon, &id, &["sh", "-c", "exit 6"]);
+    assert_eq!(child.wait().expect("it ends").code(), Some(6));
+    drop(stdin);
+}
+
+#[test]
+fn the_command_of_an_exec_i_that_is_killed_sees_the_end_of_its_stdin() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let script = "echo up; cat; echo over > ended";
+    let (mut child, stdin, mut stdout) = piped(&daemon, &id, &["sh", "-c", script]);
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("it has begun");
+    child.kill().expect("it runs");
+    child.wait().expect("it is over");
+    until("the command has seen the end", Patience::Short, || {
+        daemon.sh(&id, "cat ended 2>/dev/null").stdout_text() == "over\n"
+    });
+    drop(stdin);
 }
 
 #[test]

@@ -162,8 +162,47 @@ fn a_process_that_ignores_sigterm_is_killed_with_its_whole_tree() {
     daemon.expect(204, "POST", &path(&id, &format!("/{name}/signal")), &Value::Null);
     daemon.expect(204, "DELETE", &path(&id, &format!("/{name}")), &Value::Null);
     assert_eq!(ended(&daemon, &id, &process)["outcome"], "canceled");
-    let left = daemon.sh(&id, "cat /proc/[0-9]*/comm 2>/dev/null | grep -x sleep | wc -l");
-    assert_eq!(left.ok(), "0", "something of its tree is left");
+    assert_eq!(daemon.sh(&id, SLEEPERS).ok(), "0", "something of its tree is left");
+}
+
+/// A server that obeys SIGTERM and whose workers do not.
+const SERVER: &str = "trap 'echo bye; exit 3' TERM; \
+                      (trap '' TERM; setsid sleep 4242 & sleep 4242 & wait) & \
+                      while :; do wait; done";
+
+const SLEEPERS: &str = "cat /proc/[0-9]*/comm 2>/dev/null | grep -x sleep | wc -l";
+
+#[test]
+fn the_children_of_an_obedient_server_that_ignore_sigterm_are_killed_with_it() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let process = start(&daemon, &id, &json!({ "command": SERVER }));
+    until("its workers are there", Patience::Short, || daemon.sh(&id, SLEEPERS).ok() == "2");
+    let name = process["id"].as_str().expect("an id");
+    daemon.expect(204, "DELETE", &path(&id, &format!("/{name}")), &Value::Null);
+    let over = look(&daemon, &id, &process);
+    assert_eq!((&over["outcome"], &over["exit_code"]), (&json!("exited"), &json!(3)), "{over:#}");
+    assert_eq!(daemon.sh(&id, SLEEPERS).ok(), "0", "something of its tree is left");
+}
+
+#[test]
+fn a_process_that_is_being_ended_is_ended_also_if_the_daemon_dies_meanwhile() {
+    let mut daemon = daemon!();
+    let id = daemon.create();
+    let process = start(&daemon, &id, &json!({ "command": SERVER }));
+    until("its workers are there", Patience::Short, || daemon.sh(&id, SLEEPERS).ok() == "2");
+    let name = process["id"].as_str().expect("an id");
+    let target = path(&id, &format!("/{name}"));
+    let head = format!("DELETE {target} HTTP/1.1\r\nHost: {}\r\n\r\n", daemon.address());
+    let mut raw = Raw::open(daemon.address());
+    raw.send(head.as_bytes());
+    until("it has been asked to end", Patience::Short, || {
+        logs(&daemon, &id, &process, "stream=stdout").1.ends_with("bye\n")
+    });
+    daemon.kill_9();
+    daemon.start_again(&Setup::default());
+    assert_eq!(ended(&daemon, &id, &process)["exit_code"], 3);
+    assert_eq!(daemon.sh(&id, SLEEPERS).ok(), "0", "something of its tree is left");
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Mode {
     /// Whether this way of answering can keep what was asked for when the connection ends.
     pub(super) fn check(self, when_gone: WhenGone) -> Result<(), Error> {
         match (self, when_gone) {
-            (Self::Detached, WhenGone::Kill) => {
+            (Self::Detached, WhenGone::Kill | WhenGone::CloseStdin) => {
                 Err(invalid("on_disconnect", "there is no connection to hold with wait=false"))
             }
             _ => Ok(()),

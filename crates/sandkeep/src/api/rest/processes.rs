@@ -275,7 +275,10 @@ pub async fn signal(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// End a process: SIGTERM, ten seconds, SIGKILL for its whole tree. One that has ended stays as it is
+/// End a process with its whole tree: SIGTERM to all, ten seconds, SIGKILL to what is left
+///
+/// Answered when nothing of it is left. How its first process ended is its end; `canceled` if that had to be
+/// killed. One that has ended stays as it is, and so does what it left in the background.
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/processes/{process_id}", operation_id = "end_process",
     tag = "processes",

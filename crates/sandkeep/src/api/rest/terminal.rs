@@ -19,7 +19,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::exec_stream;
@@ -32,7 +32,8 @@ use crate::broker::{Broker, ExecDraft, ExecWatch, OnDisconnect, Told};
 use crate::guest::TerminalSize;
 use crate::journal::{Follow, Keep, Seen, StdinSource};
 use crate::limits::{
-    EXEC_EVENTS_MAX, TERMINAL_MESSAGE_MAX_BYTES, TERMINAL_PING, TERMINAL_SILENCE_MAX,
+    EXEC_EVENTS_MAX, TERMINAL_GOODBYE, TERMINAL_MESSAGE_MAX_BYTES, TERMINAL_PING,
+    TERMINAL_SILENCE_MAX,
 };
 use crate::sandbox::{ExecId, Principal, SandboxId, Scope, Signal};
 
@@ -66,6 +67,8 @@ pub enum WhenGone {
     #[default]
     Continue,
     Kill,
+    /// The command goes on and sees the end of its stdin, as at the end of a pipe.
+    CloseStdin,
 }
 
 impl From<WhenGone> for OnDisconnect {
@@ -73,6 +76,7 @@ impl From<WhenGone> for OnDisconnect {
         match when {
             WhenGone::Continue => Self::GoOn,
             WhenGone::Kill => Self::Kill,
+            WhenGone::CloseStdin => Self::CloseStdin,
         }
     }
 }
@@ -231,8 +235,11 @@ impl Session {
             Closing::Misbehaved => (close_code::POLICY, "not a message of this protocol"),
         };
         let frame = CloseFrame { code, reason: reason.into() };
-        // It may be gone already.
+        // It may be gone already. What it said meanwhile is taken in, because a connection that is dropped
+        // with something unread may lose the end on its way.
         let _ = socket.send(Message::Close(Some(frame))).await;
+        let goodbye = async { while let Some(Ok(_)) = socket.recv().await {} };
+        let _ = timeout(TERMINAL_GOODBYE, goodbye).await;
     }
 
     /// Tasks of their own do what takes time: a command that does not read must not keep its output

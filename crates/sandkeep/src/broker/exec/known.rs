@@ -1,6 +1,7 @@
 //! The verbs for execs that exist: look, watch, feed, signal, cancel.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -8,11 +9,11 @@ use serde::Serialize;
 use super::OnDisconnect;
 use super::admitted;
 use super::stdin::{StdinTurn, Stdins};
-use super::watching::{ExecWatch, Leash};
+use super::watching::{ExecWatch, Leash, Wish};
 use crate::broker::Broker;
 use crate::broker::shared::{Handle, Shared};
 use crate::error::Error;
-use crate::guest::{GuestError, Outcome, OutputStream, ShellFate, TerminalSize};
+use crate::guest::{Guest, GuestError, Outcome, OutputStream, ShellFate, TerminalSize};
 use crate::journal::{Description, End, From, Journal, Progress, StdinSource};
 use crate::limits;
 use crate::sandbox::{ExecId, Principal, SandboxId, ShellId};
@@ -138,10 +139,7 @@ impl Known {
     }
 
     /// Asks the guest for something that only a running exec can have.
-    async fn ask<F>(
-        &self,
-        ask: impl FnOnce(Arc<dyn crate::guest::Guest>, ExecId) -> F,
-    ) -> Result<(), Error>
+    async fn ask<F>(&self, ask: impl FnOnce(Arc<dyn Guest>, ExecId) -> F) -> Result<(), Error>
     where
         F: Future<Output = Result<(), GuestError>>,
     {
@@ -152,13 +150,35 @@ impl Known {
         let guest = admitted(&self.handle)?;
         match ask(guest, self.journal.id().clone()).await {
             // It knows the exec no longer, or only its end, which is on its way here.
-            Err(GuestError::Refused { .. }) if self.ends_soon().await => Err(ended()),
+            Err(GuestError::Refused { .. }) if self.ends_within(Duration::ZERO).await => {
+                Err(ended())
+            }
             answer => Ok(answer?),
         }
     }
 
-    async fn ends_soon(&self) -> bool {
-        tokio::time::timeout(limits::GUEST_ANSWER, self.journal.ended()).await.is_ok()
+    /// As `ask`, for what the exec is to end by within this time; one that has ended is left as it is.
+    async fn finish<F>(
+        &self,
+        within: Duration,
+        ask: impl FnOnce(Arc<dyn Guest>, ExecId) -> F,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), GuestError>>,
+    {
+        match self.ask(ask).await {
+            Ok(()) => {
+                self.ends_within(within).await;
+                Ok(())
+            }
+            Err(Error::ExecEnded { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the end is here in this time, and what it takes to get here.
+    async fn ends_within(&self, time: Duration) -> bool {
+        tokio::time::timeout(time + limits::GUEST_ANSWER, self.journal.ended()).await.is_ok()
     }
 }
 
@@ -246,12 +266,12 @@ impl Broker {
         }
         let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
         // Where nothing runs there is nothing to be killed.
-        let leash = match on_disconnect {
+        let wish = match on_disconnect {
             OnDisconnect::GoOn => None,
-            OnDisconnect::Kill => admitted(&handle)
-                .ok()
-                .map(|guest| Leash::new(&self.shared, &guest, Arc::clone(&journal))),
+            OnDisconnect::Kill => admitted(&handle).ok().map(Wish::Kill),
+            OnDisconnect::CloseStdin => Some(Wish::CloseStdin(Arc::clone(&handle.execs))),
         };
+        let leash = wish.map(|wish| Leash::new(&self.shared, Arc::clone(&journal), wish));
         let from = From::only(OutputStream::Stdout, offset);
         Ok(ExecWatch::new(&self.shared, journal.watch(from), leash))
     }
@@ -290,13 +310,20 @@ impl Broker {
         id: &ExecId,
     ) -> Result<(), Error> {
         let known = Known::find(&self.shared, who, sandbox, id)?;
-        match known.ask(|guest, id| async move { guest.cancel(&id).await }).await {
-            Ok(()) => {
-                known.ends_soon().await;
-                Ok(())
-            }
-            Err(Error::ExecEnded { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        let cancel = |guest: Arc<dyn Guest>, id| async move { guest.cancel(&id).await };
+        known.finish(Duration::ZERO, cancel).await
+    }
+
+    /// Ends the whole tree of an exec, at first by asking, and waits until it is over.
+    pub(in crate::broker) async fn end_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        grace: Duration,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let end = |guest: Arc<dyn Guest>, id| async move { guest.end(&id, grace).await };
+        known.finish(grace, end).await
     }
 }

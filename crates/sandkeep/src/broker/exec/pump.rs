@@ -89,6 +89,10 @@ impl Pump {
         &self.shared
     }
 
+    pub fn execs(&self) -> &Arc<Execs> {
+        &self.execs
+    }
+
     /// The exec's stdin.
     pub fn input(&self) -> ExecutionInput {
         self.input.clone()

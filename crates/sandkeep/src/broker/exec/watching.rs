@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::Running;
+use super::stdin::StdinTurn;
+use super::{Execs, Running};
 use crate::broker::shared::Shared;
 use crate::guest::{Guest, GuestError};
 use crate::journal::{Follow, Journal, Seen, Watch};
@@ -69,17 +70,24 @@ impl ExecWatch {
     }
 }
 
-/// Holds an exec to its caller's connection: dropped before the end, it has the exec killed. A daemon
-/// that shuts down cuts connections itself, which is nobody's wish.
+/// Holds an exec to its caller's connection: dropped before the end, it does to the exec what the caller
+/// wished for. A daemon that shuts down cuts connections itself, which is nobody's wish.
 pub(super) struct Leash {
     shared: Arc<Shared>,
-    guest: Arc<dyn Guest>,
     journal: Arc<Journal>,
+    wish: Wish,
+}
+
+/// What an exec is to suffer whose caller leaves.
+#[derive(Clone)]
+pub(super) enum Wish {
+    Kill(Arc<dyn Guest>),
+    CloseStdin(Arc<Execs>),
 }
 
 impl Leash {
-    pub fn new(shared: &Arc<Shared>, guest: &Arc<dyn Guest>, journal: Arc<Journal>) -> Self {
-        Self { shared: Arc::clone(shared), guest: Arc::clone(guest), journal }
+    pub fn new(shared: &Arc<Shared>, journal: Arc<Journal>, wish: Wish) -> Self {
+        Self { shared: Arc::clone(shared), journal, wish }
     }
 }
 
@@ -90,14 +98,28 @@ impl Drop for Leash {
         {
             return;
         }
-        let (guest, id) = (Arc::clone(&self.guest), self.journal.id().clone());
+        let (wish, id) = (self.wish.clone(), self.journal.id().clone());
         let closing = self.shared.closing.clone();
         self.shared.tasks.spawn(async move {
             tokio::select! {
                 () = closing.cancelled() => {}
-                () = kill(&*guest, &id) => {}
+                () = wish.fulfil(&id) => {}
             }
         });
+    }
+}
+
+impl Wish {
+    async fn fulfil(&self, id: &ExecId) {
+        match self {
+            Self::Kill(guest) => kill(&**guest, id).await,
+            // Nothing is left to do for one that takes no stdin any more.
+            Self::CloseStdin(execs) => {
+                if let Ok(turn) = StdinTurn::take(execs, id).await {
+                    let _ = turn.close().await;
+                }
+            }
+        }
     }
 }
 

@@ -78,6 +78,10 @@ impl Guest for SilentGuest {
         Ok(())
     }
 
+    async fn end(&self, _: &ExecId, _: Duration) -> Result<(), GuestError> {
+        Ok(())
+    }
+
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError> {
         Ok(Vec::new())
     }

@@ -148,6 +148,20 @@ pub(super) async fn exec_can_be_signaled(lab: &Lab<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
+pub(super) async fn exec_can_be_ended(lab: &Lab<'_>) -> Result<(), Broken> {
+    let guest = lab.guest().await?;
+    let request = command(&["sleep", FOREVER]);
+    let id = request.id.clone();
+    let execution = guest.exec(request).await?;
+    guest.end(&id, Duration::from_secs(3600)).await?;
+    let said = soon("the end", listen(execution)).await??;
+    same("the outcome", said.outcome(), Outcome::Signaled(15))?;
+    let unknown = guest.end(&command(&["true"]).id, Duration::ZERO).await;
+    let refused = matches!(unknown, Err(GuestError::Refused { .. }));
+    hold!(refused, "the end of an unknown exec answers {unknown:?}");
+    Ok(())
+}
+
 pub(super) async fn exec_of_no_such_command_is_127(lab: &Lab<'_>) -> Result<(), Broken> {
     let guest = lab.guest().await?;
     for argv in [["no-such-command"], ["/no/such/file"]] {

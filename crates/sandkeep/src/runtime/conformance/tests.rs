@@ -42,6 +42,7 @@ enum Fault {
     DeadButListedAsRunning,
     EveryPortAnswers,
     TerminalIsPipes,
+    EndOnlyAsks,
 }
 
 struct MockBench {
@@ -95,7 +96,7 @@ impl Bench for MockBench {
 
     fn patience(&self) -> Duration {
         match self.fault {
-            Fault::WaitNeverResolves | Fault::TimeoutIgnored => HANGS,
+            Fault::WaitNeverResolves | Fault::TimeoutIgnored | Fault::EndOnlyAsks => HANGS,
             _ => PROMISE_MAX,
         }
     }
@@ -264,6 +265,13 @@ impl Guest for FaultyGuest {
         self.guest.cancel(id).await
     }
 
+    async fn end(&self, id: &ExecId, grace: Duration) -> Result<(), GuestError> {
+        match self.fault {
+            Fault::EndOnlyAsks => Ok(()),
+            _ => self.guest.end(id, grace).await,
+        }
+    }
+
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError> {
         self.guest.execs().await
     }
@@ -312,6 +320,7 @@ async fn every_broken_runtime_is_caught_by_the_promise_it_breaks() {
         (Fault::AttachFromTheStart, "exec_left_alone_can_be_joined_at_an_offset"),
         (Fault::DeadButListedAsRunning, "stop_ends_everything_and_may_be_repeated"),
         (Fault::TerminalIsPipes, "a_terminal_is_the_users_own_and_has_its_size"),
+        (Fault::EndOnlyAsks, "exec_can_be_ended"),
         (Fault::EveryPortAnswers, "a_closed_port_is_refused_at_once"),
     ];
     for (fault, promise) in faults {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::lab::{Broken, Lab, hear, listen, run, same, script, soon};
-use crate::guest::{ExecRequest, Guest, Outcome};
+use super::lab::{Broken, Lab, hear, hold, listen, run, same, script, soon};
+use crate::guest::{ExecEvent, ExecRequest, Execution, Guest, GuestError, Outcome};
 
 /// Children, grandchildren, a child of a dead parent, and one in a session of its own.
 const TREE: &str = "sleep 100001 & (sleep 100002 & sleep 100003 &) ; \
@@ -30,6 +30,16 @@ async fn all_live(guest: &dyn Guest) -> Result<(), Broken> {
     .await?
 }
 
+async fn end_of(execution: &mut Execution) -> Result<Outcome, Broken> {
+    loop {
+        match soon("the end", execution.next()).await? {
+            Some(ExecEvent::Ended(end)) => return Ok(end.outcome),
+            Some(ExecEvent::Started | ExecEvent::Output { .. }) => {}
+            None => return Err(Broken("it ended without an end".to_owned())),
+        }
+    }
+}
+
 pub(super) async fn timeout_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Broken> {
     if !lab.runtime().capabilities().isolation {
         return Ok(());
@@ -39,14 +49,7 @@ pub(super) async fn timeout_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Br
     let mut execution = guest.exec(ExecRequest { timeout, ..script(TREE) }).await?;
     hear(&mut execution, "grown\n").await?;
     all_live(&*guest).await?;
-    let end = loop {
-        match soon("the timeout", execution.next()).await? {
-            Some(crate::guest::ExecEvent::Ended(end)) => break end,
-            Some(_) => {}
-            None => return Err(Broken("it ended without an end".to_owned())),
-        }
-    };
-    same("the outcome", end.outcome, Outcome::TimedOut)?;
+    same("the outcome", end_of(&mut execution).await?, Outcome::TimedOut)?;
     same("the living after", left(&*guest).await?.as_str(), "0")
 }
 
@@ -63,6 +66,30 @@ pub(super) async fn cancel_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Bro
     guest.cancel(&id).await?;
     while soon("the end", execution.next()).await?.is_some() {}
     same("the living after", left(&*guest).await?.as_str(), "0")
+}
+
+/// Who obeys is at its end what it said; who does not obey is killed. Both for the whole tree.
+pub(super) async fn end_takes_the_whole_tree(lab: &Lab<'_>) -> Result<(), Broken> {
+    if !lab.runtime().capabilities().isolation {
+        return Ok(());
+    }
+    let guest = lab.guest().await?;
+    let obeys = format!("trap 'exit 7' TERM; (trap '' TERM; {TREE}) & while :; do wait; done");
+    let stubborn = format!("trap '' TERM; {TREE}");
+    for (tree, outcome) in [(obeys, Outcome::Exited(7)), (stubborn, Outcome::Canceled)] {
+        let request = script(&tree);
+        let id = request.id.clone();
+        let mut execution = guest.exec(request).await?;
+        hear(&mut execution, "grown\n").await?;
+        all_live(&*guest).await?;
+        guest.end(&id, Duration::from_millis(100)).await?;
+        same("the outcome", end_of(&mut execution).await?, outcome)?;
+        same("the living after", left(&*guest).await?.as_str(), "0")?;
+        let again = guest.end(&id, Duration::ZERO).await;
+        let refused = matches!(again, Err(GuestError::Refused { .. }));
+        hold!(refused, "the end of an ended exec answers {again:?}");
+    }
+    Ok(())
 }
 
 pub(super) async fn a_background_process_does_not_hold_the_exec(

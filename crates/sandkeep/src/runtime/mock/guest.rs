@@ -265,6 +265,10 @@ impl Guest for MockGuest {
         Ok(())
     }
 
+    async fn end(&self, id: &ExecId, _grace: Duration) -> Result<(), GuestError> {
+        self.signal(id, SIGTERM).await
+    }
+
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError> {
         let execs = lock(&self.execs);
         let known = |(id, exec): (&ExecId, &Arc<MockExec>)| KnownExec {

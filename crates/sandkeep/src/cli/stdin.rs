@@ -1,0 +1,96 @@
+//! Our own stdin, passed on as it comes: whoever writes to us slowly is not waited for, and who writes
+//! more than the command reads waits with us.
+
+use std::convert::Infallible;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, stream};
+use tokio::io::{AsyncReadExt, Stdin};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::cli::client::Client;
+use crate::cli::failure::Failure;
+use crate::cli::print;
+use crate::limits::{STDIN_CHUNK_BYTES, STDIN_PAUSE};
+
+/// What has come; `None` at the end. Cancel-safe.
+pub async fn next(stdin: &mut Stdin) -> Option<Bytes> {
+    let mut chunk = BytesMut::with_capacity(STDIN_CHUNK_BYTES);
+    match stdin.read_buf(&mut chunk).await {
+        Ok(0) => None,
+        Ok(_) => Some(chunk.freeze()),
+        Err(e) => {
+            print::note(&format!("cannot read stdin: {e}"));
+            None
+        }
+    }
+}
+
+/// Why a request has all that it carries.
+enum Filled {
+    /// Nothing came for a while. What comes later has a request of its own, since the daemon does not
+    /// wait for long.
+    Paused,
+    Ended,
+}
+
+/// Sends all of stdin to the exec that takes it at this path, and then its end. An exec that takes no
+/// more, or is over, is no failure.
+pub async fn pass(client: &Client, path: &str) -> Result<(), Failure> {
+    let mut stdin = tokio::io::stdin();
+    loop {
+        let sent = match next(&mut stdin).await {
+            Some(first) => send(client, path, first, &mut stdin).await,
+            None => Ok(Filled::Ended),
+        };
+        let told = match sent {
+            Ok(Filled::Paused) => continue,
+            Ok(Filled::Ended) => client.post_bytes(path, &[("close", "true")], "").await,
+            Err(failure) => Err(failure),
+        };
+        return match told {
+            Err(Failure::Refused(problem)) if takes_no_more(&problem.code) => Ok(()),
+            told => told,
+        };
+    }
+}
+
+fn takes_no_more(code: &str) -> bool {
+    matches!(code, "stdin_closed" | "exec_ended" | "exec_not_found")
+}
+
+/// One request: it carries what comes until nothing does.
+async fn send(
+    client: &Client,
+    path: &str,
+    first: Bytes,
+    stdin: &mut Stdin,
+) -> Result<Filled, Failure> {
+    let (pieces, carried) = mpsc::channel(1);
+    let body = reqwest::Body::wrap_stream(received(carried));
+    let mut answer = std::pin::pin!(client.post_bytes(path, &[], body));
+    let filled = tokio::select! {
+        // Before the request is complete it can only have been refused.
+        refused = &mut answer => return refused.map(|()| Filled::Ended),
+        filled = fill(pieces, first, stdin) => filled,
+    };
+    answer.await.map(|()| filled)
+}
+
+async fn fill(pieces: mpsc::Sender<Bytes>, first: Bytes, stdin: &mut Stdin) -> Filled {
+    let mut piece = first;
+    // Once nobody carries it any more, the answer says why.
+    while pieces.send(piece).await.is_ok() {
+        match timeout(STDIN_PAUSE, next(stdin)).await {
+            Ok(Some(more)) => piece = more,
+            Ok(None) => return Filled::Ended,
+            Err(_elapsed) => break,
+        }
+    }
+    Filled::Paused
+}
+
+fn received(pieces: mpsc::Receiver<Bytes>) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    stream::unfold(pieces, |mut pieces| async move { Some((Ok(pieces.recv().await?), pieces)) })
+}
