@@ -42,6 +42,10 @@ pub enum Op {
     /// Kill a shell with all that runs in it, and forget it. Answered by `Done` when nothing of it is
     /// left.
     ShellClose { shell_id: String },
+    /// As `Dial`, for a host that no descriptor can be passed to: after `Dialed` this connection itself
+    /// carries the bytes, unframed and both ways. Whoever has nothing more to say shuts down its half.
+    /// Since version 3.
+    DialThrough { port: u16 },
 }
 
 impl Op {
@@ -61,6 +65,7 @@ impl Op {
             | Self::ShellExec(_)
             | Self::Shells
             | Self::ShellClose { .. } => 2,
+            Self::DialThrough { .. } => 3,
         }
     }
 }
@@ -195,12 +200,14 @@ pub enum FromGuest {
     ShellRefused(ShellRefusal),
 }
 
-/// How the bytes of a dialed connection get to the host. Where no descriptor can be passed (through
-/// a virtual machine, say) they will have to follow on this connection.
+/// How the bytes of a dialed connection get to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carrier {
     /// The connected socket itself rides with the message: nothing is copied on the way.
     Descriptor,
+    /// They follow on this connection, because no descriptor leaves the guest's kernel (gVisor's, or
+    /// that of a virtual machine). The guest copies. Since version 3.
+    Connection,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
