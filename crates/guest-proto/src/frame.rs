@@ -77,6 +77,11 @@ impl FrameReader {
         Some(bytes)
     }
 
+    /// All bytes that no message was made of: what follows the last frame of a stream is not framed.
+    pub fn into_rest(mut self) -> Vec<u8> {
+        self.buffer.split_off(self.consumed)
+    }
+
     /// The next whole message; `None` until enough bytes are there. After an error the stream is
     /// out of step and must be closed.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {

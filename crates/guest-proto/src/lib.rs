@@ -9,6 +9,10 @@
 //! host  → guest   ToGuest …                    stdin and acknowledgements of an exec
 //! ```
 //!
+//! Where the guest cannot be connected to, it dials: it keeps a few connections open on which it says
+//! nothing, but for a token of [`DIAL_TOKEN_LEN`] bytes where it has to prove itself, and the host takes one
+//! for its next operation. From then on all is the same.
+//!
 //! Everything is bounded: a frame is at most [`FRAME_MAX`] bytes and a reader refuses a longer one
 //! before it allocates. Neither side trusts the other: decoding never panics.
 //!
@@ -33,7 +37,7 @@ pub use shell::{
 pub const VERSION: u16 = 3;
 
 /// The oldest version the host still speaks with a guest of an earlier build.
-pub const OLDEST_VERSION: u16 = 1;
+pub const OLDEST_VERSION: u16 = 2;
 
 /// The largest payload of one frame: the longest command of a shell, and what goes with it.
 pub const FRAME_MAX: usize = SHELL_COMMAND_MAX + 64 * 1024;
@@ -60,6 +64,12 @@ pub const STDIN_WINDOW: usize = 64 * 1024;
 
 /// The most descriptors that ride with an `Exec`.
 pub const LEAF_FDS_MAX: usize = 8;
+
+/// The length of the token that a guest which dials begins its connections with, if it was given one.
+pub const DIAL_TOKEN_LEN: usize = 32;
+
+/// How many connections a guest that dials keeps for the host to take.
+pub const DIALS_IDLE: usize = 4;
 
 /// The longest exec id and the longest name of a leaf, in bytes.
 pub const NAME_MAX: usize = 128;

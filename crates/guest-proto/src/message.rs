@@ -46,6 +46,10 @@ pub enum Op {
     /// are left. It ends when none is: as its first process did, or as `Canceled` if that had to be killed.
     /// Answered by `Done` once they are told, or `Refused`. Since version 3.
     End { exec_id: String, grace_ms: u64 },
+    /// As `Dial`, for a host that no descriptor can be passed to: after `Dialed` this connection itself
+    /// carries the bytes, unframed and both ways. Whoever has nothing more to say shuts down its half.
+    /// Since version 3.
+    DialThrough { port: u16 },
 }
 
 impl Op {
@@ -66,6 +70,7 @@ impl Op {
             | Self::Shells
             | Self::ShellClose { .. } => 2,
             Self::End { .. } => 3,
+            Self::DialThrough { .. } => 3,
         }
     }
 }
@@ -200,12 +205,14 @@ pub enum FromGuest {
     ShellRefused(ShellRefusal),
 }
 
-/// How the bytes of a dialed connection get to the host. Where no descriptor can be passed (through
-/// a virtual machine, say) they will have to follow on this connection.
+/// How the bytes of a dialed connection get to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carrier {
     /// The connected socket itself rides with the message: nothing is copied on the way.
     Descriptor,
+    /// They follow on this connection, because no descriptor leaves the guest's kernel (gVisor's, or
+    /// that of a virtual machine). The guest copies. Since version 3.
+    Connection,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

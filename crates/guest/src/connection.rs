@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use guest_proto::{
-    CHUNK_MAX, DecodeError, FrameReader, FromGuest, LEAF_FDS_MAX, OLDEST_VERSION, Op, PREFACE_LEN,
-    ToGuest, VERSION, encode, preface, read_preface,
+    CHUNK_MAX, Carrier, DecodeError, FrameReader, FromGuest, LEAF_FDS_MAX, OLDEST_VERSION, Op,
+    PREFACE_LEN, ToGuest, VERSION, encode, preface, read_preface,
 };
 
 use crate::poll::{Id, Interest};
@@ -28,8 +28,10 @@ pub enum Role {
     Watching(Id),
     /// It asked for the end of the sandbox and waits for it.
     Terminating,
-    /// It waits for a connection to a port of the sandbox.
-    Dialing,
+    /// It waits for a connection to a port of the sandbox, to be given to the host in this way.
+    Dialing(Carrier),
+    /// It carries the bytes of such a connection.
+    Carrying,
     /// It waits for the one answer to its request.
     Awaiting,
     /// All is said; it closes when the rest is sent.
@@ -140,6 +142,11 @@ impl Connection {
         self.conclude(message);
     }
 
+    /// Whether the host has not said anything yet.
+    pub fn is_idle(&self) -> bool {
+        self.role == Role::Greeting && self.is_silent()
+    }
+
     /// Whether nothing has arrived that was not asked for.
     pub fn is_silent(&self) -> bool {
         self.reader.is_empty()
@@ -177,7 +184,8 @@ impl Connection {
             | Role::Requesting
             | Role::Watching(_)
             | Role::Terminating
-            | Role::Dialing
+            | Role::Dialing(_)
+            | Role::Carrying
             | Role::Awaiting => Ok(Interest::Read),
         }
     }

@@ -62,7 +62,11 @@ fn obey(connection: &mut Connection, exec: &mut Option<Exec>) -> Result<(), Brok
                     Err(AgainstTheRules) => return Err(Broken),
                 }
             }
-            Role::Terminating | Role::Dialing | Role::Awaiting | Role::Closing => return Ok(()),
+            Role::Terminating
+            | Role::Dialing(_)
+            | Role::Carrying
+            | Role::Awaiting
+            | Role::Closing => return Ok(()),
         }
     }
 }
@@ -132,6 +136,7 @@ mod tests {
             Op::Terminal { exec: piped, size },
             Op::Attach { exec_id: "exec".to_owned(), from: Offsets::default() },
             Op::Dial { port: 80 },
+            Op::DialThrough { port: 80 },
             Op::Signal { exec_id: "exec".to_owned(), signal: 15 },
         ];
         let messages = [

@@ -26,6 +26,8 @@ pub enum Token {
     Dial(Id),
     /// The private descriptors of a shell, and its output while no command runs.
     Shell(Id),
+    /// The server's socket of a connection that goes through the guest.
+    Carry(Id),
 }
 
 const KIND_BITS: u32 = 4;
@@ -43,6 +45,7 @@ impl Token {
             Self::Drain(Id(id)) => (7, id),
             Self::Dial(Id(id)) => (8, id),
             Self::Shell(Id(id)) => (9, id),
+            Self::Carry(Id(id)) => (10, id),
         };
         id << KIND_BITS | kind
     }
@@ -59,7 +62,8 @@ impl Token {
             6 => Self::Stderr(id),
             7 => Self::Drain(id),
             8 => Self::Dial(id),
-            _ => Self::Shell(id),
+            9 => Self::Shell(id),
+            _ => Self::Carry(id),
         }
     }
 }
@@ -71,6 +75,8 @@ pub enum Interest {
     Nothing,
     /// As long as there is something to read.
     Read,
+    /// As long as there is room to write.
+    Write,
     /// As long as there is something to read or room to write.
     ReadWrite,
     /// Once whenever more can be read; the owner reads until nothing is left or remembers to.
@@ -84,6 +90,7 @@ impl Interest {
         let bits = match self {
             Self::Nothing => 0,
             Self::Read => libc::EPOLLIN,
+            Self::Write => libc::EPOLLOUT,
             Self::ReadWrite => libc::EPOLLIN | libc::EPOLLOUT,
             Self::ReadEdge => libc::EPOLLIN | libc::EPOLLET,
             Self::WriteEdge => libc::EPOLLOUT | libc::EPOLLET,
@@ -160,6 +167,7 @@ mod tests {
             Token::Drain(id),
             Token::Dial(id),
             Token::Shell(id),
+            Token::Carry(id),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

@@ -4,6 +4,7 @@
 mod dialing;
 mod operation;
 mod shells;
+mod source;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use guest_proto::{FromGuest, ToGuest};
 
+use self::dialing::carry_on;
 use self::shells::Owner;
+pub use self::source::Source;
+use crate::carry::Carry;
 use crate::connection::{Broken, Connection, Role};
 use crate::dial::Dial;
 use crate::exec::{Exec, Heard};
@@ -23,8 +27,6 @@ use crate::spawn::Spawner;
 use crate::stdin::Watch;
 use crate::sys::{self, Discarded, Reaped};
 
-/// More than the host ever opens at once; the oldest that has asked for nothing makes room.
-const CONNECTIONS_MAX: usize = 4096;
 /// The most execs that are not forgotten; the oldest that has ended makes room.
 const EXECS_MAX: usize = 2048;
 /// The most ended execs that wait to be forgotten.
@@ -33,15 +35,9 @@ const ENDED_MAX: usize = 256;
 /// itself waits 10 s.
 const SIGTERM_GRACE: Duration = Duration::from_secs(8);
 
-/// How long no connection is accepted after one could not be, for want of descriptors mostly: it
-/// stays in the queue, and would wake the loop at once again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
 pub struct Reactor {
     poll: Poll,
-    listen: OwnedFd,
-    /// When to accept connections again, after one could not be.
-    accept_again: Option<Instant>,
+    source: Source,
     lifeline: Option<OwnedFd>,
     signals: OwnedFd,
     spawner: Spawner,
@@ -52,6 +48,8 @@ pub struct Reactor {
     drains: BTreeMap<Id, OwnedFd>,
     /// Connections to ports of the sandbox that are not established yet, by who asked for them.
     dials: BTreeMap<Id, Dial>,
+    /// Those whose bytes go through the guest, by the host's connection.
+    carries: BTreeMap<Id, Carry>,
     last_id: u64,
     touched_execs: Vec<Id>,
     touched_connections: Vec<Id>,
@@ -59,17 +57,16 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    pub fn new(listen: OwnedFd, lifeline: Option<OwnedFd>, signals: OwnedFd) -> io::Result<Self> {
+    pub fn new(source: Source, lifeline: Option<OwnedFd>, signals: OwnedFd) -> io::Result<Self> {
         let poll = Poll::new()?;
-        poll.add(&listen, Token::Listen, Interest::Read)?;
+        source.watch(&poll)?;
         poll.add(&signals, Token::Signals, Interest::Read)?;
         if let Some(lifeline) = &lifeline {
             poll.add(lifeline, Token::Lifeline, Interest::Read)?;
         }
         Ok(Self {
             poll,
-            listen,
-            accept_again: None,
+            source,
             lifeline,
             signals,
             spawner: Spawner::new()?,
@@ -78,6 +75,7 @@ impl Reactor {
             shells: BTreeMap::new(),
             drains: BTreeMap::new(),
             dials: BTreeMap::new(),
+            carries: BTreeMap::new(),
             last_id: 0,
             touched_execs: Vec::new(),
             touched_connections: Vec::new(),
@@ -101,6 +99,8 @@ impl Reactor {
             let now = Instant::now();
             self.tick(now);
             self.settle_turn();
+            // After what was asked for is answered: nobody waits for further connections.
+            self.tick_source(now);
             if self.shut_down(now) == Progress::Over {
                 return 0;
             }
@@ -120,7 +120,7 @@ impl Reactor {
             .filter_map(Exec::next_tick)
             .chain(self.shells.values().filter_map(Shell::next_tick))
             .chain(shutdown)
-            .chain(self.accept_again)
+            .chain(self.source.next_tick())
             .min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -148,33 +148,8 @@ impl Reactor {
                 }
             }
             Token::Dial(id) => self.go_on_dialing(id),
+            Token::Carry(id) => self.touched_connections.push(id),
             Token::Shell(id) => self.serve_shell(id),
-        }
-    }
-
-    fn accept(&mut self) {
-        let socket = match sys::accept(self.listen.as_fd()) {
-            Ok(socket) => socket,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => {
-                if self.poll.change(&self.listen, Token::Listen, Interest::Nothing).is_ok() {
-                    self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
-                }
-                return;
-            }
-        };
-        if self.connections.len() >= CONNECTIONS_MAX {
-            let idle = self.connections.iter().find(|(_, connection)| {
-                matches!(connection.role, Role::Greeting | Role::Requesting)
-            });
-            let Some((&idle, _)) = idle else { return };
-            self.drop_connection(idle);
-        }
-        let id = self.new_id();
-        if self.poll.add(&socket, Token::Connection(id), Interest::Read).is_ok() {
-            self.connections.insert(id, Connection::new(socket));
-            // The request has mostly come with the connection.
-            self.serve(id);
         }
     }
 
@@ -182,7 +157,14 @@ impl Reactor {
     fn serve(&mut self, id: Id) {
         self.touched_connections.push(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.receive().is_err() || self.obey(id).is_err() {
+        if connection.role == Role::Carrying {
+            return;
+        }
+        let received = connection.receive();
+        if !connection.is_idle() {
+            self.taken(id);
+        }
+        if received.is_err() || self.obey(id).is_err() {
             self.drop_connection(id);
         }
     }
@@ -205,8 +187,9 @@ impl Reactor {
                     None => return Ok(()),
                 },
                 Role::Terminating | Role::Awaiting => return Ok(()),
-                Role::Dialing if connection.is_silent() => return Ok(()),
-                Role::Dialing => return Err(Broken),
+                Role::Dialing(_) if connection.is_silent() => return Ok(()),
+                Role::Dialing(_) => return Err(Broken),
+                Role::Carrying => return Ok(()),
                 // What else it says is not read; what it was told is still sent.
                 Role::Closing => return Ok(()),
             }
@@ -232,7 +215,9 @@ impl Reactor {
     /// Closes a connection; the exec it watched goes on.
     fn drop_connection(&mut self, id: Id) {
         let Some(connection) = self.connections.remove(&id) else { return };
+        self.lost(id);
         self.dials.remove(&id);
+        self.carries.remove(&id);
         if let Role::Watching(exec) = connection.role
             && let Some(exec) = self.execs.get_mut(&exec)
             && exec.watcher == Some(id)
@@ -293,10 +278,6 @@ impl Reactor {
     }
 
     fn tick(&mut self, now: Instant) {
-        if self.accept_again.is_some_and(|at| now >= at) {
-            let watched = self.poll.change(&self.listen, Token::Listen, Interest::Read);
-            self.accept_again = watched.is_err().then(|| now + ACCEPT_PAUSE);
-        }
         for (&id, exec) in &mut self.execs {
             if exec.next_tick().is_some_and(|at| now >= at) {
                 exec.tick(now);
@@ -343,10 +324,19 @@ impl Reactor {
 
     fn flush(&mut self, id: Id) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Ok(interest) = connection.flush() else {
+        let Ok(mut interest) = connection.flush() else {
             self.drop_connection(id);
             return;
         };
+        if let Some(carry) = self.carries.get_mut(&id)
+            && interest == Interest::Read
+        {
+            let Ok(carried) = carry_on(&self.poll, id, carry, connection.socket()) else {
+                self.drop_connection(id);
+                return;
+            };
+            interest = carried;
+        }
         let watched = std::mem::replace(&mut connection.watched, interest);
         let token = Token::Connection(id);
         if watched != interest && self.poll.change(connection.socket(), token, interest).is_err() {

@@ -2,6 +2,7 @@
 //! every local runtime. All that comes from a guest is untrusted: bounded, typed, timed.
 
 mod client;
+mod dial_back;
 mod dialed;
 mod execution;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -10,6 +11,7 @@ pub mod image;
 mod leaf;
 mod link;
 mod shell;
+mod source;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::sandbox::{ExecId, Privilege, ShellId};
 
 pub use client::GuestClient;
+pub use dial_back::{DialBack, DialToken, Proof};
 pub use execution::{Execution, ExecutionInput, Input};
 pub use guest_proto::{LeafKind, Offsets, TerminalSize};
 pub use leaf::NoLeaves;

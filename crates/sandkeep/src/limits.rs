@@ -55,6 +55,15 @@ pub const EXEC_CLEAN_UP: Duration = Duration::from_secs(60);
 /// How long to wait while others fill the guest's queue: the kernel does not tell when it has room.
 pub const GUEST_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 
+/// Connections that one guest has dialed and nobody has taken; it opens `guest_proto::DIALS_IDLE`.
+pub const DIALS_QUEUED_MAX: usize = 16;
+/// Connections that have not yet shown the guest's token, and how long one may take to.
+pub const DIALS_UNPROVEN_MAX: usize = 16;
+pub const DIAL_PROOF: Duration = Duration::from_secs(5);
+/// How many connections that are not the guest's are looked at within a while; the rest waits.
+pub const DIALS_REFUSED_MAX: usize = 10;
+pub const DIALS_REFUSED_WITHIN: Duration = Duration::from_millis(10);
+
 /// How long to wait for the end of a killed sandbox before thawing it once more: the guest may have
 /// frozen something in its last moment.
 pub const KILL_LOOK_AGAIN: Duration = Duration::from_millis(50);

@@ -1,19 +1,21 @@
 //! Dials in the loop: one waits for its socket, never the loop for one.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use guest_proto::{Carrier, FromGuest};
 
 use super::Reactor;
 use super::operation::Refused;
+use crate::carry::{Carry, Over};
 use crate::connection::Role;
 use crate::dial::{Dial, Dialed};
-use crate::poll::{Id, Interest, Token};
+use crate::poll::{Id, Interest, Poll, Token};
 
 impl Reactor {
     /// Begins to connect to a port for the connection `id`.
-    pub(super) fn dial(&mut self, id: Id, port: u16) -> Result<(), Refused> {
-        self.connection(id)?.role = Role::Dialing;
+    pub(super) fn dial(&mut self, id: Id, port: u16, carrier: Carrier) -> Result<(), Refused> {
+        self.connection(id)?.role = Role::Dialing(carrier);
         self.dial_went(id, Dial::begin(port));
         Ok(())
     }
@@ -26,23 +28,37 @@ impl Reactor {
     }
 
     fn dial_went(&mut self, id: Id, dialed: Dialed) {
-        let (answer, socket) = match dialed {
+        let answer = match dialed {
             Dialed::Pending(dial) => match self.wait_for(id, dial) {
                 Ok(()) => return,
-                Err(error) => (failed(&error), None),
+                Err(error) => failed(&error),
             },
             // What the host holds on to would be watched on, for nobody.
             Dialed::Connected(socket) => match self.poll.remove(&socket) {
-                Ok(()) => (FromGuest::Dialed { carrier: Carrier::Descriptor }, Some(socket)),
-                Err(error) => (failed(&error), None),
+                Ok(()) => return self.give(id, socket),
+                Err(error) => failed(&error),
             },
-            Dialed::Closed => (FromGuest::PortClosed, None),
-            Dialed::Failed(error) => (failed(&error), None),
+            Dialed::Closed => FromGuest::PortClosed,
+            Dialed::Failed(error) => failed(&error),
         };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.conclude(&answer);
+            self.touched_connections.push(id);
+        }
+    }
+
+    /// Gives the connected socket to the host, in the way that it asked for.
+    fn give(&mut self, id: Id, socket: OwnedFd) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        match socket {
-            Some(socket) => connection.hand_over(&answer, socket),
-            None => connection.conclude(&answer),
+        let Role::Dialing(carrier) = connection.role else { return };
+        let answer = FromGuest::Dialed { carrier };
+        match carrier {
+            Carrier::Descriptor => connection.hand_over(&answer, socket),
+            Carrier::Connection => {
+                connection.say(&answer);
+                connection.role = Role::Carrying;
+                self.carries.insert(id, Carry::new(socket));
+            }
         }
         self.touched_connections.push(id);
     }
@@ -53,6 +69,28 @@ impl Reactor {
         self.dials.insert(id, dial);
         Ok(())
     }
+}
+
+/// Moves bytes, and watches the server's socket for what has to happen next; returns what to watch the
+/// host's for.
+pub(super) fn carry_on(
+    poll: &Poll,
+    id: Id,
+    carry: &mut Carry,
+    host: &OwnedFd,
+) -> Result<Interest, Over> {
+    carry.go_on(host.as_fd())?;
+    let wanted = carry.server_interest();
+    let token = Token::Carry(id);
+    let changed = match (carry.watched, wanted) {
+        (before, now) if before == now => Ok(()),
+        (None, Some(interest)) => poll.add(carry.server(), token, interest),
+        (Some(_), Some(interest)) => poll.change(carry.server(), token, interest),
+        (_, None) => poll.remove(carry.server()),
+    };
+    carry.watched = wanted;
+    changed.map_err(|_| Over)?;
+    Ok(carry.host_interest())
 }
 
 fn failed(error: &io::Error) -> FromGuest {

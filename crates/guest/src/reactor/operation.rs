@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use guest_proto::{FromGuest, How, NAME_MAX, Offsets, Op, StdinMode, TerminalSize};
+use guest_proto::{Carrier, FromGuest, How, NAME_MAX, Offsets, Op, StdinMode, TerminalSize};
 use libc::pid_t;
 
 use super::{EXECS_MAX, Reactor};
@@ -45,7 +45,8 @@ impl Reactor {
             Op::List => Ok(Some(FromGuest::Execs(self.execs.values().map(Exec::listed).collect()))),
             Op::Terminate { grace_ms } => self.terminate(id, grace_ms).map(|()| None),
             Op::Terminal { exec, size } => self.exec(id, &exec, Some(size)).map(|()| None),
-            Op::Dial { port } => self.dial(id, port).map(|()| None),
+            Op::Dial { port } => self.dial(id, port, Carrier::Descriptor).map(|()| None),
+            Op::DialThrough { port } => self.dial(id, port, Carrier::Connection).map(|()| None),
             Op::ShellOpen(open) => self.open_shell(id, open),
             Op::ShellExec(request) => self.shell_exec(id, request),
             Op::Shells => Ok(Some(FromGuest::Shells(self.listed_shells()))),

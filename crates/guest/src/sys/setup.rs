@@ -1,8 +1,10 @@
 //! What the guest does to itself once, at its start.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use super::{check, open_null, owned, pid};
 
@@ -74,6 +76,34 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
             .map_err(|error| io::Error::other(format!("descriptor {fd}: {error}")))?;
         check(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK))?;
         Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The same for a descriptor that is read once and then closed.
+pub fn given(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: only looks at the descriptor's flags; nobody else here uses it.
+    unsafe {
+        check(libc::fcntl(fd, libc::F_GETFD))
+            .map_err(|error| io::Error::other(format!("descriptor {fd}: {error}")))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// A directory to look things up in, whatever becomes of the root.
+pub fn open_directory(path: &[u8]) -> io::Result<OwnedFd> {
+    let path = CString::new(path)?;
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the path is NUL-terminated.
+    owned(unsafe { libc::open(path.as_ptr(), flags) })
+}
+
+/// Makes a directory our root and everybody's who comes after us.
+pub fn change_root(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the paths are NUL-terminated.
+    unsafe {
+        check(libc::chroot(path.as_ptr()))?;
+        check(libc::chdir(c"/".as_ptr())).map(drop)
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use guest_proto::LEAF_FDS_MAX;
 
-use super::{check_len, owned};
+use super::{check, check_len, owned};
 
 pub fn accept(listen: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -13,6 +13,46 @@ pub fn accept(listen: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     owned(unsafe {
         libc::accept4(listen.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
     })
+}
+
+/// Connects to a Unix socket, or fails at once: the host's queue may be full.
+pub fn connect_unix(path: &[u8]) -> io::Result<OwnedFd> {
+    // SAFETY: all-zero is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    if path.len() >= address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    address.sun_family = libc::AF_UNIX as _;
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = from.cast_signed();
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no memory is involved.
+    let socket = owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address is valid for its length, and ends with a NUL.
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(socket)
+}
+
+/// Says that nothing more will be sent; what comes is still received.
+pub fn shut_down_sending(socket: BorrowedFd<'_>) {
+    // SAFETY: no memory is involved. It fails only if the other side is gone already.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
+}
+
+/// Whether the other side has closed for good, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    There,
+    Gone,
+}
+
+pub fn peer(socket: BorrowedFd<'_>) -> Peer {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one valid entry; it does not wait.
+    unsafe { libc::poll(&mut poll, 1, 0) };
+    if poll.revents & (libc::POLLHUP | libc::POLLERR) != 0 { Peer::Gone } else { Peer::There }
 }
 
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {

@@ -1,10 +1,11 @@
-//! The [`Guest`] of every local runtime: the guest protocol over the socket in the sandbox's home.
+//! The [`Guest`] of every local runtime: the guest protocol over the socket in the sandbox's home, or over
+//! connections that the guest has dialed.
 //!
 //! One connection per operation, and nothing between: a request is one connect and one send, its
-//! answer one wake-up. There is no task and no pool behind it.
+//! answer one wake-up. There is no task and no pool behind it, but for guests that dial.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -14,27 +15,26 @@ use guest_proto::{
     Carrier, Exec, FRAME_MAX, FrameReader, FromGuest, ListedExec, OLDEST_VERSION, Op, PREFACE_LEN,
     STDIN_WINDOW, StdinMode, VERSION, encode, preface, read_preface,
 };
-use rustix::net::SocketAddrUnix;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, timeout_at};
 
+use super::dial_back::{DialBack, Dialed, Proof};
 use super::dialed::DialedStream;
 use super::execution::{Accepted, GuestExecution};
 use super::leaf::{Dispatch, HeldLeaves, Holder};
 use super::link::{Link, READ_LEN};
+use super::source::Source;
 use super::{
     ByteStream, ExecRequest, Execution, Guest, GuestError, KnownExec, KnownShell, Leaf, LeafPool,
     Offsets, Origin, ShellExecRequest, ShellRequest, Stdin,
 };
-use crate::home::GUEST_SOCKET;
 use crate::limits;
 use crate::sandbox::{ExecId, Privilege, ShellId};
 
 /// One per sandbox and daemon: it knows which leaves are in use (see `leaf`).
 pub struct GuestClient {
-    /// `/proc/self/fd/<home>/guest.sock`, because the real path may be longer than a socket
-    /// address; valid as long as `home` is open.
-    address: SocketAddrUnix,
-    _home: OwnedFd,
+    source: Source,
+    carrier: Carrier,
     pub(super) pool: Arc<dyn LeafPool>,
     pub(super) leaves: Arc<HeldLeaves>,
     /// The newest version that the guest has not refused.
@@ -53,14 +53,36 @@ pub(super) struct Exchange {
 impl GuestClient {
     /// `home` is the directory in which the guest's socket is; it need not be connectable yet.
     pub fn new(home: OwnedFd, pool: Arc<dyn LeafPool>) -> io::Result<Self> {
-        let path = format!("/proc/self/fd/{}/{GUEST_SOCKET}", home.as_raw_fd());
-        Ok(Self {
-            address: SocketAddrUnix::new(path)?,
-            _home: home,
-            pool,
-            leaves: Arc::default(),
-            version: AtomicU16::new(VERSION),
-        })
+        Ok(Self::over(Source::socket(home)?, Carrier::Descriptor, pool))
+    }
+
+    /// For a guest that dials. `process` is the guest, or what it lives and dies with: when it is gone,
+    /// nobody waits for another connection. Must be called within the async runtime.
+    pub fn dialed(
+        dial_back: DialBack,
+        process: OwnedFd,
+        proof: Proof,
+        pool: Arc<dyn LeafPool>,
+    ) -> io::Result<Self> {
+        let carrier = match proof {
+            Proof::Process => Carrier::Descriptor,
+            Proof::Token(_) => Carrier::Connection,
+        };
+        let source = Source::Dialed(Dialed::accept(dial_back, process, proof)?);
+        Ok(Self::over(source, carrier, pool))
+    }
+
+    fn over(source: Source, carrier: Carrier, pool: Arc<dyn LeafPool>) -> Self {
+        let version = AtomicU16::new(VERSION);
+        Self { source, carrier, pool, leaves: Arc::default(), version }
+    }
+
+    /// How many connections were closed because it was not the guest who had dialed.
+    pub fn refused_dials(&self) -> u64 {
+        match &self.source {
+            Source::Socket { .. } => 0,
+            Source::Dialed(dialed) => dialed.refused(),
+        }
     }
 
     /// Sends a request and waits for the first message of the answer, in a version both speak.
@@ -74,8 +96,7 @@ impl GuestClient {
         let newest = self.version.load(Ordering::Relaxed);
         let oldest = op.since().max(OLDEST_VERSION);
         for version in (oldest..=newest).rev() {
-            let attempt = self.attempt(version, op, dispatch, deadline);
-            let answer = timeout_at(deadline, attempt)
+            let answer = timeout_at(deadline, self.attempt(version, op, dispatch))
                 .await
                 .map_err(|_| GuestError::TimedOut { after: patience })??;
             if let Some(answer) = answer {
@@ -92,19 +113,12 @@ impl GuestClient {
         version: u16,
         op: &Op,
         dispatch: Option<&Dispatch>,
-        deadline: Instant,
     ) -> Result<Option<(Exchange, FromGuest)>, GuestError> {
         let mut request = preface(version).to_vec();
         encode(op, &mut request);
         let descriptors = dispatch.map(|dispatch| dispatch.leaf.fds()).unwrap_or_default();
-        let link = loop {
-            let link = Link::open(&self.address, &request, &descriptors).await;
-            match link.map_err(GuestError::Unreachable)? {
-                Some(link) => break link,
-                None if Instant::now() < deadline => sleep(limits::GUEST_QUEUE_PAUSE).await,
-                None => return Err(GuestError::TimedOut { after: limits::GUEST_ANSWER }),
-            }
-        };
+        let link = self.source.open(&request, &descriptors).await;
+        let link = link.map_err(GuestError::Unreachable)?;
         if let Some(dispatch) = dispatch {
             dispatch.sent();
         }
@@ -238,6 +252,27 @@ impl Exchange {
                 return read_preface(bytes).map_err(protocol);
             }
             self.receive().await?;
+        }
+    }
+
+    /// The connection into the sandbox that the guest has just said to have.
+    fn stream(self, carrier: Carrier) -> Result<Box<dyn ByteStream>, GuestError> {
+        match (carrier, self.descriptor) {
+            (Carrier::Descriptor, Some(socket)) => {
+                let stream = DialedStream::new(socket).map_err(|error| {
+                    GuestError::Protocol(format!("it gave no connected socket: {error}"))
+                })?;
+                Ok(Box::new(stream))
+            }
+            (Carrier::Descriptor, None) => {
+                Err(GuestError::Protocol("it dialed and gave no socket".to_owned()))
+            }
+            // What the server said first may have come with the answer.
+            (Carrier::Connection, _) => {
+                let begun = io::Cursor::new(self.reader.into_rest());
+                let (read, write) = self.link.into_stream().into_split();
+                Ok(Box::new(tokio::io::join(begun.chain(read), write)))
+            }
         }
     }
 
@@ -375,20 +410,18 @@ impl Guest for GuestClient {
     }
 
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
-        let (exchange, answer) =
-            self.request(&Op::Dial { port }, None, limits::GUEST_ANSWER).await?;
-        match (answer, exchange.descriptor) {
-            (FromGuest::Dialed { carrier: Carrier::Descriptor }, Some(socket)) => {
-                let stream = DialedStream::new(socket).map_err(|error| {
-                    GuestError::Protocol(format!("it gave no connected socket: {error}"))
-                })?;
-                Ok(Box::new(stream))
+        let op = match self.carrier {
+            Carrier::Descriptor => Op::Dial { port },
+            Carrier::Connection => Op::DialThrough { port },
+        };
+        let (exchange, answer) = self.request(&op, None, limits::GUEST_ANSWER).await?;
+        match answer {
+            FromGuest::Dialed { carrier } if carrier == self.carrier => exchange.stream(carrier),
+            FromGuest::Dialed { .. } => {
+                Err(GuestError::Protocol("it dialed for another carrier".to_owned()))
             }
-            (FromGuest::Dialed { .. }, None) => {
-                Err(GuestError::Protocol("it dialed and gave no socket".to_owned()))
-            }
-            (FromGuest::PortClosed, _) => Err(GuestError::PortClosed { port }),
-            (other, _) => Err(unexpected(other)),
+            FromGuest::PortClosed => Err(GuestError::PortClosed { port }),
+            other => Err(unexpected(other)),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use guest_proto::{FrameReader, LEAF_FDS_MAX, TerminalSize, ToGuest, encode};
 use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SendAncillaryMessage, SendFlags,
 };
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -42,26 +42,23 @@ enum StdinState {
 }
 
 impl Link {
-    /// Connects and sends `request` with the descriptors, in one call each. `None` if too many
-    /// others are waiting to be accepted: try again.
-    pub async fn open(
-        address: &SocketAddrUnix,
+    /// Sends `request` with the descriptors on a new connection, in one call.
+    pub async fn begin(
+        socket: OwnedFd,
         request: &[u8],
         descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<Option<Self>> {
-        let flags = net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK;
-        let socket =
-            net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, flags, None)?;
-        match net::connect(&socket, address) {
-            Err(rustix::io::Errno::AGAIN) => return Ok(None),
-            result => result?,
-        }
+    ) -> io::Result<Self> {
         // Sent before the reactor knows the socket: most requests fit at once.
         let sent = send_first(&socket, request, descriptors)?;
         let link = Self::over(socket.into())?;
         link.state().out = request[sent..].to_vec();
         link.flush().await?;
-        Ok(Some(link))
+        Ok(link)
+    }
+
+    /// The bare connection, once nothing waits to be sent.
+    pub fn into_stream(self) -> UnixStream {
+        self.stream
     }
 
     /// A connection that stands, and on which nothing waits to be sent.

@@ -1,10 +1,10 @@
 //! Processes as descriptors: they cannot be confused with a later process of the same number.
 
-#![expect(unsafe_code, reason = "PIDFD_GET_INFO has no safe wrapper")]
+#![expect(unsafe_code, reason = "PIDFD_GET_INFO and SO_PEERPIDFD have no safe wrapper")]
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -38,6 +38,51 @@ pub fn kill(pidfd: impl AsFd) -> io::Result<()> {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a connected Unix socket's other end was made by this process, and the process lives.
+pub fn is_peer(socket: impl AsFd, process: impl AsFd) -> io::Result<bool> {
+    let peer = match peer(&socket) {
+        Ok(peer) => number(&peer)?,
+        // Before Linux 6.5. The number may have been another's before it was this process's.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+            Some(rustix::net::sockopt::socket_peercred(&socket)?.pid.as_raw_nonzero().get())
+        }
+        Err(error) => return Err(error),
+    };
+    // Two that live have different numbers.
+    Ok(peer.is_some() && peer == number(process)?)
+}
+
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// The process that made the other end of a Unix socket.
+fn peer(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let mut pidfd: RawFd = -1;
+    let mut len = size_of::<RawFd>() as libc::socklen_t;
+    // SAFETY: `pidfd` and `len` are writable, and as large as they say.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut pidfd).cast(),
+            &mut len,
+        )
+    };
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor; nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
+}
+
+/// The number of a process; `None` if it is dead and reaped, or not to be seen from here.
+fn number(pidfd: impl AsFd) -> io::Result<Option<i32>> {
+    let info = format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd());
+    let info = std::fs::read_to_string(info)?;
+    let number = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    Ok(number.filter(|number| *number > 0))
 }
 
 /// The layout of the kernel's `struct pidfd_info`, first version (64 bytes).
@@ -79,6 +124,19 @@ mod tests {
         let pidfd = open(child.id()).expect("the child exists until it is waited for");
         child.wait().expect("the child ends");
         exit(&pidfd)
+    }
+
+    #[test]
+    fn the_other_end_of_a_socket_is_known_by_who_made_it() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        let me = open(std::process::id()).expect("we are here");
+        assert!(is_peer(&ours, &me).expect("the kernel tells"));
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep runs");
+        let other = open(child.id()).expect("the child exists until it is waited for");
+        assert!(!is_peer(&ours, &other).expect("the kernel tells"));
+        child.kill().expect("it is ours");
+        child.wait().expect("the child ends");
+        assert!(!is_peer(&ours, &other).expect("the kernel tells"));
     }
 
     #[test]

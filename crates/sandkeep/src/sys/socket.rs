@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use rustix::fs::{AtFlags, Mode};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, listen,
@@ -49,12 +50,31 @@ pub fn short_path(dir: impl AsFd, name: &str) -> PathBuf {
 
 /// A listening stream socket at `name` in the directory; an old one is replaced.
 pub fn listen_in(dir: impl AsFd, name: &str, backlog: i32) -> io::Result<OwnedFd> {
-    match rustix::fs::unlinkat(&dir, name, rustix::fs::AtFlags::empty()) {
+    let socket = bind_in(dir, name)?;
+    listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// The same for a socket that others can see: only the user `owner` may connect to it, from its first
+/// moment on. Its connections are accepted without waiting.
+pub fn listen_for(dir: impl AsFd, name: &str, owner: u32, backlog: i32) -> io::Result<OwnedFd> {
+    let unfinished = format!(".{name}.new");
+    let socket = bind_in(&dir, &unfinished)?;
+    let (uid, gid) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(owner));
+    rustix::fs::chownat(&dir, &unfinished, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    rustix::fs::chmodat(&dir, &unfinished, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+    listen(&socket, backlog)?;
+    rustix::fs::renameat(&dir, &unfinished, &dir, name)?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    Ok(socket)
+}
+
+fn bind_in(dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+    match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrUnix::new(short_path(&dir, name))?)?;
-    listen(&socket, backlog)?;
     Ok(socket)
 }

@@ -38,11 +38,7 @@ impl TestGuest {
 
     pub fn start_on(pool: Arc<dyn LeafPool>, lifeline: OwnedFd) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let program = home.path().join("sandkeep-guest");
-        let mut file = std::fs::File::create(&program).unwrap();
-        file.write_all(image::BYTES).unwrap();
-        drop(file);
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = install(home.path());
         let listen = UnixListener::bind(home.path().join(GUEST_SOCKET)).unwrap();
         // The shell moves the descriptors where the guest looks for them.
         let script = r#"exec 3<&0 4<&1 0</dev/null 1>/dev/null
@@ -123,7 +119,17 @@ impl Drop for TestGuest {
     }
 }
 
-fn open_directory(path: &Path) -> OwnedFd {
+/// Puts the guest's program into a directory.
+pub fn install(home: &Path) -> PathBuf {
+    let program = home.join("sandkeep-guest");
+    let mut file = std::fs::File::create(&program).unwrap();
+    file.write_all(image::BYTES).unwrap();
+    drop(file);
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+pub fn open_directory(path: &Path) -> OwnedFd {
     use rustix::fs::{Mode, OFlags};
     rustix::fs::open(path, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .unwrap()

@@ -5,7 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use guest_proto::{
-    FRAME_MAX, FrameReader, FromGuest, Offsets, Op, ToGuest, VERSION, encode, preface,
+    FRAME_MAX, FrameReader, FromGuest, OLDEST_VERSION, Offsets, Op, ToGuest, VERSION, encode,
+    preface,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -35,10 +36,10 @@ fn answer_to(guest: &TestGuest, bytes: &[u8]) -> Vec<u8> {
 async fn garbage_is_closed_and_harms_nobody() {
     let guest = TestGuest::start();
     assert_eq!(answer_to(&guest, b"GET / HTTP/1.1\r\n\r\n"), b"");
-    let mut oversized = preface(1).to_vec();
+    let mut oversized = preface(OLDEST_VERSION).to_vec();
     oversized.extend_from_slice(&(FRAME_MAX as u32 + 1).to_le_bytes());
     assert_eq!(answer_to(&guest, &oversized), b"");
-    let mut unknown = preface(1).to_vec();
+    let mut unknown = preface(OLDEST_VERSION).to_vec();
     unknown.extend_from_slice(&[1, 0, 0, 0, 99]);
     assert_eq!(answer_to(&guest, &unknown), b"");
     guest.client.ping().await.unwrap();
@@ -63,7 +64,7 @@ async fn random_bytes_never_stop_the_guest() {
     runner
         .run(&(bytes, any::<bool>()), |(bytes, framed)| {
             let mut stream = UnixStream::connect(guest.socket()).unwrap();
-            let mut wire = preface(1).to_vec();
+            let mut wire = preface(OLDEST_VERSION).to_vec();
             if framed {
                 wire.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             }
@@ -94,7 +95,7 @@ async fn a_peer_that_breaks_the_rules_of_an_exec_is_cut_and_the_exec_goes_on() {
         };
         let id = request.id.clone();
         drop(guest.client.exec(request).await.unwrap());
-        let mut wire = preface(1).to_vec();
+        let mut wire = preface(OLDEST_VERSION).to_vec();
         encode(&Op::Attach { exec_id: id.to_string(), from: Offsets::default() }, &mut wire);
         encode(&violation, &mut wire);
         answer_to(&guest, &wire);
@@ -118,7 +119,7 @@ async fn connections_that_ask_for_nothing_do_not_keep_others_out() {
 async fn requests_in_single_bytes_are_understood() {
     let guest = TestGuest::start();
     let mut stream = UnixStream::connect(guest.socket()).unwrap();
-    let mut wire = preface(1).to_vec();
+    let mut wire = preface(OLDEST_VERSION).to_vec();
     encode(&Op::Ping, &mut wire);
     for byte in wire {
         stream.write_all(&[byte]).unwrap();
@@ -127,7 +128,7 @@ async fn requests_in_single_bytes_are_understood() {
     stream.read_to_end(&mut answer).unwrap();
     let mut reader = FrameReader::new();
     reader.feed(&answer);
-    assert_eq!(reader.take_raw(), Some(preface(1)));
+    assert_eq!(reader.take_raw(), Some(preface(OLDEST_VERSION)));
     assert_eq!(reader.next_message(), Ok(Some(FromGuest::Pong)));
 }
 

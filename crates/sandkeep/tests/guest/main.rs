@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod commands;
+mod dialing;
 mod harness;
 mod hostile;
 mod lifetime;

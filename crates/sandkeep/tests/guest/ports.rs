@@ -165,10 +165,11 @@ fn lying_guest(answer: Vec<u8>, descriptor: Option<OwnedFd>) -> (GuestClient, te
     let home = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(home.path().join(sandkeep::home::GUEST_SOCKET)).unwrap();
     std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let _ = stream.read(&mut [0; 1024]).unwrap();
-        let fds: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
-        sandkeep::sys::socket::send_with_fds(&stream, &answer, &fds).unwrap();
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            let fds: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+            sandkeep::sys::socket::send_with_fds(&stream, &answer, &fds).unwrap();
+        }
     });
     let directory = std::fs::File::open(home.path()).unwrap().into();
     (GuestClient::new(directory, Arc::new(NoLeaves)).unwrap(), home)

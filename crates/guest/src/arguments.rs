@@ -1,0 +1,97 @@
+//! What the command line says. Whatever is secret does not come here: everybody inside can read it.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+pub const USAGE: &str = "usage: sandkeep-guest (--listen-fd N | --dial PATH [--token-fd N]) \
+    [--chroot DIR] [--lifeline-fd N]";
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Arguments {
+    pub host: Host,
+    /// Where the sandbox's root is, for runtimes that can only bind it somewhere.
+    pub root: Option<PathBuf>,
+    /// When this pipe reaches its end the sandbox shall end, too.
+    pub lifeline: Option<RawFd>,
+}
+
+/// How connections to the host come about; each carries one operation.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Host {
+    /// The host connects to this listening Unix socket.
+    Listen(RawFd),
+    /// The guest connects to the host's socket of this path, as seen before the root is changed, and
+    /// shows the token that it reads from a descriptor.
+    Dial { path: PathBuf, token: Option<RawFd> },
+}
+
+pub fn parse(arguments: &[String]) -> Option<Arguments> {
+    let (mut listen, mut dial, mut token, mut root, mut lifeline) = (None, None, None, None, None);
+    let mut rest = arguments.iter();
+    while let Some(name) = rest.next() {
+        let value = rest.next()?;
+        match name.as_str() {
+            "--listen-fd" => listen = Some(descriptor(value).filter(|fd| *fd > 2)?),
+            "--lifeline-fd" => lifeline = Some(descriptor(value).filter(|fd| *fd > 2)?),
+            "--token-fd" => token = Some(descriptor(value)?),
+            "--dial" => dial = Some(PathBuf::from(value)),
+            "--chroot" => root = Some(PathBuf::from(value)),
+            _ => return None,
+        }
+    }
+    let host = match (listen, dial, token) {
+        (Some(listen), None, None) => Host::Listen(listen),
+        (None, Some(path), token) => Host::Dial { path, token },
+        (Some(_), Some(_), _) | (Some(_), None, Some(_)) | (None, None, _) => return None,
+    };
+    Some(Arguments { host, root, lifeline })
+}
+
+fn descriptor(value: &str) -> Option<RawFd> {
+    value.parse::<RawFd>().ok().filter(|fd| *fd >= 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_listening_descriptor_is_enough() {
+        let listen = Arguments { host: Host::Listen(3), root: None, lifeline: None };
+        assert_eq!(parse(&words("--listen-fd 3")), Some(listen));
+        let lifeline = Arguments { host: Host::Listen(3), root: None, lifeline: Some(4) };
+        assert_eq!(parse(&words("--lifeline-fd 4 --listen-fd 3")), Some(lifeline));
+    }
+
+    #[test]
+    fn a_guest_that_dials_may_have_a_token_on_stdin_and_another_root() {
+        let host = Host::Dial { path: "/run/x".into(), token: Some(0) };
+        let expected = Arguments { host, root: Some("/root".into()), lifeline: None };
+        assert_eq!(parse(&words("--dial /run/x --token-fd 0 --chroot /root")), Some(expected));
+        let host = Host::Dial { path: "/run/x".into(), token: None };
+        let expected = Arguments { host, root: None, lifeline: None };
+        assert_eq!(parse(&words("--dial /run/x")), Some(expected));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for line in [
+            "",
+            "--listen-fd",
+            "--listen-fd x",
+            "--listen-fd 1",
+            "--listen-fd 3 --shell",
+            "--listen-fd 3 --dial /run/x",
+            "--listen-fd 3 --token-fd 0",
+            "--dial",
+            "--dial /run/x --token-fd -1",
+            "--token-fd 0",
+        ] {
+            assert_eq!(parse(&words(line)), None, "{line:?}");
+        }
+    }
+}

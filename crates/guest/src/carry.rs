@@ -1,0 +1,203 @@
+//! The bytes of a connection to a port of the sandbox, copied between the server's socket and the host's
+//! connection, for hosts that no descriptor can be passed to.
+//!
+//! Each direction has its own end: when one side has nothing more to say, the other is told so and may
+//! go on for as long as it likes. Bytes are taken in only when those before them are out, so a
+//! connection holds one piece per direction, and only while somebody does not read.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::poll::Interest;
+use crate::sys::{self, Peer};
+
+/// How much is taken in at once.
+const PIECE_LEN: usize = 16 * 1024;
+/// How many pieces one turn moves in one direction, so that a flood holds up nobody.
+const PIECES_MAX: usize = 16;
+
+pub struct Carry {
+    server: OwnedFd,
+    to_server: Flow,
+    to_host: Flow,
+    /// What the loop watches the server's socket for; not at all if it is of no interest, because the
+    /// end of a connection is told again and again to whoever watches.
+    pub watched: Option<Interest>,
+}
+
+/// The connection is of no more use.
+#[derive(Debug)]
+pub struct Over;
+
+impl Carry {
+    pub fn new(server: OwnedFd) -> Self {
+        Self { server, to_server: Flow::default(), to_host: Flow::default(), watched: None }
+    }
+
+    pub fn server(&self) -> &OwnedFd {
+        &self.server
+    }
+
+    /// Moves what can be moved.
+    pub fn go_on(&mut self, host: BorrowedFd<'_>) -> Result<(), Over> {
+        self.to_server.go_on(host, self.server.as_fd()).map_err(|_| Over)?;
+        self.to_host.go_on(self.server.as_fd(), host).map_err(|_| Over)?;
+        let ended = self.to_server.end == End::Told && self.to_host.end == End::Told;
+        // A host that only ended its half is there; one that closed will never read an answer.
+        if ended || sys::peer(host) == Peer::Gone { Err(Over) } else { Ok(()) }
+    }
+
+    pub fn host_interest(&self) -> Interest {
+        interest(&self.to_server, &self.to_host).unwrap_or(Interest::Nothing)
+    }
+
+    pub fn server_interest(&self) -> Option<Interest> {
+        interest(&self.to_host, &self.to_server)
+    }
+}
+
+/// What a socket is watched for that one flow comes from and the other goes to.
+fn interest(from: &Flow, to: &Flow) -> Option<Interest> {
+    match (from.takes_in(), to.has_unsent()) {
+        (true, true) => Some(Interest::ReadWrite),
+        (true, false) => Some(Interest::Read),
+        (false, true) => Some(Interest::Write),
+        (false, false) => None,
+    }
+}
+
+/// One direction.
+#[derive(Default)]
+struct Flow {
+    unsent: Vec<u8>,
+    end: End,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    NotYet,
+    Heard,
+    Told,
+}
+
+impl Flow {
+    fn takes_in(&self) -> bool {
+        self.end == End::NotYet && self.unsent.is_empty()
+    }
+
+    fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    fn go_on(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+        for _ in 0..PIECES_MAX {
+            let sent = send_all(to, &self.unsent)?;
+            self.unsent.drain(..sent);
+            if self.has_unsent() {
+                return Ok(());
+            }
+            self.unsent = Vec::new();
+            if self.end == End::Heard {
+                sys::shut_down_sending(to);
+                self.end = End::Told;
+            }
+            if !self.takes_in() || !self.take_in(from, to)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there was anything. What can be passed on at once is, without being kept.
+    fn take_in(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<bool> {
+        let mut piece = [0u8; PIECE_LEN];
+        match sys::read(from, &mut piece) {
+            Ok(0) => self.end = End::Heard,
+            Ok(len) => {
+                let sent = send_all(to, &piece[..len])?;
+                self.unsent = piece[sent..len].to_vec();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+}
+
+/// Sends as much as there is room for.
+fn send_all(to: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match sys::send(to, &bytes[sent..]) {
+            Ok(len) => sent += len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// A carry, the host's end and the guest's end of its connection, and the server's end.
+    fn carry() -> (Carry, UnixStream, UnixStream, UnixStream) {
+        let (host, ours) = UnixStream::pair().expect("a pair of sockets");
+        let (server, inner) = UnixStream::pair().expect("a pair of sockets");
+        ours.set_nonblocking(true).expect("a socket can be made non-blocking");
+        inner.set_nonblocking(true).expect("a socket can be made non-blocking");
+        (Carry::new(inner.into()), host, ours, server)
+    }
+
+    fn heard(mut stream: &UnixStream) -> String {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("the stream has an end");
+        text
+    }
+
+    #[test]
+    fn each_half_ends_by_itself_and_the_last_ends_all() {
+        let (mut carry, mut host, ours, mut server) = carry();
+        host.write_all(b"question").expect("there is room");
+        host.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        carry.go_on(ours.as_fd()).expect("the answer is still to come");
+        assert_eq!(heard(&server), "question");
+        assert_eq!(carry.host_interest(), Interest::Nothing);
+        server.write_all(b"answer").expect("there is room");
+        drop(server);
+        assert!(carry.go_on(ours.as_fd()).is_err(), "all is said");
+        assert_eq!(heard(&host), "answer");
+    }
+
+    #[test]
+    fn who_does_not_read_stops_the_other_and_nothing_is_lost() {
+        let (mut carry, mut host, ours, server) = carry();
+        host.set_nonblocking(true).expect("a socket can be made non-blocking");
+        let mut written = 0;
+        for _ in 0..100 {
+            written += host.write(&[7; 64 * 1024]).unwrap_or(0);
+            carry.go_on(ours.as_fd()).expect("both are there");
+        }
+        assert!(carry.to_server.unsent.len() <= PIECE_LEN);
+        assert_eq!(carry.server_interest(), Some(Interest::ReadWrite));
+        drop(host.shutdown(std::net::Shutdown::Write));
+        let reader = std::thread::spawn(move || heard(&server).len());
+        while carry.to_server.end != End::Told {
+            carry.go_on(ours.as_fd()).expect("both are there");
+        }
+        drop(carry);
+        assert_eq!(reader.join().expect("it reads"), written);
+    }
+
+    #[test]
+    fn a_host_that_is_gone_ends_it_though_the_server_says_nothing() {
+        let (mut carry, host, ours, _server) = carry();
+        drop(host);
+        assert!(carry.go_on(ours.as_fd()).is_err());
+    }
+}
