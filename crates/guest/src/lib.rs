@@ -67,6 +67,12 @@ pub fn run(arguments: &[String]) -> i32 {
 
 fn start(arguments: &Arguments) -> io::Result<Reactor> {
     sys::hide_from_ptrace()?;
+    let from_host = match &arguments.host {
+        Host::Listen(socket) => Some(*socket),
+        Host::Dial { token, .. } => *token,
+    };
+    sys::close_unknown(&[from_host, arguments.lifeline]);
+    sys::limit_capabilities()?;
     sys::set_name(c"sandkeep-guest");
     sys::adopt_orphans()?;
     let signals = sys::take_over_signals()?;
@@ -82,6 +88,6 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
             io::Error::other(format!("cannot enter {}: {error}", root.display()))
         })?;
     }
-    sys::fill_standard_descriptors()?;
+    sys::take_standard_descriptors()?;
     Reactor::new(source, lifeline, signals)
 }

@@ -166,6 +166,9 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         sweep: Option<PathBuf>,
     },
+    /// The short-lived process that becomes a foreign tool; started by the daemon itself
+    #[command(hide = true)]
+    Stage,
     /// Clear up after killed runs
     #[command(hide = true)]
     Sweep {
@@ -188,6 +191,9 @@ pub fn main() -> ExitCode {
     if let Command::Launcher { sweep, .. } = command {
         // It makes processes by clone, so it must stay without threads, and so without tokio.
         return crate::sys::launcher::main(sweep.map(|parent| run::sweeper(&parent)));
+    }
+    if let Command::Stage = command {
+        return crate::sys::stage::main();
     }
     crate::crypto::provide();
     let own_failure = match command {
@@ -242,7 +248,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Version(args) => version::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Sweep { parent } => with_threads(run::sweep(parent)),
-        Command::Serve(_) | Command::Config(_) | Command::Launcher { .. } => {
+        Command::Serve(_) | Command::Config(_) | Command::Launcher { .. } | Command::Stage => {
             unreachable!("they are done with before")
         }
     }

@@ -68,6 +68,9 @@ pub const DIALS_REFUSED_WITHIN: Duration = Duration::from_millis(10);
 /// frozen something in its last moment.
 pub const KILL_LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// How long to wait until the kernel tells how a guest that is dead has died.
+pub const DEATH_TOLD: Duration = Duration::from_millis(200);
+
 /// How long nobody must have asked the launcher for anything before it makes namespaces ahead.
 pub const LAUNCHER_QUIET: Duration = Duration::from_millis(10);
 
@@ -76,6 +79,15 @@ pub const LAUNCHER_RETRY: Duration = Duration::from_secs(1);
 
 /// How long the launcher may take for one request.
 pub const LAUNCHER_ANSWER: Duration = Duration::from_secs(10);
+
+/// How long a foreign tool may take to start a guest: it may be the first of many on a busy machine.
+pub const STAGE_ANSWER: Duration = Duration::from_secs(30);
+/// How long to listen for the rest of what a tool that ended has written.
+pub const STAGE_LAST_WORDS: Duration = Duration::from_millis(500);
+/// How much of what a tool writes is kept; its last line is told.
+pub const STAGE_SAID_MAX_BYTES: usize = 4 * 1024;
+/// How long a tool may take to tell its version.
+pub const TOOL_VERSION: Duration = Duration::from_secs(5);
 
 /// How long reconcile waits between two looks at the world.
 pub const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);

@@ -9,12 +9,15 @@
 //!      └── destroy, from anywhere, half-made included
 //! ```
 
+mod bwrap;
 #[cfg(test)]
 mod conformance;
 mod grouped;
 mod missing;
 mod mock;
 mod native;
+mod oci;
+mod staged;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,10 +29,13 @@ use crate::guest::Guest;
 use crate::sandbox::{Owner, Privilege, Resources, SandboxId};
 use crate::storage::Root;
 
+pub use bwrap::Bwrap;
 pub use grouped::{NoPremises, Premises};
 pub use missing::MissingRuntime;
 pub use mock::MockRuntime;
 pub use native::Native;
+pub use oci::{Crun, Runc};
+pub use staged::{Staged, Technique};
 
 /// What is true of this runtime on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]

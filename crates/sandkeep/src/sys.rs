@@ -2,7 +2,9 @@
 //! only home of `unsafe` outside the guest.
 
 pub mod btrfs;
+pub mod capability;
 pub mod cgroup;
+pub mod dev;
 pub mod landlock;
 pub mod launcher;
 pub mod loopdev;
@@ -13,3 +15,4 @@ pub mod pidfd;
 pub mod reactor;
 pub mod seccomp;
 pub mod socket;
+pub mod stage;

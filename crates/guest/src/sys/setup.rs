@@ -113,15 +113,67 @@ pub fn keep_descriptors_from_children() {
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Makes sure that 0, 1 and 2 are taken, so that no pipe of ours gets such a number and a child's
-/// dup2 cannot overwrite one it still needs.
-pub fn fill_standard_descriptors() -> io::Result<()> {
+/// Closes every descriptor that we were not told about, so that nothing of who started us stays open.
+pub fn close_unknown(known: &[Option<RawFd>]) {
+    let known = known.iter().flatten();
+    let mut known: Vec<u32> = known.filter_map(|fd| u32::try_from(*fd).ok()).collect();
+    known.retain(|fd| *fd > 2);
+    known.sort_unstable();
+    let mut first = 3;
+    for last in known.into_iter().chain([u32::MAX]) {
+        let before = if last == u32::MAX { last } else { last.saturating_sub(1) };
+        if first <= before {
+            // SAFETY: nothing in this process has opened a descriptor yet; a kernel without the
+            // call leaves them open, and children do not get them.
+            unsafe { libc::syscall(libc::SYS_close_range, first, before, 0) };
+        }
+        first = last.saturating_add(1);
+    }
+}
+
+/// Takes 0, 1 and 2: whatever they were, it is somebody else's, and no pipe of ours may get such a
+/// number, because a child's dup2 could overwrite one it still needs.
+pub fn take_standard_descriptors() -> io::Result<()> {
     loop {
         let fd = open_null()?;
-        if fd.as_raw_fd() > 2 {
-            return Ok(());
+        if fd.as_raw_fd() <= 2 {
+            let _ = fd.into_raw_fd();
+            continue;
         }
-        let _ = fd.into_raw_fd();
+        for target in 0..=2 {
+            // SAFETY: replaces a descriptor that nothing here refers to.
+            check(unsafe { libc::dup2(fd.as_raw_fd(), target) })?;
+        }
+        return Ok(());
+    }
+}
+
+/// Whoever started us may have left more in the bounding and ambient sets than we have: nothing
+/// that is executed shall get more than that. Without CAP_SETPCAP there is nothing to pass on.
+pub fn limit_capabilities() -> io::Result<()> {
+    let permitted = permitted_capabilities()?;
+    // SAFETY: takes integers only.
+    unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
+    for capability in 0..u64::BITS as libc::c_int {
+        // SAFETY: takes integers only; the kernel answers -1 for one that it does not know.
+        let held = unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) } == 1;
+        if held && permitted & (1 << capability) == 0 {
+            // SAFETY: takes integers only.
+            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        }
+    }
+    Ok(())
+}
+
+fn permitted_capabilities() -> io::Result<u64> {
+    /// `_LINUX_CAPABILITY_VERSION_3`, and this process.
+    const HEADER: [u32; 2] = [0x2008_0522, 0];
+    let mut data = [[0u32; 3]; 2];
+    // SAFETY: both have the layout of version 3: two halves of effective, permitted, inheritable.
+    let got = unsafe { libc::syscall(libc::SYS_capget, HEADER.as_ptr(), data.as_mut_ptr()) };
+    match got {
+        0 => Ok(u64::from(data[0][1]) | u64::from(data[1][1]) << 32),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -11,14 +11,18 @@ use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
-use crate::runtime::{Lifetime, MissingRuntime, MockRuntime, Native, Premises, Runtime, Usable};
+use crate::runtime::{
+    Bwrap, Crun, Lifetime, MissingRuntime, MockRuntime, Native, Premises, Runc, Runtime, Staged,
+    Technique, Usable,
+};
 use crate::storage::{self, BtrfsOptions, Storage, StorageChoice};
 use crate::store::{MemoryStore, SqliteStore, StateStore};
+use crate::sys::stage::Stage;
 use crate::telemetry::Telemetry;
 use crate::template::HostTemplate;
 
 /// The names of [`local_runtimes`], in their order.
-const LOCAL_RUNTIMES: [&str; 1] = [Native::NAME];
+const LOCAL_RUNTIMES: [&str; 4] = [Native::NAME, Bwrap::NAME, Crun::NAME, Runc::NAME];
 
 /// A broker, and what a person wants to know of it.
 pub struct Assembled {
@@ -115,14 +119,31 @@ async fn local_runtimes(data: &DataDir, launcher_options: &[&OsStr]) -> Vec<Arc<
     };
     let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);
     let launcher = launcher.iter().chain(launcher_options).map(OsString::from).collect();
-    let native: Arc<dyn Runtime> = match Native::runtime(premises, launcher).await {
+    let native: Arc<dyn Runtime> = match Native::runtime(Arc::clone(&premises), launcher).await {
         Ok(runtime) => runtime,
         Err(error) => {
             let reason = format!("the launcher does not start: {error}");
             MissingRuntime::listed(Native::NAME, &reason)
         }
     };
-    vec![native]
+    let stage = Stage::new(["/proc/self/exe", "stage"].map(OsString::from).to_vec());
+    let (bwrap, crun, runc) = tokio::join!(
+        staged(Bwrap, &premises, &stage),
+        staged(Crun, &premises, &stage),
+        staged(Runc, &premises, &stage),
+    );
+    vec![native, bwrap, crun, runc]
+}
+
+async fn staged<T: Technique + 'static>(
+    technique: T,
+    premises: &Arc<Premises>,
+    stage: &Stage,
+) -> Arc<dyn Runtime> {
+    match Staged::runtime(technique, Arc::clone(premises), stage.clone()).await {
+        Ok(runtime) => runtime,
+        Err(reason) => MissingRuntime::listed(T::NAME, &reason),
+    }
 }
 
 async fn open(

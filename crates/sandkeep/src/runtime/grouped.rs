@@ -8,6 +8,7 @@
 mod id_ranges;
 mod leaves;
 mod live;
+mod parts;
 mod premises;
 
 #[cfg(test)]
@@ -32,6 +33,7 @@ use crate::sys::pidfd;
 use leaves::Leaves;
 use live::Live;
 
+pub use parts::{HOSTNAME, Parts, privilege, shm_bytes};
 pub use premises::{IdRange, NoPremises, Premises};
 
 /// A guest that runs, just started.
@@ -262,6 +264,22 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
 
     async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {
         Ok(self.running(id)?.guest())
+    }
+}
+
+/// What every technology can do whose guest is PID 1 of namespaces of its own, in its own range of ids.
+pub fn capabilities(limits: Controllers) -> Capabilities {
+    Capabilities {
+        isolation: true,
+        own_id_range: true,
+        memory_limit: limits.memory,
+        cpu_limit: limits.cpu,
+        pids_limit: limits.pids,
+        pause: true,
+        terminals: true,
+        shells: true,
+        ports: true,
+        survives_daemon: true,
     }
 }
 

@@ -5,25 +5,18 @@ mod tests;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::grouped::{GroupedRuntime, Premises, Started, Starter, open_dir};
-use super::{Bind, Capabilities, Lifetime, Plan, RuntimeError};
-use crate::home;
-use crate::limits;
-use crate::sandbox::Privilege;
-use crate::storage::Root;
-use crate::sys::cgroup::{Controllers, Entry, Place};
-use crate::sys::launcher::{self, EntryKind, Launch, LaunchError, Launched, Launcher, Lifeline};
-use crate::sys::{mount, socket};
+use super::grouped::{
+    self, GroupedRuntime, HOSTNAME, Parts, Premises, Started, Starter, privilege, shm_bytes,
+};
+use super::{Capabilities, Plan, RuntimeError};
+use crate::sys::cgroup::{Controllers, Place};
+use crate::sys::launcher::{Launch, LaunchError, Launched, Launcher};
 
-/// What every sandbox calls itself.
-const HOSTNAME: &str = "sandbox";
-/// Connections that wait while the guest comes up; as many as execs may be started at once.
-const BACKLOG: i32 = 1024;
 /// User namespaces to have ready for the next sandboxes.
 const NEXT_ID_BASES: usize = 4;
 /// The launcher may die under us once; twice is no accident.
@@ -31,15 +24,6 @@ const LAUNCH_TRIES: usize = 2;
 
 pub struct Native {
     launcher: Arc<Launcher>,
-}
-
-/// The descriptors of a launch, open until the launcher has its copies.
-struct Descriptors {
-    root: OwnedFd,
-    listener: OwnedFd,
-    binds: Vec<OwnedFd>,
-    entry: Vec<OwnedFd>,
-    entry_kind: EntryKind,
 }
 
 impl Native {
@@ -68,8 +52,8 @@ impl Native {
         let mut tries = 0;
         loop {
             tries += 1;
-            let descriptors = descriptors(premises, plan)?;
-            let (launch, fds) = request(premises, plan, id_base, &descriptors);
+            let parts = Parts::open(Self::NAME, premises, plan, Place::Beside)?;
+            let (launch, fds) = request(premises, plan, id_base, &parts);
             match self.launcher.launch(launch, &fds).await {
                 Ok(launched) => return Ok(launched),
                 Err(LaunchError::Failed { step, source }) => {
@@ -95,18 +79,7 @@ impl Starter for Native {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        Capabilities {
-            isolation: true,
-            own_id_range: true,
-            memory_limit: limits.memory,
-            cpu_limit: limits.cpu,
-            pids_limit: limits.pids,
-            pause: true,
-            terminals: true,
-            shells: true,
-            ports: true,
-            survives_daemon: true,
-        }
+        grouped::capabilities(limits)
     }
 
     async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
@@ -116,54 +89,22 @@ impl Starter for Native {
     }
 }
 
-fn descriptors(premises: &Premises, plan: &Plan) -> Result<Descriptors, RuntimeError> {
-    let entry = premises.entry(plan, Place::Beside);
-    let (entry, entry_kind) = match entry.map_err(Native::failed("open its control groups"))? {
-        Entry::V1(tasks) => (tasks, EntryKind::V1),
-        Entry::V2(dir) => (vec![dir], EntryKind::V2),
-    };
-    let Root::Dir(root) = &plan.root;
-    let clone = |bind: &Bind| mount::clone_path(&bind.source);
-    let binds = plan.binds.iter().map(clone).collect::<io::Result<_>>();
-    let listener =
-        open_dir(&plan.home).and_then(|home| socket::listen_in(home, home::GUEST_SOCKET, BACKLOG));
-    Ok(Descriptors {
-        root: mount::clone_path(root).map_err(Native::failed("open its root"))?,
-        listener: listener.map_err(Native::failed("listen for its guest"))?,
-        binds: binds.map_err(Native::failed("open its template"))?,
-        entry,
-        entry_kind,
-    })
-}
-
 fn request<'a>(
     premises: &'a Premises,
     plan: &Plan,
     id_base: u32,
-    descriptors: &'a Descriptors,
+    parts: &'a Parts,
 ) -> (Launch, Vec<BorrowedFd<'a>>) {
-    let mut fds = vec![descriptors.root.as_fd(), descriptors.listener.as_fd()];
-    let lifeline = match plan.lifetime {
-        Lifetime::Detached => Lifeline::None,
-        Lifetime::WithDaemon => {
-            fds.push(premises.lifeline());
-            Lifeline::Passed
-        }
-    };
-    fds.extend(descriptors.binds.iter().map(AsFd::as_fd));
-    fds.extend(descriptors.entry.iter().map(AsFd::as_fd));
-    let target = |bind: &Bind| bind.target.to_string_lossy().into_owned();
+    let mut fds = parts.before_entry(premises);
+    fds.extend(parts.entry());
     let launch = Launch {
         hostname: HOSTNAME.to_owned(),
         id_base,
-        privilege: match plan.privilege {
-            Privilege::None => launcher::Privilege::None,
-            Privilege::Root => launcher::Privilege::Root,
-        },
-        shm_bytes: plan.resources.memory_mb * limits::MIB / 2,
-        lifeline,
-        bind_targets: plan.binds.iter().map(target).collect(),
-        entry: descriptors.entry_kind,
+        privilege: privilege(plan),
+        shm_bytes: shm_bytes(plan),
+        lifeline: parts.lifeline,
+        bind_targets: parts.bind_targets.clone(),
+        entry: parts.entry_kind,
         next_id_bases: premises.next_id_bases(NEXT_ID_BASES),
     };
     (launch, fds)

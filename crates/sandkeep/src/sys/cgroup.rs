@@ -26,7 +26,7 @@ use std::path::PathBuf;
 
 use guest_proto::LeafKind;
 
-pub use files::cgroup_mounts;
+pub use files::{MountKind, cgroup_mounts};
 pub use v1::V1;
 pub use v2::V2;
 

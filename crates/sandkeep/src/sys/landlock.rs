@@ -46,10 +46,36 @@ pub struct Ruleset(OwnedFd);
 
 impl Ruleset {
     /// `root` is the sandbox's root. Moving files between directories (REFER) is refused by every
-    /// ruleset that does not allow it by name, so it is handled and allowed beneath the root.
+    /// ruleset on files that does not allow it by name, so it is handled and allowed beneath the root.
     pub fn new(root: impl AsRawFd) -> io::Result<Self> {
+        let ruleset = Self::create(ACCESS_FS_REFER)?;
+        let rule = PathBeneathAttr { allowed_access: ACCESS_FS_REFER, parent_fd: root.as_raw_fd() };
+        // SAFETY: both descriptors are open and `rule` is a live struct of the layout that the
+        // kernel reads for this kind of rule.
+        let added = unsafe {
+            libc::syscall(
+                libc::SYS_landlock_add_rule,
+                ruleset.0.as_raw_fd(),
+                RULE_PATH_BENEATH,
+                &raw const rule,
+                0u32,
+            )
+        };
+        if added != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(ruleset)
+    }
+
+    /// For who still has to mount: a ruleset that says something about files forbids that, so this
+    /// one says nothing about them.
+    pub fn of_scopes() -> io::Result<Self> {
+        Self::create(0)
+    }
+
+    fn create(handled_access_fs: u64) -> io::Result<Self> {
         let attr = RulesetAttr {
-            handled_access_fs: ACCESS_FS_REFER,
+            handled_access_fs,
             handled_access_net: 0,
             scoped: SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL,
         };
@@ -66,23 +92,7 @@ impl Ruleset {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: a non-negative answer is a new descriptor, which nobody else owns.
-        let ruleset = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
-        let rule = PathBeneathAttr { allowed_access: ACCESS_FS_REFER, parent_fd: root.as_raw_fd() };
-        // SAFETY: both descriptors are open and `rule` is a live struct of the layout that the
-        // kernel reads for this kind of rule.
-        let added = unsafe {
-            libc::syscall(
-                libc::SYS_landlock_add_rule,
-                ruleset.as_raw_fd(),
-                RULE_PATH_BENEATH,
-                &raw const rule,
-                0u32,
-            )
-        };
-        if added != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self(ruleset))
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
 
     /// Restricts this thread and what it becomes, for ever.

@@ -19,9 +19,11 @@ mod process;
 
 use serde::{Deserialize, Serialize};
 
+pub use child::{MASKED, READ_ONLY};
 pub use client::{LaunchError, Launched, Launcher};
 pub use guest_proto::Privilege;
 pub use process::main;
+pub(super) use process::{Received, guest_image, set_properties};
 
 /// What the launcher is told about one sandbox. The descriptors that come with it, in this order:
 /// the root (a detached mount), the listening socket, the lifeline if there is one, a detached mount

@@ -106,6 +106,14 @@ fn write_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a process is the first of a pid namespace beneath ours; not if it is gone.
+pub fn is_first_of_its_own(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    // Its number in each namespace from ours down.
+    numbers.unwrap_or_default().split_whitespace().skip(1).last() == Some("1")
+}
+
 /// Waits until a child of ours is gone.
 pub fn wait_gone(pidfd: impl AsFd) -> io::Result<()> {
     use rustix::process::{WaitId, WaitIdOptions, waitid};

@@ -13,6 +13,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 pub enum Exit {
     Code(i32),
     Signal(i32),
+    /// The kernel tells it once the parent, which is not us, has taken note.
+    Untold,
     /// The kernel is older than 6.15 and the process was not our child.
     Unknown,
 }
@@ -22,7 +24,9 @@ impl fmt::Display for Exit {
         match self {
             Self::Code(code) => write!(f, "exited with code {code}"),
             Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
-            Self::Unknown => write!(f, "ended or was killed (only Linux 6.15 and later tell)"),
+            Self::Untold | Self::Unknown => {
+                write!(f, "ended or was killed (only Linux 6.15 and later tell)")
+            }
         }
     }
 }
@@ -105,8 +109,11 @@ pub fn exit(pidfd: impl AsFd) -> Exit {
     let mut info = Info { mask: PIDFD_INFO_EXIT, ..Info::default() };
     // SAFETY: the descriptor is open and `info` is a live struct of the size encoded in the request.
     let result = unsafe { libc::ioctl(pidfd.as_fd().as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
-    if result != 0 || info.mask & PIDFD_INFO_EXIT == 0 {
+    if result != 0 {
         return Exit::Unknown;
+    }
+    if info.mask & PIDFD_INFO_EXIT == 0 {
+        return Exit::Untold;
     }
     match info.exit_code & 0x7f {
         0 => Exit::Code((info.exit_code >> 8) & 0xff),

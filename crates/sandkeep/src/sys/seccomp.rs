@@ -6,13 +6,15 @@
 
 #![expect(unsafe_code, reason = "loading a filter has no safe wrapper")]
 
+mod names;
 mod policy;
 
 use std::io;
 
 use libc::sock_filter;
 
-use policy::{Action, LAST_KNOWN, action};
+pub use policy::Action;
+use policy::{LAST_KNOWN, action};
 
 #[cfg(target_arch = "x86_64")]
 const AUDIT_ARCH: u32 = 0xC000_003E;
@@ -49,6 +51,15 @@ impl Filter {
         Self(program)
     }
 
+    /// The program as the kernel reads it, for a tool that loads it.
+    pub fn bytes(&self) -> Vec<u8> {
+        let bytes = |i: &sock_filter| {
+            let ([a, b], [c, d, e, f]) = (i.code.to_ne_bytes(), i.k.to_ne_bytes());
+            [a, b, i.jt, i.jf, c, d, e, f]
+        };
+        self.0.iter().flat_map(bytes).collect()
+    }
+
     /// Loads the filter for this thread and what it becomes. It needs no_new_privs, or
     /// CAP_SYS_ADMIN in its user namespace. Makes one system call and allocates nothing.
     pub fn load(&self) -> io::Result<()> {
@@ -70,6 +81,13 @@ impl Filter {
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// The policy by the names of the calls, for those who have a language of their own for filters. What
+/// is not in it answers ENOSYS.
+pub fn named_actions() -> impl Iterator<Item = (&'static str, Action)> {
+    let named = (0..=LAST_KNOWN).filter_map(|number| Some((names::name(number)?, action(number))));
+    named.filter(|(_, action)| *action != Action::Errno(libc::ENOSYS))
 }
 
 impl Default for Filter {

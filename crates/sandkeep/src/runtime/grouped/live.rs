@@ -9,6 +9,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::premises::IdRange;
 use crate::guest::{Guest, GuestClient};
+use crate::limits;
 use crate::runtime::Death;
 use crate::sys::pidfd::{self, Exit};
 use crate::sys::reactor;
@@ -49,12 +50,26 @@ impl Live {
     pub async fn died(&self) -> Death {
         // An error means that the reactor is gone, and the daemon with it.
         let _ = self.pidfd.readable().await;
+        let told = tokio::time::timeout(limits::DEATH_TOLD, self.exit()).await;
+        let exit = told.unwrap_or(Exit::Unknown);
         self.death
             .get_or_init(|| {
                 self.ids.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Death { reason: reason(pidfd::exit(self.pidfd.get_ref())) }
+                Death { reason: reason(exit) }
             })
             .clone()
+    }
+
+    /// How the guest ended. If who started it is gone, the host's init is its parent and has to take
+    /// note first, which it does soon or never; that it has makes the descriptor ready again.
+    async fn exit(&self) -> Exit {
+        loop {
+            let Ok(mut ready) = self.pidfd.readable().await else { return Exit::Unknown };
+            match pidfd::exit(self.pidfd.get_ref()) {
+                Exit::Untold => ready.clear_ready(),
+                exit => return exit,
+            }
+        }
     }
 }
 

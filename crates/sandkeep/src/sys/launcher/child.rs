@@ -24,37 +24,12 @@ use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
 use super::Privilege;
 use crate::sys::landlock::Ruleset;
 use crate::sys::namespace::ChildStack;
-use crate::sys::{mount, seccomp};
+use crate::sys::{capability, dev, mount, seccomp};
 
 /// Where the guest finds its descriptors.
 const LISTEN_FD: RawFd = 3;
 const LIFELINE_FD: RawFd = 4;
 pub const FIRST_FREE_FD: RawFd = 5;
-
-/// The group of terminals on every Linux distribution.
-const TTY_GID: u32 = 5;
-
-/// The most terminals of one sandbox: the kernel has a few thousand for the whole machine.
-const TERMINALS_MAX: &str = "128";
-
-/// The capabilities of `privilege: root`: what package managers, sudo and servers need.
-const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::SYS_CHROOT);
-
-/// What the guest itself needs to run commands as others and to end them; with `privilege: none`
-/// nothing else inside gets any of it.
-const GUEST_CAPABILITIES: CapabilitySet = CapabilitySet::KILL
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETPCAP);
 
 /// The steps, in their order; a failure names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +126,8 @@ pub struct Child<'a> {
 /// Files of /proc that tell about the machine; they become /dev/null.
 pub const MASKED: [&str; 3] = ["proc/kcore", "proc/keys", "proc/timer_list"];
 /// Parts of /proc through which the machine could be changed, if the ids ever matched.
-const READ_ONLY: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
+pub const READ_ONLY: [&str; 5] =
+    ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
 
 /// libc's constant has too narrow a type for it.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
@@ -314,17 +290,9 @@ fn make_read_only(path: &str) -> io::Result<()> {
 }
 
 fn mount_dev(child: &Child<'_>) -> io::Result<()> {
-    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     mount::attach(&child.dev, "dev")?;
-    let tty = (child.id_base + TTY_GID).to_string();
-    let options =
-        [("ptmxmode", "0666"), ("mode", "620"), ("gid", tty.as_str()), ("max", TERMINALS_MAX)];
-    mount::attach(mount::new_filesystem("devpts", &options, quiet)?, "dev/pts")?;
-    let (root, size) = (child.id_base.to_string(), child.shm_bytes.to_string());
-    let options =
-        [("mode", "1777"), ("size", size.as_str()), ("uid", root.as_str()), ("gid", root.as_str())];
-    let quiet = quiet | MountAttrFlags::MOUNT_ATTR_NODEV;
-    mount::attach(mount::new_filesystem("tmpfs", &options, quiet)?, "dev/shm")
+    mount::attach(dev::terminals(child.id_base)?, "dev/pts")?;
+    mount::attach(dev::shared_memory(child.id_base, child.shm_bytes)?, "dev/shm")
 }
 
 fn change_root(_: &Child<'_>) -> io::Result<()> {
@@ -354,10 +322,7 @@ fn die_with_launcher(signal: Option<Signal>) -> io::Result<()> {
 
 /// The guest gets what is left in the bounding set when it is executed as root.
 fn drop_capabilities(child: &Child<'_>) -> io::Result<()> {
-    let keep = match child.privilege {
-        Privilege::None => GUEST_CAPABILITIES,
-        Privilege::Root => ROOT_CAPABILITIES,
-    };
+    let keep = capability::of_guest(child.privilege);
     // Some kernels know fewer capabilities than we do; those need no dropping.
     for capability in CapabilitySet::all().difference(keep).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {

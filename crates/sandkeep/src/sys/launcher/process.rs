@@ -18,7 +18,7 @@ use super::{Answer, EntryKind, Launch, Lifeline, MESSAGE_MAX_BYTES, Request};
 use crate::guest::image;
 use crate::limits;
 use crate::sys::namespace::{self, ChildStack};
-use crate::sys::{landlock, mount, seccomp, socket};
+use crate::sys::{dev, landlock, mount, seccomp, socket};
 
 /// Network namespaces kept ready.
 const NETWORKS_READY: usize = 4;
@@ -141,8 +141,8 @@ impl Process {
         };
         let network = self.network().map_err(during("make a network namespace"))?;
         let users = self.users(launch.id_base).map_err(during("make a user namespace"))?;
-        let received =
-            Received::sort(launch, fds).ok_or(("receive its descriptors", libc::EPROTO))?;
+        let received = Received::sort(launch.lifeline, &launch.bind_targets, launch.entry, fds)
+            .ok_or(("receive its descriptors", libc::EPROTO))?;
         set_properties(&received, users.as_fd()).map_err(during("map its ids"))?;
         let (dev, nulls) = dev_mounts().map_err(during("prepare /dev"))?;
         self.report.clear();
@@ -231,28 +231,33 @@ fn tell(socket: BorrowedFd<'_>, answer: &Answer, fds: &[BorrowedFd<'_>]) -> io::
 }
 
 /// The descriptors of a request, told apart.
-struct Received {
-    root: OwnedFd,
-    listener: OwnedFd,
-    lifeline: Option<OwnedFd>,
-    binds: Vec<(CString, OwnedFd)>,
-    tasks: Vec<OwnedFd>,
-    into_cgroup: Option<OwnedFd>,
+pub struct Received {
+    pub root: OwnedFd,
+    pub listener: OwnedFd,
+    pub lifeline: Option<OwnedFd>,
+    pub binds: Vec<(CString, OwnedFd)>,
+    pub tasks: Vec<OwnedFd>,
+    pub into_cgroup: Option<OwnedFd>,
 }
 
 impl Received {
-    fn sort(launch: &Launch, fds: Vec<OwnedFd>) -> Option<Self> {
+    pub fn sort(
+        lifeline: Lifeline,
+        bind_targets: &[String],
+        entry: EntryKind,
+        fds: Vec<OwnedFd>,
+    ) -> Option<Self> {
         let mut fds = fds.into_iter();
         let (root, listener) = (fds.next()?, fds.next()?);
-        let lifeline = match launch.lifeline {
+        let lifeline = match lifeline {
             Lifeline::None => None,
             Lifeline::Passed => Some(fds.next()?),
         };
-        let mut binds = Vec::with_capacity(launch.bind_targets.len());
-        for target in &launch.bind_targets {
+        let mut binds = Vec::with_capacity(bind_targets.len());
+        for target in bind_targets {
             binds.push((CString::new(target.as_str()).ok()?, fds.next()?));
         }
-        let (tasks, into_cgroup) = match launch.entry {
+        let (tasks, into_cgroup) = match entry {
             EntryKind::V1 => (fds.collect(), None),
             EntryKind::V2 => (Vec::new(), Some(fds.next()?)),
         };
@@ -262,7 +267,7 @@ impl Received {
 
 /// The root is the sandbox's own, so its ids are shifted. Binds are the host's and are not: as root
 /// inside owns nothing there, it reads only what everybody may.
-fn set_properties(received: &Received, users: BorrowedFd<'_>) -> io::Result<()> {
+pub fn set_properties(received: &Received, users: BorrowedFd<'_>) -> io::Result<()> {
     mount::set_id_map(&received.root, MountAttrFlags::MOUNT_ATTR_NODEV, users)?;
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY
         | MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -278,7 +283,7 @@ fn dev_mounts() -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
 }
 
 /// The guest as an executable that no file system holds and nobody can change.
-fn guest_image() -> io::Result<OwnedFd> {
+pub fn guest_image() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // MFD_EXEC states the intent and is unknown before Linux 6.3.
     let memfd = rustix::fs::memfd_create("sandkeep-guest", flags | MemfdFlags::EXEC)
@@ -322,40 +327,15 @@ fn shrink_namespace() -> io::Result<()> {
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")?;
-    let dev = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
-    mount::attach(&dev, "/dev")?;
-    fill_dev()?;
-    mount::set_attributes(&dev, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    let devices = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+    mount::attach(&devices, "/dev")?;
+    // Real device nodes, made once and shared read-only by all sandboxes.
+    dev::fill(&devices)?;
+    mount::set_attributes(&devices, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
     mount::set_attributes(&root, MountAttrFlags::MOUNT_ATTR_RDONLY)
 }
 
 fn small_tmpfs(attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let attributes = attributes | MountAttrFlags::MOUNT_ATTR_NOSUID;
     mount::new_filesystem("tmpfs", &[("mode", "755"), ("size", "64k")], attributes)
-}
-
-/// Real device nodes, made once and shared read-only by all sandboxes.
-fn fill_dev() -> io::Result<()> {
-    use rustix::fs::{CWD, FileType, makedev, mkdir, mknodat, symlink};
-    let before = rustix::process::umask(Mode::empty());
-    let nodes = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)]
-        .map(|(name, minor)| (name, makedev(1, minor)));
-    for (name, device) in nodes.into_iter().chain([("tty", makedev(5, 0))]) {
-        let mode = Mode::from_raw_mode(0o666);
-        mknodat(CWD, format!("/dev/{name}"), FileType::CharacterDevice, mode, device)?;
-    }
-    mkdir("/dev/pts", Mode::from_raw_mode(0o755))?;
-    mkdir("/dev/shm", Mode::from_raw_mode(0o1777))?;
-    let links = [
-        ("pts/ptmx", "/dev/ptmx"),
-        ("/proc/self/fd", "/dev/fd"),
-        ("/proc/self/fd/0", "/dev/stdin"),
-        ("/proc/self/fd/1", "/dev/stdout"),
-        ("/proc/self/fd/2", "/dev/stderr"),
-    ];
-    for (target, link) in links {
-        symlink(target, link)?;
-    }
-    rustix::process::umask(before);
-    Ok(())
 }

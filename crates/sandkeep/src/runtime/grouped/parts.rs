@@ -1,0 +1,97 @@
+//! What a sandbox is made of, as descriptors: whoever makes it needs no path of the host.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::{Premises, open_dir};
+use crate::home;
+use crate::limits;
+use crate::runtime::{Bind, Lifetime, Plan, RuntimeError};
+use crate::sandbox::Privilege;
+use crate::storage::Root;
+use crate::sys::cgroup::{Entry, Place};
+use crate::sys::launcher::{self, EntryKind, Lifeline};
+use crate::sys::{mount, socket};
+
+/// What every sandbox calls itself.
+pub const HOSTNAME: &str = "sandbox";
+/// Connections that wait while the guest comes up; as many as execs may be started at once.
+const BACKLOG: i32 = 1024;
+
+/// The descriptors of a start, open until whoever makes the sandbox has its copies.
+pub struct Parts {
+    root: OwnedFd,
+    listener: OwnedFd,
+    binds: Vec<OwnedFd>,
+    entry: Vec<OwnedFd>,
+    pub entry_kind: EntryKind,
+    pub lifeline: Lifeline,
+    /// Where the binds go, relative to the root.
+    pub bind_targets: Vec<String>,
+}
+
+impl Parts {
+    /// Clones root and template as detached mounts, opens the control groups and binds the guest's
+    /// socket. Everything but the socket goes with the descriptors.
+    pub fn open(
+        runtime: &'static str,
+        premises: &Premises,
+        plan: &Plan,
+        place: Place,
+    ) -> Result<Self, RuntimeError> {
+        let failed = |what: &'static str| {
+            move |source| RuntimeError::Io { runtime, what: what.to_owned(), source }
+        };
+        let entry = premises.entry(plan, place).map_err(failed("open its control groups"))?;
+        let (entry, entry_kind) = match entry {
+            Entry::V1(tasks) => (tasks, EntryKind::V1),
+            Entry::V2(dir) => (vec![dir], EntryKind::V2),
+        };
+        let Root::Dir(root) = &plan.root;
+        let clone = |bind: &Bind| mount::clone_path(&bind.source);
+        let binds = plan.binds.iter().map(clone).collect::<io::Result<_>>();
+        let listener = open_dir(&plan.home)
+            .and_then(|home| socket::listen_in(home, home::GUEST_SOCKET, BACKLOG));
+        let target = |bind: &Bind| bind.target.to_string_lossy().into_owned();
+        Ok(Self {
+            root: mount::clone_path(root).map_err(failed("open its root"))?,
+            listener: listener.map_err(failed("listen for its guest"))?,
+            binds: binds.map_err(failed("open its template"))?,
+            entry,
+            entry_kind,
+            lifeline: match plan.lifetime {
+                Lifetime::Detached => Lifeline::None,
+                Lifetime::WithDaemon => Lifeline::Passed,
+            },
+            bind_targets: plan.binds.iter().map(target).collect(),
+        })
+    }
+
+    /// The root, the listening socket, the lifeline if there is one, and the binds, in this order.
+    pub fn before_entry<'a>(&'a self, premises: &'a Premises) -> Vec<BorrowedFd<'a>> {
+        let mut fds = vec![self.root.as_fd(), self.listener.as_fd()];
+        match self.lifeline {
+            Lifeline::None => {}
+            Lifeline::Passed => fds.push(premises.lifeline()),
+        }
+        fds.extend(self.binds.iter().map(AsFd::as_fd));
+        fds
+    }
+
+    /// The way into the control groups, which comes last.
+    pub fn entry(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.entry.iter().map(AsFd::as_fd)
+    }
+}
+
+/// How much fits into /dev/shm. It counts as the sandbox's memory, so it is less than all of that.
+pub fn shm_bytes(plan: &Plan) -> u64 {
+    plan.resources.memory_mb * limits::MIB / 2
+}
+
+pub fn privilege(plan: &Plan) -> launcher::Privilege {
+    match plan.privilege {
+        Privilege::None => launcher::Privilege::None,
+        Privilege::Root => launcher::Privilege::Root,
+    }
+}

@@ -1,0 +1,179 @@
+//! Runtimes that leave the making of namespaces to a foreign tool, executed through a stage.
+//!
+//! They are grouped runtimes like the native one, and differ from it in nothing but who makes the
+//! namespaces: ids, control groups, mounts, the filter of system calls and the guest are the same.
+
+mod tool;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::grouped::{self, GroupedRuntime, Parts, Premises, Started, Starter};
+use super::{Capabilities, Plan, RuntimeError};
+use crate::sys::cgroup::{Controllers, Place};
+use crate::sys::stage::{
+    self, Bundle, Dev, GUEST_FDS, GUEST_FDS_WITH_LIFELINE, Identity, Stage, StageError, Staging,
+};
+use crate::sys::{launcher::Lifeline, mount, namespace, pidfd};
+
+pub use tool::{Program, ToolMissing};
+
+/// A grouped runtime whose guests a tool starts.
+pub type StagedRuntime<T> = GroupedRuntime<Staged<T>>;
+
+/// One foreign tool.
+pub trait Technique: Send + Sync {
+    const NAME: &str;
+    /// The Debian package that has it, for people.
+    const PACKAGE: &str;
+    /// The oldest version that can do what is asked of it.
+    const OLDEST: (u32, u32);
+
+    /// What becomes of the tool once the guest runs.
+    const AFTERWARDS: Afterwards;
+
+    /// What the stage becomes. Files that the tool reads are made here, in the sandbox's home.
+    fn direct(&self, scene: &Scene<'_>) -> io::Result<Direction>;
+}
+
+/// What becomes of a tool once the guest runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Afterwards {
+    Ends,
+    /// Somebody has to end it; the guest lives on.
+    Stays,
+}
+
+/// What a tool is told about a sandbox.
+pub struct Scene<'a> {
+    pub plan: &'a Plan,
+    pub parts: &'a Parts,
+    pub id_base: u32,
+}
+
+impl Scene<'_> {
+    /// The guest and its arguments, as the tool has to execute them.
+    pub fn guest(&self) -> Vec<String> {
+        let mut words = vec![stage::GUEST, "--listen-fd", "3"];
+        match self.parts.lifeline {
+            Lifeline::None => {}
+            Lifeline::Passed => words.extend(["--lifeline-fd", "5"]),
+        }
+        words.into_iter().map(str::to_owned).collect()
+    }
+
+    /// How many descriptors the tool hands on.
+    pub fn guest_fds(&self) -> u32 {
+        match self.parts.lifeline {
+            Lifeline::None => GUEST_FDS,
+            Lifeline::Passed => GUEST_FDS_WITH_LIFELINE,
+        }
+    }
+}
+
+/// How a tool is executed.
+pub struct Direction {
+    pub arguments: Vec<String>,
+    /// A directory that the tool finds as [`stage::BUNDLE`].
+    pub bundle: Option<PathBuf>,
+    pub dev: Dev,
+    pub identity: Identity,
+}
+
+pub struct Staged<T> {
+    technique: T,
+    program: Program,
+    stage: Stage,
+}
+
+impl<T: Technique + 'static> Staged<T> {
+    /// Looks for the tool and whether it is new enough.
+    pub async fn runtime(
+        technique: T,
+        premises: Arc<Premises>,
+        stage: Stage,
+    ) -> Result<Arc<StagedRuntime<T>>, ToolMissing> {
+        let program = Program::find(T::NAME, T::PACKAGE, T::OLDEST).await?;
+        Ok(Arc::new(GroupedRuntime::new(premises, Self { technique, program, stage })))
+    }
+
+    fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
+        move |source| RuntimeError::Io { runtime: T::NAME, what: what.to_owned(), source }
+    }
+
+    async fn perform(
+        &self,
+        premises: &Arc<Premises>,
+        plan: &Plan,
+        id_base: u32,
+    ) -> Result<stage::Tool, RuntimeError> {
+        let parts = Parts::open(T::NAME, premises, plan, self.place())?;
+        let scene = Scene { plan, parts: &parts, id_base };
+        let direction = self.technique.direct(&scene).map_err(Self::failed("write its bundle"))?;
+        let bundle = direction.bundle.as_deref().map(mount::clone_path).transpose();
+        let bundle = bundle.map_err(Self::failed("open its bundle"))?;
+        let mut fds = parts.before_entry(premises);
+        fds.extend(bundle.as_ref().map(AsFd::as_fd));
+        fds.extend(parts.entry());
+        let staging = Staging {
+            id_base,
+            bind_targets: parts.bind_targets.clone(),
+            lifeline: parts.lifeline,
+            bundle: if bundle.is_some() { Bundle::Passed } else { Bundle::None },
+            entry: parts.entry_kind,
+            dev: direction.dev,
+            identity: direction.identity,
+            program: self.program.path().to_owned(),
+            arguments: direction.arguments,
+        };
+        self.stage.perform(&staging, &fds).await.map_err(refused::<T>)
+    }
+}
+
+/// A tool's own words reach the caller.
+fn refused<T: Technique>(error: StageError) -> RuntimeError {
+    let (what, source) = match error {
+        StageError::Failed { step, source } => (step, source),
+        other => (format!("have {} start it", T::NAME), io::Error::other(other.to_string())),
+    };
+    RuntimeError::Io { runtime: T::NAME, what, source }
+}
+
+#[async_trait]
+impl<T: Technique + 'static> Starter for Staged<T> {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn capabilities(&self, limits: Controllers) -> Capabilities {
+        grouped::capabilities(limits)
+    }
+
+    async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
+        let ids = premises.take_ids().map_err(Self::failed("find a free range of ids"))?;
+        let tool = self.perform(premises, plan, ids.base()).await?;
+        let pids = premises.cgroups().pids(plan.id.as_str(), Place::Beside);
+        let pids = pids.map_err(Self::failed("find its guest"))?;
+        let guest = self.guest_among(&pids).map(pidfd::open);
+        let Some(Ok(pidfd)) = guest else {
+            return Err(refused::<T>(tool.failure().await));
+        };
+        match T::AFTERWARDS {
+            Afterwards::Ends => tool.ended_well().await.map_err(refused::<T>)?,
+            Afterwards::Stays => tool.dismiss().await.map_err(Self::failed("end the tool"))?,
+        }
+        Ok(Started { pidfd, ids: Some(ids) })
+    }
+
+    /// The tool's own processes may still be there; the guest is the first of its namespace.
+    fn guest_among(&self, pids: &[u32]) -> Option<u32> {
+        pids.iter().copied().find(|pid| namespace::is_first_of_its_own(*pid))
+    }
+}

@@ -1,0 +1,312 @@
+//! The stage's own process: one plan, a row of steps, and the tool.
+
+#![expect(unsafe_code, reason = "unshare and dup2 have no safe wrappers")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, makedev, mkdir, mknodat, open};
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+use super::{
+    BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, ROOT, STATE,
+    Staging,
+};
+use crate::sys::cgroup::{MountKind, cgroup_mounts};
+use crate::sys::landlock::{self, Ruleset};
+use crate::sys::launcher::{Received, guest_image, set_properties};
+use crate::sys::namespace::{self, ChildStack};
+use crate::sys::{dev, mount, seccomp, socket};
+
+const LISTEN_FD: RawFd = 3;
+const GUEST_FD: RawFd = 4;
+const LIFELINE_FD: RawFd = 5;
+/// Above all numbers that mean something.
+const FIRST_FREE_FD: RawFd = 8;
+/// The socket to the daemon, which the guest closes.
+const SOCKET_FD: RawFd = 7;
+
+const STACK_BYTES: usize = 64 * 1024;
+/// All that a tool notes down about one sandbox.
+const SCRATCH_BYTES: &str = "16m";
+
+/// Runs the stage on the socket that is its stdin. Returns only if the tool cannot be executed.
+pub fn main() -> ExitCode {
+    let error = match receive() {
+        Ok((staging, fds)) => match perform(&staging, fds) {
+            Ok(never) => match never {},
+            Err(failure) => tell(&failure),
+        },
+        // Nobody is there, or nobody who would understand an answer.
+        Err(error) => Err(error),
+    };
+    if let Err(error) = error {
+        eprintln!("sandkeep stage: {error}");
+    }
+    ExitCode::FAILURE
+}
+
+fn receive() -> io::Result<(Staging, Vec<OwnedFd>)> {
+    let mut buffer = vec![0; MESSAGE_MAX_BYTES];
+    let (len, fds) = socket::receive_with_fds(rustix::stdio::stdin(), &mut buffer)?;
+    Ok((serde_json::from_slice(&buffer[..len])?, fds))
+}
+
+/// The socket is stdin, or, late, where the last steps have put it.
+fn tell(failure: &Failure) -> io::Result<()> {
+    let message = serde_json::to_vec(failure)?;
+    match socket::send_with_fds(rustix::stdio::stdin(), &message, &[]) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => {
+            // SAFETY: the number is the socket's; it is borrowed for this call only.
+            let moved = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
+            socket::send_with_fds(moved, &message, &[]).map(drop)
+        }
+        sent => sent.map(drop),
+    }
+}
+
+fn during(step: &str) -> impl FnOnce(io::Error) -> Failure {
+    move |error| Failure { step: step.to_owned(), errno: error.raw_os_error().unwrap_or(libc::EIO) }
+}
+
+enum Never {}
+
+fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
+    let mut things = Things::sort(staging, fds).ok_or_else(|| {
+        during("receive its descriptors")(io::Error::from_raw_os_error(libc::EPROTO))
+    })?;
+    // First of all: from here on whoever looks for this sandbox finds us.
+    things.enter_groups().map_err(during("enter its control group"))?;
+    rustix::process::setsid().map_err(|errno| during("begin a session")(errno.into()))?;
+    let users = user_namespace(staging.id_base).map_err(during("make a user namespace"))?;
+    let guest = guest_image().map_err(during("make the guest executable"))?;
+    private_mounts().map_err(during("leave the host's mounts"))?;
+    set_properties(&things.received, users.as_fd()).map_err(during("map its ids"))?;
+    let null = lay_out(staging, &things).map_err(during("lay out its root"))?;
+    hide_groups().map_err(during("hide the control groups"))?;
+    restrict().map_err(during("restrict itself with Landlock"))?;
+    let filter = match staging.identity {
+        Identity::Host => None,
+        Identity::Sandbox => {
+            enter_users(&users).map_err(during("enter its user namespace"))?;
+            Some(filter().map_err(during("make its system call filter"))?)
+        }
+    };
+    let Received { listener, lifeline, root, binds, .. } = things.received;
+    // Nothing that could be closed later may sit at a number that is about to mean something else.
+    drop((root, binds, things.bundle, users));
+    let given = Given { null, listener, guest, lifeline, filter };
+    given.arrange().map_err(during("arrange its descriptors"))?;
+    Err(during("execute the tool")(execute(staging)))
+}
+
+/// The descriptors of a plan, told apart.
+struct Things {
+    received: Received,
+    bundle: Option<OwnedFd>,
+}
+
+impl Things {
+    fn sort(staging: &Staging, mut fds: Vec<OwnedFd>) -> Option<Self> {
+        // It stands between the binds and the entries.
+        let lifeline = usize::from(staging.lifeline == Lifeline::Passed);
+        let at = 2 + lifeline + staging.bind_targets.len();
+        let bundle = match staging.bundle {
+            Bundle::None => None,
+            Bundle::Passed => Some((at < fds.len()).then(|| fds.remove(at))?),
+        };
+        let received = Received::sort(staging.lifeline, &staging.bind_targets, staging.entry, fds)?;
+        Some(Self { received, bundle })
+    }
+
+    fn enter_groups(&mut self) -> io::Result<()> {
+        for tasks in std::mem::take(&mut self.received.tasks) {
+            rustix::io::write(tasks, b"0")?;
+        }
+        if let Some(group) = self.received.into_cgroup.take() {
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            let procs = rustix::fs::openat(group, "cgroup.procs", flags, Mode::empty())?;
+            rustix::io::write(procs, b"0")?;
+        }
+        Ok(())
+    }
+}
+
+fn user_namespace(id_base: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let proc = open("/proc", flags, Mode::empty())?;
+    namespace::user(proc.as_fd(), &mut ChildStack::new(STACK_BYTES), id_base)
+}
+
+fn private_mounts() -> io::Result<()> {
+    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
+    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
+}
+
+/// Puts everything in its place, and makes a null device for the tool's stdio: crun gives whatever
+/// it finds there to the sandbox's root, which must not happen to the host's.
+fn lay_out(staging: &Staging, things: &Things) -> io::Result<OwnedFd> {
+    let plain = Mode::from_raw_mode(0o755);
+    let scratch = mount::new_filesystem(
+        "tmpfs",
+        &[("mode", "755"), ("size", SCRATCH_BYTES)],
+        MountAttrFlags::MOUNT_ATTR_NOSUID,
+    )?;
+    mount::attach(&scratch, "/tmp")?;
+    let null = Mode::from_raw_mode(0o666);
+    mknodat(&scratch, "null", FileType::CharacterDevice, null, makedev(1, 3))?;
+    for dir in [ROOT, BUNDLE, STATE] {
+        mkdir(dir, plain)?;
+    }
+    mount::attach(&things.received.root, ROOT)?;
+    rustix::process::fchdir(&things.received.root)?;
+    for (target, bind) in &things.received.binds {
+        mount::attach(bind, target.as_c_str())?;
+    }
+    if let Dev::Stage { shm_bytes } = staging.dev {
+        attach_dev(staging.id_base, shm_bytes)?;
+    }
+    rustix::process::chdir("/")?;
+    if let Some(bundle) = &things.bundle {
+        mount::set_attributes(bundle, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        mount::attach(bundle, BUNDLE)?;
+    }
+    Ok(open("/tmp/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Beneath the working directory, which is the root.
+fn attach_dev(id_base: u32, shm_bytes: u64) -> io::Result<()> {
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let devices = mount::new_filesystem("tmpfs", &[("mode", "755"), ("size", "64k")], quiet)?;
+    dev::fill(&devices)?;
+    mount::set_attributes(&devices, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    mount::attach(&devices, "dev")?;
+    mount::attach(dev::terminals(id_base)?, "dev/pts")?;
+    mount::attach(dev::shared_memory(id_base, shm_bytes)?, "dev/shm")
+}
+
+/// The groups are ours to manage. A tool that cannot write to them leaves them alone, and one that sees
+/// both versions (a hybrid layout) may refuse to work at all: then only the first is shown.
+fn hide_groups() -> io::Result<()> {
+    let mounts = cgroup_mounts()?;
+    let hybrid = mounts.iter().any(|mount| matches!(mount.kind, MountKind::V1(_)));
+    for found in mounts {
+        if hybrid && found.kind == MountKind::V2 {
+            unmount(&found.path, UnmountFlags::DETACH)?;
+            continue;
+        }
+        let group = open(&found.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        mount::set_attributes(&group, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    }
+    Ok(())
+}
+
+/// Nothing that comes of us can signal, or reach abstract sockets of, anything outside.
+fn restrict() -> io::Result<()> {
+    match landlock::available() {
+        true => Ruleset::of_scopes()?.restrict(),
+        false => Ok(()),
+    }
+}
+
+fn enter_users(users: &OwnedFd) -> io::Result<()> {
+    let kind = Some(LinkNameSpaceType::User);
+    rustix::thread::move_into_link_name_space(users.as_fd(), kind)?;
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
+    Ok(rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?)
+}
+
+/// The filter as a file, for a tool that loads it.
+fn filter() -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("filter", MemfdFlags::CLOEXEC)?;
+    let bytes = seccomp::Filter::new().bytes();
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() {
+        rest = &rest[rustix::io::write(&file, rest)?..];
+    }
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+    Ok(file)
+}
+
+/// What the tool inherits.
+struct Given {
+    null: OwnedFd,
+    listener: OwnedFd,
+    guest: OwnedFd,
+    lifeline: Option<OwnedFd>,
+    filter: Option<OwnedFd>,
+}
+
+impl Given {
+    /// Puts each descriptor at its number; stderr stays what the daemon made it.
+    fn arrange(self) -> io::Result<()> {
+        // The sources move out of the way first, because they may sit where targets go.
+        let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE_FD);
+        let socket = high(rustix::stdio::stdin().as_fd())?;
+        let mut plan = vec![(SOCKET_FD, socket)];
+        plan.push((0, high(self.null.as_fd())?));
+        plan.push((1, high(self.null.as_fd())?));
+        plan.push((LISTEN_FD, high(self.listener.as_fd())?));
+        plan.push((GUEST_FD, high(self.guest.as_fd())?));
+        if let Some(lifeline) = &self.lifeline {
+            plan.push((LIFELINE_FD, high(lifeline.as_fd())?));
+        }
+        if let Some(filter) = &self.filter {
+            plan.push((FILTER_FD as RawFd, high(filter.as_fd())?));
+        }
+        // What is not in the plan ends with the exec, whatever its number.
+        mark_close_on_exec(LISTEN_FD as u32)?;
+        for (target, source) in &plan {
+            // SAFETY: this process owns all its descriptors, and those that are replaced here are
+            // not used again; `self` is forgotten below for that reason.
+            if unsafe { libc::dup2(source.as_raw_fd(), *target) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        // Their numbers may be taken by copies now, which dropping them would close.
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+fn mark_close_on_exec(first: u32) -> io::Result<()> {
+    // SAFETY: takes numbers only; descriptors are marked, not closed.
+    let marked =
+        unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    match marked {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Becomes the tool, with nothing in its environment; returns only if it cannot.
+fn execute(staging: &Staging) -> io::Error {
+    Command::new(&staging.program).args(&staging.arguments).env_clear().exec()
+}
+
+/// Tests execute their own binary as the stage, with this argument. Their harness runs tests beside its
+/// main thread, and only a process of one thread can enter a user namespace: so this comes before it.
+#[cfg(test)]
+pub mod before_main {
+    pub const ARGUMENT: &str = "act-as-stage";
+
+    // SAFETY: the C library calls what is in this section with the program's arguments, once, after
+    // the standard library has noted them down.
+    #[unsafe(link_section = ".init_array")]
+    #[used]
+    static ACT: extern "C" fn() = act;
+
+    extern "C" fn act() {
+        if std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT) {
+            super::main();
+            // SAFETY: ends this process, in which nothing else has begun yet.
+            unsafe { libc::_exit(1) };
+        }
+    }
+}
