@@ -67,6 +67,7 @@ pub fn run(arguments: &[String]) -> i32 {
 
 fn start(arguments: &Arguments) -> io::Result<Reactor> {
     sys::hide_from_ptrace()?;
+    sys::outlive_parent();
     sys::set_name(c"sandkeep-guest");
     sys::adopt_orphans()?;
     let signals = sys::take_over_signals()?;

@@ -29,7 +29,7 @@ use crate::storage::Root;
 pub use grouped::{NoPremises, Premises};
 pub use missing::MissingRuntime;
 pub use mock::MockRuntime;
-pub use native::Native;
+pub use native::{Native, NoLauncher};
 
 /// What is true of this runtime on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
@@ -38,6 +38,8 @@ pub struct Capabilities {
     pub isolation: bool,
     /// Every sandbox has its own range of user ids.
     pub own_id_range: bool,
+    /// Commands can run as any user inside, root included; else only as `user`.
+    pub any_user: bool,
     pub memory_limit: bool,
     pub cpu_limit: bool,
     pub pids_limit: bool,

@@ -1,4 +1,6 @@
 //! The native runtime: namespaces, seccomp and Landlock, made by our own launcher.
+//!
+//! A daemon that is not root has one id to give, its own, which is `user` inside; nobody is root there.
 
 #[cfg(test)]
 mod tests;
@@ -6,18 +8,22 @@ mod tests;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::grouped::{GroupedRuntime, Premises, Started, Starter, open_dir};
+use super::grouped::{GroupedRuntime, IdRange, Premises, Started, Starter, open_dir};
 use super::{Bind, Capabilities, Lifetime, Plan, RuntimeError};
 use crate::home;
 use crate::limits;
 use crate::sandbox::Privilege;
 use crate::storage::Root;
 use crate::sys::cgroup::{Controllers, Entry, Place};
-use crate::sys::launcher::{self, EntryKind, Launch, LaunchError, Launched, Launcher, Lifeline};
+use crate::sys::launcher::{
+    self, EntryKind, Launch, LaunchError, Launched, Launcher, Lifeline, Means, Standing,
+};
 use crate::sys::{mount, socket};
 
 /// What every sandbox calls itself.
@@ -31,15 +37,28 @@ const LAUNCH_TRIES: usize = 2;
 
 pub struct Native {
     launcher: Arc<Launcher>,
+    standing: Standing,
 }
 
-/// The descriptors of a launch, open until the launcher has its copies.
-struct Descriptors {
-    root: OwnedFd,
+/// Why no sandbox can be launched here.
+#[derive(Debug, thiserror::Error)]
+pub enum NoLauncher {
+    #[error("the launcher does not start: {0}")]
+    NotStarted(#[from] io::Error),
+    #[error(
+        "without root it needs user namespaces, and here it {0}; let users have them (sysctl \
+         user.max_user_namespaces, kernel.unprivileged_userns_clone or \
+         kernel.apparmor_restrict_unprivileged_userns) or be root"
+    )]
+    Refused(#[source] LaunchError),
+}
+
+/// What a launch needs, its descriptors open until the launcher has its copies.
+struct Prepared {
     listener: OwnedFd,
-    binds: Vec<OwnedFd>,
-    entry: Vec<OwnedFd>,
-    entry_kind: EntryKind,
+    /// In the order of the means.
+    fds: Vec<OwnedFd>,
+    means: Means,
 }
 
 impl Native {
@@ -50,9 +69,14 @@ impl Native {
     pub async fn runtime(
         premises: Arc<Premises>,
         launcher: Vec<OsString>,
-    ) -> io::Result<Arc<GroupedRuntime<Self>>> {
+    ) -> Result<Arc<GroupedRuntime<Self>>, NoLauncher> {
         let launcher = Launcher::start(launcher).await?;
-        Ok(Arc::new(GroupedRuntime::new(premises, Self { launcher })))
+        let standing = Standing::own();
+        match standing {
+            Standing::Root => {}
+            Standing::User => launcher.hello().await.map_err(NoLauncher::Refused)?,
+        }
+        Ok(Arc::new(GroupedRuntime::new(premises, Self { launcher, standing })))
     }
 
     fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
@@ -63,13 +87,13 @@ impl Native {
         &self,
         premises: &Premises,
         plan: &Plan,
-        id_base: u32,
+        ids: Option<&IdRange>,
     ) -> Result<Launched, RuntimeError> {
         let mut tries = 0;
         loop {
             tries += 1;
-            let descriptors = descriptors(premises, plan)?;
-            let (launch, fds) = request(premises, plan, id_base, &descriptors);
+            let prepared = prepare(premises, plan, ids)?;
+            let (launch, fds) = request(premises, plan, &prepared);
             match self.launcher.launch(launch, &fds).await {
                 Ok(launched) => return Ok(launched),
                 Err(LaunchError::Failed { step, source }) => {
@@ -97,11 +121,12 @@ impl Starter for Native {
     fn capabilities(&self, limits: Controllers) -> Capabilities {
         Capabilities {
             isolation: true,
-            own_id_range: true,
+            own_id_range: self.standing == Standing::Root,
+            any_user: self.standing == Standing::Root,
             memory_limit: limits.memory,
             cpu_limit: limits.cpu,
             pids_limit: limits.pids,
-            pause: true,
+            pause: limits.freezer,
             terminals: true,
             shells: true,
             ports: true,
@@ -110,39 +135,67 @@ impl Starter for Native {
     }
 
     async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids = premises.take_ids().map_err(Self::failed("find a free range of ids"))?;
-        let launched = self.launch(premises, plan, ids.base()).await?;
-        Ok(Started { pidfd: launched.pidfd, ids: Some(ids) })
+        let ids = match (self.standing, plan.privilege) {
+            (Standing::Root, _) => {
+                Some(premises.take_ids().map_err(Self::failed("find a free range of ids"))?)
+            }
+            (Standing::User, Privilege::None) => None,
+            (Standing::User, Privilege::Root) => {
+                let what = "give the privilege of root without having it";
+                return Err(RuntimeError::Unsupported { runtime: Self::NAME, what });
+            }
+        };
+        let launched = self.launch(premises, plan, ids.as_ref()).await?;
+        Ok(Started { pidfd: launched.pidfd, ids })
     }
 }
 
-fn descriptors(premises: &Premises, plan: &Plan) -> Result<Descriptors, RuntimeError> {
-    let entry = premises.entry(plan, Place::Beside);
-    let (entry, entry_kind) = match entry.map_err(Native::failed("open its control groups"))? {
-        Entry::V1(tasks) => (tasks, EntryKind::V1),
-        Entry::V2(dir) => (vec![dir], EntryKind::V2),
-    };
-    let Root::Dir(root) = &plan.root;
-    let clone = |bind: &Bind| mount::clone_path(&bind.source);
-    let binds = plan.binds.iter().map(clone).collect::<io::Result<_>>();
+fn prepare(
+    premises: &Premises,
+    plan: &Plan,
+    ids: Option<&IdRange>,
+) -> Result<Prepared, RuntimeError> {
     let listener =
         open_dir(&plan.home).and_then(|home| socket::listen_in(home, home::GUEST_SOCKET, BACKLOG));
-    Ok(Descriptors {
-        root: mount::clone_path(root).map_err(Native::failed("open its root"))?,
-        listener: listener.map_err(Native::failed("listen for its guest"))?,
-        binds: binds.map_err(Native::failed("open its template"))?,
-        entry,
-        entry_kind,
-    })
+    let listener = listener.map_err(Native::failed("listen for its guest"))?;
+    let entry = premises.entry(plan, Place::Beside);
+    let entry = entry.map_err(Native::failed("open its control groups"))?;
+    let (ids, (entry, kind)) = match (ids, entry) {
+        (Some(ids), Entry::V1(tasks)) => (ids, (tasks, EntryKind::V1)),
+        (Some(ids), Entry::V2(dir)) => (ids, (vec![dir], EntryKind::V2)),
+        (None, _) | (_, Entry::None) => {
+            return Ok(Prepared { listener, fds: Vec::new(), means: named(premises, plan) });
+        }
+    };
+    let Root::Dir(root) = &plan.root;
+    let mut fds = vec![mount::clone_path(root).map_err(Native::failed("open its root"))?];
+    for bind in plan.binds.iter() {
+        let clone = mount::clone_path(&bind.source);
+        fds.push(clone.map_err(Native::failed("open its template"))?);
+    }
+    fds.extend(entry);
+    let next_id_bases = premises.next_id_bases(NEXT_ID_BASES);
+    let means = Means::Root { id_base: ids.base(), entry: kind, next_id_bases };
+    Ok(Prepared { listener, fds, means })
+}
+
+/// Whoever is not root has no mounts to pass: the launcher finds them.
+fn named(premises: &Premises, plan: &Plan) -> Means {
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_owned();
+    let Root::Dir(root) = &plan.root;
+    Means::User {
+        root: bytes(root),
+        binds: plan.binds.iter().map(|bind| bytes(&bind.source)).collect(),
+        badge: premises.badge(&plan.id),
+    }
 }
 
 fn request<'a>(
     premises: &'a Premises,
     plan: &Plan,
-    id_base: u32,
-    descriptors: &'a Descriptors,
+    prepared: &'a Prepared,
 ) -> (Launch, Vec<BorrowedFd<'a>>) {
-    let mut fds = vec![descriptors.root.as_fd(), descriptors.listener.as_fd()];
+    let mut fds = vec![prepared.listener.as_fd()];
     let lifeline = match plan.lifetime {
         Lifetime::Detached => Lifeline::None,
         Lifetime::WithDaemon => {
@@ -150,12 +203,10 @@ fn request<'a>(
             Lifeline::Passed
         }
     };
-    fds.extend(descriptors.binds.iter().map(AsFd::as_fd));
-    fds.extend(descriptors.entry.iter().map(AsFd::as_fd));
+    fds.extend(prepared.fds.iter().map(AsFd::as_fd));
     let target = |bind: &Bind| bind.target.to_string_lossy().into_owned();
     let launch = Launch {
         hostname: HOSTNAME.to_owned(),
-        id_base,
         privilege: match plan.privilege {
             Privilege::None => launcher::Privilege::None,
             Privilege::Root => launcher::Privilege::Root,
@@ -163,8 +214,7 @@ fn request<'a>(
         shm_bytes: plan.resources.memory_mb * limits::MIB / 2,
         lifeline,
         bind_targets: plan.binds.iter().map(target).collect(),
-        entry: descriptors.entry_kind,
-        next_id_bases: premises.next_id_bases(NEXT_ID_BASES),
+        means: prepared.means.clone(),
     };
     (launch, fds)
 }
