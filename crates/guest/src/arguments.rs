@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 pub const USAGE: &str = "usage: sandkeep-guest (--listen-fd N | --dial PATH [--token-fd N]) \
-    [--chroot DIR] [--lifeline-fd N]";
+    [--chroot DIR] [--lifeline-fd N] [--badge TEXT]";
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arguments {
@@ -35,6 +35,8 @@ pub fn parse(arguments: &[String]) -> Option<Arguments> {
             "--lifeline-fd" => lifeline = Some(descriptor(value).filter(|fd| *fd > 2)?),
             "--token-fd" => token = Some(descriptor(value)?),
             "--dial" => dial = Some(PathBuf::from(value)),
+            // By it the host finds us among its processes; here it means nothing.
+            "--badge" => {}
             "--chroot" => root = Some(PathBuf::from(value)),
             _ => return None,
         }
@@ -65,6 +67,8 @@ mod tests {
         assert_eq!(parse(&words("--listen-fd 3")), Some(listen));
         let lifeline = Arguments { host: Host::Listen(3), root: None, lifeline: Some(4) };
         assert_eq!(parse(&words("--lifeline-fd 4 --listen-fd 3")), Some(lifeline));
+        let badge = Arguments { host: Host::Listen(3), root: None, lifeline: None };
+        assert_eq!(parse(&words("--listen-fd 3 --badge instance/sandbox")), Some(badge));
     }
 
     #[test]

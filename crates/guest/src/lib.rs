@@ -67,6 +67,7 @@ pub fn run(arguments: &[String]) -> i32 {
 
 fn start(arguments: &Arguments) -> io::Result<Reactor> {
     sys::hide_from_ptrace()?;
+    sys::outlive_parent();
     let from_host = match &arguments.host {
         Host::Listen(socket) => Some(*socket),
         Host::Dial { token, .. } => *token,

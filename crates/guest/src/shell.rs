@@ -42,6 +42,9 @@ use crate::tree::{Leaf, Tree};
 pub const OPEN_PATIENCE: Duration = Duration::from_secs(8);
 /// How long a shell may take to give up a command before it is killed.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a shell may take to hear of it. It is told again, because before the command has begun it does
+/// not listen; but not while it still gives up: a second time, outside of the command, is dash's own end.
+const TELL_PAUSE: Duration = Duration::from_millis(100);
 /// How long a process that can report no more may take to end.
 const DEAF_PATIENCE: Duration = Duration::from_secs(1);
 /// How long SIGKILL may take.
@@ -114,6 +117,8 @@ pub struct Interrupt {
     pub run: Run,
     pub verdict: How,
     pace: Pace,
+    /// When the shell is told again, if it has not given up by then.
+    tell_again: Instant,
     reported: Option<Before>,
     /// Whether the shell itself is to be killed, and replaced.
     hopeless: Option<Hopeless>,
@@ -298,6 +303,7 @@ impl Shell {
                     run,
                     verdict,
                     pace,
+                    tell_again: now,
                     reported: None,
                     hopeless: None,
                 });
@@ -382,7 +388,8 @@ impl Shell {
                 false => Due::Nothing,
             };
         }
-        if interrupt.reported.is_none() {
+        if interrupt.reported.is_none() && now >= interrupt.tell_again {
+            interrupt.tell_again = now + TELL_PAUSE;
             let _ = sys::kill(self.pid, script::INTERRUPT);
         }
         let started = self.started();

@@ -46,6 +46,8 @@ pub const REGISTRY: &str = "registry.sqlite3";
 pub const KEYS_REQUIRED: &str = "keys-required";
 /// Where the guest listens, in the sandbox's home.
 pub const GUEST_SOCKET: &str = "guest.sock";
+/// Which sandboxes there are, where the daemon has no control groups to say so.
+pub const MADE: &str = "made";
 
 const LOCK: &str = "lock";
 const INSTANCE: &str = "instance";

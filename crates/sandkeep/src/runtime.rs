@@ -33,7 +33,7 @@ pub use bwrap::Bwrap;
 pub use grouped::{NoPremises, Premises};
 pub use missing::MissingRuntime;
 pub use mock::MockRuntime;
-pub use native::Native;
+pub use native::{Native, NoLauncher};
 pub use oci::{Crun, Runc};
 pub use staged::{Staged, Technique};
 
@@ -44,6 +44,8 @@ pub struct Capabilities {
     pub isolation: bool,
     /// Every sandbox has its own range of user ids.
     pub own_id_range: bool,
+    /// Commands can run as any user inside, root included; else only as `user`.
+    pub any_user: bool,
     pub memory_limit: bool,
     pub cpu_limit: bool,
     pub pids_limit: bool,

@@ -16,6 +16,12 @@ pub fn hide_from_ptrace() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
 }
 
+/// Whoever started us may have bound our life to its own, for as long as nobody could find us.
+pub fn outlive_parent() {
+    // SAFETY: takes integers only, and cannot fail with these.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) };
+}
+
 /// The name that `ps` shows.
 pub fn set_name(name: &CStr) {
     // SAFETY: `name` is NUL-terminated. It cannot fail, and would not matter.

@@ -121,10 +121,7 @@ async fn local_runtimes(data: &DataDir, launcher_options: &[&OsStr]) -> Vec<Arc<
     let launcher = launcher.iter().chain(launcher_options).map(OsString::from).collect();
     let native: Arc<dyn Runtime> = match Native::runtime(Arc::clone(&premises), launcher).await {
         Ok(runtime) => runtime,
-        Err(error) => {
-            let reason = format!("the launcher does not start: {error}");
-            MissingRuntime::listed(Native::NAME, &reason)
-        }
+        Err(reason) => MissingRuntime::listed(Native::NAME, &reason),
     };
     let stage = Stage::new(["/proc/self/exe", "stage"].map(OsString::from).to_vec());
     let (bwrap, crun, runc) = tokio::join!(

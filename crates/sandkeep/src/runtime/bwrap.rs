@@ -29,7 +29,7 @@ impl Technique for Bwrap {
     const AFTERWARDS: Afterwards = Afterwards::Stays;
 
     fn direct(&self, scene: &Scene<'_>) -> io::Result<Direction> {
-        let mut arguments = arguments(privilege(scene.plan), scene.parts.entry_kind);
+        let mut arguments = arguments(privilege(scene.plan), scene.entry);
         arguments.extend(scene.guest());
         Ok(Direction {
             arguments,

@@ -1,4 +1,5 @@
-//! Runtimes whose sandboxes live in our own control groups.
+//! Runtimes whose sandboxes live in our own control groups, or in what stands in for them where the
+//! daemon may make none.
 //!
 //! What runs is read from the groups, not from a file: the processes of a sandbox's own group are the
 //! sandbox, so a restarted daemon finds exactly what is there, and a process id is never trusted
@@ -25,7 +26,7 @@ use async_trait::async_trait;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
-use crate::guest::{Guest, GuestClient, LeafPool};
+use crate::guest::{Guest, GuestClient, LeafKind, LeafPool, NoLeaves};
 use crate::home::HomeState;
 use crate::sandbox::SandboxId;
 use crate::sys::cgroup::{Controllers, Place};
@@ -147,7 +148,11 @@ impl<S: Starter> GroupedRuntime<S> {
     }
 
     fn watch(&self, id: &SandboxId, started: Started) -> io::Result<Arc<Live>> {
-        let leaves = Leaves::open(Arc::clone(self.premises.cgroups()), id.clone())?;
+        let cgroups = self.premises.cgroups();
+        let leaves: Arc<dyn LeafPool> = match cgroups.kind() {
+            LeafKind::V1 | LeafKind::V2 => Leaves::open(Arc::clone(cgroups), id.clone())?,
+            LeafKind::None => Arc::new(NoLeaves),
+        };
         let guest = self.starter.client(&self.premises, id, leaves)?;
         Ok(Arc::new(Live::new(started.pidfd, guest, started.ids)?))
     }
@@ -162,6 +167,13 @@ impl<S: Starter> GroupedRuntime<S> {
             live.died().await;
         }
         self.starter.clear(&self.premises, id).await
+    }
+
+    fn can_pause(&self) -> Result<(), RuntimeError> {
+        match self.capabilities().pause {
+            true => Ok(()),
+            false => Err(RuntimeError::Unsupported { runtime: self.starter.name(), what: "pause" }),
+        }
     }
 
     async fn start_new(&self, plan: &Plan) -> Result<(), RuntimeError> {
@@ -213,11 +225,13 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     }
 
     async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.can_pause()?;
         self.running(id)?;
         self.premises.cgroups().freeze(id.as_str()).map_err(self.failed("freeze it"))
     }
 
     async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.can_pause()?;
         self.running(id)?;
         self.premises.cgroups().thaw(id.as_str()).map_err(self.failed("thaw it"))
     }
@@ -272,10 +286,11 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
     Capabilities {
         isolation: true,
         own_id_range: true,
+        any_user: true,
         memory_limit: limits.memory,
         cpu_limit: limits.cpu,
         pids_limit: limits.pids,
-        pause: true,
+        pause: limits.freezer,
         terminals: true,
         shells: true,
         ports: true,

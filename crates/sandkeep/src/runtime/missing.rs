@@ -39,6 +39,7 @@ impl Runtime for MissingRuntime {
         Capabilities {
             isolation: false,
             own_id_range: false,
+            any_user: false,
             memory_limit: false,
             cpu_limit: false,
             pids_limit: false,

@@ -96,6 +96,7 @@ impl Runtime for MockRuntime {
         Capabilities {
             isolation: false,
             own_id_range: false,
+            any_user: true,
             memory_limit: false,
             cpu_limit: false,
             pids_limit: false,

@@ -1,4 +1,6 @@
 //! The native runtime: namespaces, seccomp and Landlock, made by our own launcher.
+//!
+//! A daemon that is not root has one id to give, its own, which is `user` inside; nobody is root there.
 
 #[cfg(test)]
 mod tests;
@@ -6,16 +8,21 @@ mod tests;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, HOSTNAME, Parts, Premises, Started, Starter, privilege, shm_bytes,
+    self, GroupedRuntime, HOSTNAME, IdRange, Parts, Premises, Started, Starter, privilege,
+    shm_bytes,
 };
 use super::{Capabilities, Plan, RuntimeError};
+use crate::sandbox::Privilege;
+use crate::storage::Root;
 use crate::sys::cgroup::{Controllers, Place};
-use crate::sys::launcher::{Launch, LaunchError, Launched, Launcher};
+use crate::sys::launcher::{Launch, LaunchError, Launched, Launcher, Means, Standing};
 
 /// User namespaces to have ready for the next sandboxes.
 const NEXT_ID_BASES: usize = 4;
@@ -24,6 +31,20 @@ const LAUNCH_TRIES: usize = 2;
 
 pub struct Native {
     launcher: Arc<Launcher>,
+    standing: Standing,
+}
+
+/// Why no sandbox can be launched here.
+#[derive(Debug, thiserror::Error)]
+pub enum NoLauncher {
+    #[error("the launcher does not start: {0}")]
+    NotStarted(#[from] io::Error),
+    #[error(
+        "without root it needs user namespaces, and here it {0}; let users have them (sysctl \
+         user.max_user_namespaces, kernel.unprivileged_userns_clone or \
+         kernel.apparmor_restrict_unprivileged_userns) or be root"
+    )]
+    Refused(#[source] LaunchError),
 }
 
 impl Native {
@@ -34,9 +55,14 @@ impl Native {
     pub async fn runtime(
         premises: Arc<Premises>,
         launcher: Vec<OsString>,
-    ) -> io::Result<Arc<GroupedRuntime<Self>>> {
+    ) -> Result<Arc<GroupedRuntime<Self>>, NoLauncher> {
         let launcher = Launcher::start(launcher).await?;
-        Ok(Arc::new(GroupedRuntime::new(premises, Self { launcher })))
+        let standing = Standing::own();
+        match standing {
+            Standing::Root => {}
+            Standing::User => launcher.hello().await.map_err(NoLauncher::Refused)?,
+        }
+        Ok(Arc::new(GroupedRuntime::new(premises, Self { launcher, standing })))
     }
 
     fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
@@ -47,13 +73,13 @@ impl Native {
         &self,
         premises: &Premises,
         plan: &Plan,
-        id_base: u32,
+        ids: Option<&IdRange>,
     ) -> Result<Launched, RuntimeError> {
         let mut tries = 0;
         loop {
             tries += 1;
             let parts = Parts::open(Self::NAME, premises, plan, Place::Beside)?;
-            let (launch, fds) = request(premises, plan, id_base, &parts);
+            let (launch, fds) = request(premises, plan, ids, &parts);
             match self.launcher.launch(launch, &fds).await {
                 Ok(launched) => return Ok(launched),
                 Err(LaunchError::Failed { step, source }) => {
@@ -79,33 +105,63 @@ impl Starter for Native {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        grouped::capabilities(limits)
+        Capabilities {
+            own_id_range: self.standing == Standing::Root,
+            any_user: self.standing == Standing::Root,
+            ..grouped::capabilities(limits)
+        }
     }
 
     async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids = premises.take_ids().map_err(Self::failed("find a free range of ids"))?;
-        let launched = self.launch(premises, plan, ids.base()).await?;
-        Ok(Started { pidfd: launched.pidfd, ids: Some(ids) })
+        let ids = match (self.standing, plan.privilege) {
+            (Standing::Root, _) => {
+                Some(premises.take_ids().map_err(Self::failed("find a free range of ids"))?)
+            }
+            (Standing::User, Privilege::None) => None,
+            (Standing::User, Privilege::Root) => {
+                let what = "give the privilege of root without having it";
+                return Err(RuntimeError::Unsupported { runtime: Self::NAME, what });
+            }
+        };
+        let launched = self.launch(premises, plan, ids.as_ref()).await?;
+        Ok(Started { pidfd: launched.pidfd, ids })
     }
 }
 
 fn request<'a>(
     premises: &'a Premises,
     plan: &Plan,
-    id_base: u32,
+    ids: Option<&IdRange>,
     parts: &'a Parts,
 ) -> (Launch, Vec<BorrowedFd<'a>>) {
     let mut fds = parts.before_entry(premises);
     fds.extend(parts.entry());
+    let means = match (ids, parts.entry_kind) {
+        (Some(ids), Some(entry)) => Means::Root {
+            id_base: ids.base(),
+            entry,
+            next_id_bases: premises.next_id_bases(NEXT_ID_BASES),
+        },
+        (None, _) | (_, None) => named(premises, plan),
+    };
     let launch = Launch {
         hostname: HOSTNAME.to_owned(),
-        id_base,
         privilege: privilege(plan),
         shm_bytes: shm_bytes(plan),
         lifeline: parts.lifeline,
         bind_targets: parts.bind_targets.clone(),
-        entry: parts.entry_kind,
-        next_id_bases: premises.next_id_bases(NEXT_ID_BASES),
+        means,
     };
     (launch, fds)
+}
+
+/// Whoever is not root has no mounts to pass: the launcher finds them.
+fn named(premises: &Premises, plan: &Plan) -> Means {
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_owned();
+    let Root::Dir(root) = &plan.root;
+    Means::User {
+        root: bytes(root),
+        binds: plan.binds.iter().map(|bind| bytes(&bind.source)).collect(),
+        badge: premises.badge(&plan.id),
+    }
 }

@@ -18,10 +18,11 @@ use async_trait::async_trait;
 use super::grouped::{self, GroupedRuntime, Parts, Premises, Started, Starter};
 use super::{Capabilities, Plan, RuntimeError};
 use crate::sys::cgroup::{Controllers, Place};
+use crate::sys::launcher::{EntryKind, Lifeline, Standing};
 use crate::sys::stage::{
     self, Bundle, Dev, GUEST_FDS, GUEST_FDS_WITH_LIFELINE, Identity, Stage, StageError, Staging,
 };
-use crate::sys::{launcher::Lifeline, mount, namespace, pidfd};
+use crate::sys::{mount, namespace, pidfd};
 
 pub use tool::{Program, ToolMissing};
 
@@ -56,6 +57,7 @@ pub struct Scene<'a> {
     pub plan: &'a Plan,
     pub parts: &'a Parts,
     pub id_base: u32,
+    pub entry: EntryKind,
 }
 
 impl Scene<'_> {
@@ -100,6 +102,9 @@ impl<T: Technique + 'static> Staged<T> {
         premises: Arc<Premises>,
         stage: Stage,
     ) -> Result<Arc<StagedRuntime<T>>, ToolMissing> {
+        if Standing::own() == Standing::User {
+            return Err(ToolMissing::NotRoot);
+        }
         let program = Program::find(T::NAME, T::PACKAGE, T::OLDEST).await?;
         Ok(Arc::new(GroupedRuntime::new(premises, Self { technique, program, stage })))
     }
@@ -115,7 +120,11 @@ impl<T: Technique + 'static> Staged<T> {
         id_base: u32,
     ) -> Result<stage::Tool, RuntimeError> {
         let parts = Parts::open(T::NAME, premises, plan, self.place())?;
-        let scene = Scene { plan, parts: &parts, id_base };
+        let Some(entry) = parts.entry_kind else {
+            let what = "work without control groups";
+            return Err(RuntimeError::Unsupported { runtime: T::NAME, what });
+        };
+        let scene = Scene { plan, parts: &parts, id_base, entry };
         let direction = self.technique.direct(&scene).map_err(Self::failed("write its bundle"))?;
         let bundle = direction.bundle.as_deref().map(mount::clone_path).transpose();
         let bundle = bundle.map_err(Self::failed("open its bundle"))?;
@@ -127,7 +136,7 @@ impl<T: Technique + 'static> Staged<T> {
             bind_targets: parts.bind_targets.clone(),
             lifeline: parts.lifeline,
             bundle: if bundle.is_some() { Bundle::Passed } else { Bundle::None },
-            entry: parts.entry_kind,
+            entry,
             dev: direction.dev,
             identity: direction.identity,
             program: self.program.path().to_owned(),

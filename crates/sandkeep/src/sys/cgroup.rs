@@ -14,6 +14,7 @@
 //! into the group (v2).
 
 mod files;
+mod groupless;
 mod v1;
 mod v2;
 
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 use guest_proto::LeafKind;
 
 pub use files::{MountKind, cgroup_mounts};
+pub use groupless::{Groupless, badge, guests};
 pub use v1::V1;
 pub use v2::V2;
 
@@ -56,12 +58,13 @@ pub struct Used {
     pub pids: u64,
 }
 
-/// Which limits this machine can hold.
+/// What can be done to sandboxes by their groups here: which limits hold, and whether they stand still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Controllers {
     pub memory: bool,
     pub cpu: bool,
     pub pids: bool,
+    pub freezer: bool,
 }
 
 /// Where among a sandbox's groups the processes are that make it a sandbox.
@@ -80,6 +83,8 @@ pub enum Entry {
     V1(Vec<OwnedFd>),
     /// A directory: the process is cloned into it.
     V2(OwnedFd),
+    /// There is no group.
+    None,
 }
 
 /// The files of a leaf.
@@ -109,6 +114,9 @@ impl LeafFiles {
 /// - `make`, `make_leaf` and `remove` are idempotent: a crash half-way is repaired by calling again.
 /// - `remove` needs a sandbox without processes.
 pub trait Hierarchy: Send + Sync {
+    /// What the leaves of its sandboxes are.
+    fn kind(&self) -> LeafKind;
+
     fn controllers(&self) -> Controllers;
 
     /// The directories in which the instance's sandboxes have theirs, for `doctor`.

@@ -18,22 +18,41 @@ pub const TERMINALS_MAX: u32 = 128;
 const QUIET: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
-/// Makes real device nodes, the usual links, and the places for [`terminals`] and [`shared_memory`], in
-/// an empty directory. Only root of the host may.
+/// The devices, with their major and minor numbers.
+pub const DEVICES: [(&str, u32, u32); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
+
+/// Makes real device nodes, and furnishes the directory. Only root of the host may.
 pub fn fill(dir: impl AsFd) -> io::Result<()> {
-    let before = rustix::process::umask(Mode::empty());
-    let filled = fill_without_umask(dir.as_fd());
-    rustix::process::umask(before);
-    filled
+    without_umask(|| {
+        for (name, major, minor) in DEVICES {
+            let mode = Mode::from_raw_mode(0o666);
+            mknodat(&dir, name, FileType::CharacterDevice, mode, makedev(major, minor))?;
+        }
+        Ok(())
+    })?;
+    furnish(dir)
 }
 
-fn fill_without_umask(dir: impl AsFd) -> io::Result<()> {
-    let nodes = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)]
-        .map(|(name, minor)| (name, makedev(1, minor)));
-    for (name, device) in nodes.into_iter().chain([("tty", makedev(5, 0))]) {
-        let mode = Mode::from_raw_mode(0o666);
-        mknodat(&dir, name, FileType::CharacterDevice, mode, device)?;
-    }
+/// Makes the usual links, and the places for [`terminals`] and [`shared_memory`].
+pub fn furnish(dir: impl AsFd) -> io::Result<()> {
+    without_umask(|| furnish_plainly(dir.as_fd()))
+}
+
+fn without_umask(make: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let before = rustix::process::umask(Mode::empty());
+    let made = make();
+    rustix::process::umask(before);
+    made
+}
+
+fn furnish_plainly(dir: impl AsFd) -> io::Result<()> {
     mkdirat(&dir, "pts", Mode::from_raw_mode(0o755))?;
     mkdirat(&dir, "shm", Mode::from_raw_mode(0o1777))?;
     let links = [
@@ -49,18 +68,18 @@ fn fill_without_umask(dir: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A detached /dev/pts for a sandbox whose ids begin at `id_base`.
-pub fn terminals(id_base: u32) -> io::Result<OwnedFd> {
-    let (tty, max) = ((id_base + TTY_GID).to_string(), TERMINALS_MAX.to_string());
+/// A detached /dev/pts, whose terminals belong to the group `tty`, as the host numbers it.
+pub fn terminals(tty: u32) -> io::Result<OwnedFd> {
+    let (tty, max) = (tty.to_string(), TERMINALS_MAX.to_string());
     let options =
         [("ptmxmode", "0666"), ("mode", "620"), ("gid", tty.as_str()), ("max", max.as_str())];
     mount::new_filesystem("devpts", &options, QUIET)
 }
 
-/// A detached /dev/shm for a sandbox whose ids begin at `id_base`.
-pub fn shared_memory(id_base: u32, bytes: u64) -> io::Result<OwnedFd> {
-    let (root, size) = (id_base.to_string(), bytes.to_string());
-    let options =
-        [("mode", "1777"), ("size", size.as_str()), ("uid", root.as_str()), ("gid", root.as_str())];
+/// A detached /dev/shm that belongs to `owner`, as the host numbers it.
+pub fn shared_memory(owner: u32, bytes: u64) -> io::Result<OwnedFd> {
+    let (owner, size) = (owner.to_string(), bytes.to_string());
+    let owner = owner.as_str();
+    let options = [("mode", "1777"), ("size", size.as_str()), ("uid", owner), ("gid", owner)];
     mount::new_filesystem("tmpfs", &options, QUIET | MountAttrFlags::MOUNT_ATTR_NODEV)
 }

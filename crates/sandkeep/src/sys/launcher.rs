@@ -11,28 +11,34 @@
 //! namespace starts as a copy of it; the mounts of a sandbox come from the daemon as detached
 //! descriptors. It holds a constant number of descriptors: every clone pays for each open one.
 //!
+//! A daemon that is not root has a launcher that is not, either. It enters a user namespace before all
+//! else and owns every other namespace from there; what of the host a sandbox shows it can only find
+//! by path, in a copy of the host's mounts.
+//!
 //! When the daemon goes, it goes; sandboxes do not notice either.
 
+mod bare;
 mod child;
 mod client;
 mod process;
 
 use serde::{Deserialize, Serialize};
 
+pub use bare::Standing;
+pub(super) use child::Ids;
 pub use child::{MASKED, READ_ONLY};
 pub use client::{LaunchError, Launched, Launcher};
 pub use guest_proto::Privilege;
 pub use process::main;
+#[cfg(test)]
+pub use process::main_on_one_thread;
 pub(super) use process::{Received, guest_image, set_properties};
 
 /// What the launcher is told about one sandbox. The descriptors that come with it, in this order:
-/// the root (a detached mount), the listening socket, the lifeline if there is one, a detached mount
-/// per bind, and the entries of the control group.
+/// the listening socket, the lifeline if there is one, and those of its means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     pub hostname: String,
-    /// The host's id of the sandbox's root; the range goes up from there.
-    pub id_base: u32,
     pub privilege: Privilege,
     /// How much fits into /dev/shm. It counts as the sandbox's memory, so it must be less than all
     /// of that: a full one would leave no memory for the command that removes something.
@@ -40,9 +46,29 @@ pub struct Launch {
     pub lifeline: Lifeline,
     /// Where the binds go, relative to the root.
     pub bind_targets: Vec<String>,
-    pub entry: EntryKind,
-    /// The ranges likely to be used next: their user namespaces are made while nobody waits.
-    pub next_id_bases: Vec<u32>,
+    pub means: Means,
+}
+
+/// What there is to make a sandbox with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Means {
+    /// All that root has. Its descriptors: the root and each bind as detached mounts, then the
+    /// entries of the control group.
+    Root {
+        /// The host's id of the sandbox's root; the range goes up from there.
+        id_base: u32,
+        entry: EntryKind,
+        /// The ranges likely to be used next: their user namespaces are made while nobody waits.
+        next_id_bases: Vec<u32>,
+    },
+    /// One id, and no control group. It has no descriptors.
+    User {
+        /// Where root and binds are, as the host names them.
+        root: Vec<u8>,
+        binds: Vec<Vec<u8>>,
+        /// By what the guest is found among all processes.
+        badge: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +86,8 @@ pub enum EntryKind {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
+    /// Whether it can launch at all.
+    Hello,
     Launch(Launch),
     /// The daemon leaves nothing behind: exit without looking back.
     Goodbye,
@@ -67,10 +95,16 @@ enum Request {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
+    Ready,
     /// With the pidfd.
-    Launched { pid: u32 },
+    Launched {
+        pid: u32,
+    },
     /// Nothing runs.
-    Failed { step: String, errno: i32 },
+    Failed {
+        step: String,
+        errno: i32,
+    },
 }
 
 /// The largest request or answer.

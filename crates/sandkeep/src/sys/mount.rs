@@ -26,6 +26,15 @@ pub fn clone_at(dir: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     Ok(open_tree(dir, path, flags)?)
 }
 
+/// The same with all that is mounted beneath. Only so can whoever is not root copy a part of the host:
+/// else what its mounts cover could be seen.
+pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE;
+    Ok(open_tree(CWD, path, flags)?)
+}
+
 /// A new detached filesystem of type `kind`.
 pub fn new_filesystem(
     kind: &str,
@@ -47,7 +56,12 @@ pub fn attach(mount: impl AsFd, target: impl rustix::path::Arg) -> io::Result<()
 
 /// Sets attributes of a detached mount.
 pub fn set_attributes(mount: impl AsFd, set: MountAttrFlags) -> io::Result<()> {
-    setattr(mount, u64::from(set.bits()), 0)
+    setattr(mount, u64::from(set.bits()), 0, Depth::One)
+}
+
+/// Sets attributes of a detached mount and of all beneath it.
+pub fn set_attributes_of_tree(mount: impl AsFd, set: MountAttrFlags) -> io::Result<()> {
+    setattr(mount, u64::from(set.bits()), 0, Depth::All)
 }
 
 /// Sets attributes and shifts the ids of a detached mount by the map of a user namespace. It fails
@@ -58,10 +72,20 @@ pub fn set_id_map(
     user_namespace: impl AsFd,
 ) -> io::Result<()> {
     let fd = user_namespace.as_fd().as_raw_fd();
-    setattr(mount, u64::from(set.bits()) | libc::MOUNT_ATTR_IDMAP, fd as u64)
+    setattr(mount, u64::from(set.bits()) | libc::MOUNT_ATTR_IDMAP, fd as u64, Depth::One)
 }
 
-fn setattr(mount: impl AsFd, set: u64, userns_fd: u64) -> io::Result<()> {
+/// Which mounts of a tree are meant.
+enum Depth {
+    One,
+    All,
+}
+
+fn setattr(mount: impl AsFd, set: u64, userns_fd: u64, depth: Depth) -> io::Result<()> {
+    let flags = match depth {
+        Depth::One => libc::AT_EMPTY_PATH,
+        Depth::All => libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+    };
     let attr = libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd };
     // SAFETY: the descriptor is open for the whole call, the path is a NUL-terminated empty string,
     // and `attr` is a live struct of the size that is passed.
@@ -70,7 +94,7 @@ fn setattr(mount: impl AsFd, set: u64, userns_fd: u64) -> io::Result<()> {
             libc::SYS_mount_setattr,
             mount.as_fd().as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
+            flags,
             &raw const attr,
             size_of::<libc::mount_attr>(),
         )

@@ -13,6 +13,53 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 /// How many ids one sandbox has.
 pub const ID_RANGE: u32 = 65_536;
 
+/// The id that commands have inside.
+pub const USER_ID: u32 = 1000;
+
+/// How the ids of a user namespace lie in those around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdMap {
+    inside: u32,
+    outside: u32,
+    count: u32,
+}
+
+impl IdMap {
+    /// All ids of a sandbox, root being `base`.
+    pub fn range(base: u32) -> Self {
+        Self { inside: 0, outside: base, count: ID_RANGE }
+    }
+
+    /// One id alone, which is the user's inside.
+    pub const fn single(outside: u32) -> Self {
+        Self { inside: USER_ID, outside, count: 1 }
+    }
+
+    fn line(self) -> String {
+        format!("{} {} {}\n", self.inside, self.outside, self.count)
+    }
+}
+
+/// Moves this single-threaded process, of a person who is not root, into a user namespace of its
+/// own: there it has every capability, and one id.
+pub fn enter_user() -> io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER)? };
+    // The kernel wants it so: a group that takes something away from its members cannot be left.
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", IdMap::single(uid).line())?;
+    std::fs::write("/proc/self/gid_map", IdMap::single(gid).line())
+}
+
+/// What belongs to the host cannot be entered again from a user namespace: a network and a copy of
+/// all mounts of our own can.
+pub fn leave_host() -> io::Result<()> {
+    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS)? };
+    Ok(())
+}
+
 /// The stack of a child that shares our memory until it executes or exits.
 pub struct ChildStack(Box<[u128]>);
 
@@ -57,8 +104,8 @@ fn loopback_up() -> io::Result<()> {
     }
 }
 
-/// A user namespace that maps 0..[`ID_RANGE`] to `base` and up, kept by its descriptor.
-pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, base: u32) -> io::Result<OwnedFd> {
+/// A user namespace with these ids, kept by its descriptor.
+pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, ids: IdMap) -> io::Result<OwnedFd> {
     let mut pidfd: RawFd = -1;
     let us = std::process::id() as usize;
     let launcher = std::ptr::without_provenance_mut(us);
@@ -71,7 +118,7 @@ pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, base: u32) -> io::Resu
     }
     // SAFETY: on success the kernel stored a new descriptor there, which nobody else owns.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    let made = write_maps(proc, pid, base).and_then(|()| open(proc, &format!("{pid}/ns/user")));
+    let made = write_maps(proc, pid, ids).and_then(|()| open(proc, &format!("{pid}/ns/user")));
     // The stack is free again only when the child is gone.
     super::pidfd::kill(&pidfd)?;
     wait_gone(&pidfd)?;
@@ -96,8 +143,8 @@ extern "C" fn stand_by(launcher: *mut c_void) -> libc::c_int {
     }
 }
 
-fn write_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {
-    let map = format!("0 {base} {ID_RANGE}\n");
+fn write_maps(proc: BorrowedFd<'_>, pid: i32, ids: IdMap) -> io::Result<()> {
+    let map = ids.line();
     for file in ["uid_map", "gid_map"] {
         let fd =
             openat(proc, format!("{pid}/{file}"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;

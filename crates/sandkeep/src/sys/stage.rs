@@ -47,9 +47,9 @@ pub const GUEST_FDS_WITH_LIFELINE: u32 = 3;
 /// Where a tool that loads a filter itself finds it.
 pub const FILTER_FD: u32 = 6;
 
-/// What the stage is told. The descriptors that come with it, in this order: the root (a detached
-/// mount), the listening socket, the lifeline if there is one, a detached mount per bind, a detached
-/// mount of the bundle if there is one, and the entries of the control group.
+/// What the stage is told. The descriptors that come with it, in this order: the listening socket, the
+/// lifeline if there is one, the root, each bind, and the bundle if there is one, as detached mounts, and
+/// the entries of the control group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
     /// The host's id of the sandbox's root; the range goes up from there.

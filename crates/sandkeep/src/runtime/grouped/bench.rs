@@ -1,7 +1,8 @@
 //! The conformance suite's bench for every grouped runtime: control groups of version 1 as on most
-//! machines of the day, or of version 2 as far as the hierarchy that is mounted goes.
+//! machines of the day, of version 2 as far as the hierarchy that is mounted goes, or none.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,6 +24,41 @@ use crate::template::{HostTemplate, Template};
 pub(crate) enum Version {
     V1,
     V2,
+    /// No groups and no root: see [`as_user`].
+    None,
+}
+
+/// Whom tests become that are to be nobody in particular.
+const SOMEBODY: u32 = 12_345;
+
+/// The bench of a test that must not be root. As root the test executes itself once more, as
+/// somebody else; then there is nothing left to do, and `None`.
+pub(crate) async fn as_user<S: Starter>(make: Make<S>) -> Option<GroupedBench<S>> {
+    if !rustix::process::geteuid().is_root() {
+        return GroupedBench::new(Version::None, make).await;
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("tests run on threads of their name");
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    // Where this binary is may be out of their sight.
+    let copy = scratch.path().join("tests");
+    std::fs::copy(std::env::current_exe().expect("this binary"), &copy).expect("a copy");
+    std::os::unix::fs::chown(scratch.path(), Some(SOMEBODY), Some(SOMEBODY)).expect("theirs");
+    let ran = std::process::Command::new(copy)
+        .args(["--exact", "--nocapture", test])
+        .env("TMPDIR", scratch.path())
+        .env("HOME", scratch.path())
+        .uid(SOMEBODY)
+        .gid(SOMEBODY)
+        .output()
+        .expect("it runs");
+    let (said, complained) =
+        (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    // A skip is told on.
+    eprint!("{complained}");
+    assert!(ran.status.success(), "as uid {SOMEBODY}: {said}{complained}");
+    assert!(said.contains("1 passed"), "as uid {SOMEBODY} it did not run: {said}{complained}");
+    None
 }
 
 /// How a runtime is made on premises.
@@ -60,11 +96,10 @@ impl<S: Starter> GroupedBench<S> {
 
 impl<S: Starter> Instance<S> {
     async fn start(version: Version, make: Make<S>) -> anyhow::Result<Self> {
-        anyhow::ensure!(rustix::process::geteuid().is_root(), "not root");
         let data = tempfile::tempdir()?;
         std::fs::create_dir(data.path().join("sandboxes"))?;
         let name = SandboxId::random().as_str()[2..18].to_owned();
-        let groups = hierarchy(version, &name)?;
+        let groups = hierarchy(version, data.path(), &name)?;
         let premises = Premises::with(data.path().to_owned(), name.clone(), groups)?;
         let runtime = make(premises).await?;
         let template = HostTemplate::prepare(data.path())?;
@@ -108,11 +143,14 @@ pub(crate) fn run_test(path: &str) -> std::io::Result<Vec<OsString>> {
     Ok(command)
 }
 
-fn hierarchy(version: Version, instance: &str) -> anyhow::Result<Box<dyn Hierarchy>> {
+fn hierarchy(version: Version, data: &Path, instance: &str) -> anyhow::Result<Box<dyn Hierarchy>> {
+    let root = rustix::process::geteuid().is_root();
+    anyhow::ensure!(root || version == Version::None, "not root");
     let mounts = cgroup_mounts()?;
     let opened: Option<Box<dyn Hierarchy>> = match version {
         Version::V1 => V1::open(&mounts, instance)?.map(|v1| Box::new(v1) as _),
         Version::V2 => V2::open(&mounts, instance)?.map(|v2| Box::new(v2) as _),
+        Version::None => Some(Premises::groupless(data, instance)?),
     };
     opened.ok_or_else(|| anyhow::anyhow!("no hierarchy of cgroup {version:?} is mounted"))
 }

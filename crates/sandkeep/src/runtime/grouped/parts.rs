@@ -20,11 +20,12 @@ const BACKLOG: i32 = 1024;
 
 /// The descriptors of a start, open until whoever makes the sandbox has its copies.
 pub struct Parts {
-    root: OwnedFd,
     listener: OwnedFd,
-    binds: Vec<OwnedFd>,
+    /// The root, then the binds.
+    mounts: Vec<OwnedFd>,
     entry: Vec<OwnedFd>,
-    pub entry_kind: EntryKind,
+    /// `None` where there are no control groups. Then nobody here may clone mounts either.
+    pub entry_kind: Option<EntryKind>,
     pub lifeline: Lifeline,
     /// Where the binds go, relative to the root.
     pub bind_targets: Vec<String>,
@@ -44,19 +45,22 @@ impl Parts {
         };
         let entry = premises.entry(plan, place).map_err(failed("open its control groups"))?;
         let (entry, entry_kind) = match entry {
-            Entry::V1(tasks) => (tasks, EntryKind::V1),
-            Entry::V2(dir) => (vec![dir], EntryKind::V2),
+            Entry::V1(tasks) => (tasks, Some(EntryKind::V1)),
+            Entry::V2(dir) => (vec![dir], Some(EntryKind::V2)),
+            Entry::None => (Vec::new(), None),
         };
         let Root::Dir(root) = &plan.root;
-        let clone = |bind: &Bind| mount::clone_path(&bind.source);
-        let binds = plan.binds.iter().map(clone).collect::<io::Result<_>>();
+        let sources = [root].into_iter().chain(plan.binds.iter().map(|bind| &bind.source));
+        let mounts = match entry_kind {
+            Some(_) => sources.map(|path| mount::clone_path(path)).collect::<io::Result<_>>(),
+            None => Ok(Vec::new()),
+        };
         let listener = open_dir(&plan.home)
             .and_then(|home| socket::listen_in(home, home::GUEST_SOCKET, BACKLOG));
         let target = |bind: &Bind| bind.target.to_string_lossy().into_owned();
         Ok(Self {
-            root: mount::clone_path(root).map_err(failed("open its root"))?,
             listener: listener.map_err(failed("listen for its guest"))?,
-            binds: binds.map_err(failed("open its template"))?,
+            mounts: mounts.map_err(failed("open its root and template"))?,
             entry,
             entry_kind,
             lifeline: match plan.lifetime {
@@ -67,14 +71,14 @@ impl Parts {
         })
     }
 
-    /// The root, the listening socket, the lifeline if there is one, and the binds, in this order.
+    /// The listening socket, the lifeline if there is one, the root and the binds, in this order.
     pub fn before_entry<'a>(&'a self, premises: &'a Premises) -> Vec<BorrowedFd<'a>> {
-        let mut fds = vec![self.root.as_fd(), self.listener.as_fd()];
+        let mut fds = vec![self.listener.as_fd()];
         match self.lifeline {
             Lifeline::None => {}
             Lifeline::Passed => fds.push(premises.lifeline()),
         }
-        fds.extend(self.binds.iter().map(AsFd::as_fd));
+        fds.extend(self.mounts.iter().map(AsFd::as_fd));
         fds
     }
 

@@ -3,17 +3,17 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::Interest;
 
 use super::id_ranges::IdRanges;
-use crate::home::Home;
+use crate::home::{self, Home};
 use crate::limits;
 use crate::runtime::Plan;
 use crate::sandbox::SandboxId;
-use crate::sys::cgroup::{self, Entry, Hierarchy, Limits, Place};
+use crate::sys::cgroup::{self, Entry, Groupless, Hierarchy, Limits, Place};
 use crate::sys::{pidfd, reactor};
 
 pub struct Premises {
@@ -28,8 +28,8 @@ pub struct Premises {
 /// Why there are no premises for sandboxes here.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPremises {
-    #[error("it needs root (uid 0) to make control groups and mounts")]
-    NotRoot,
+    #[error("cannot note down which sandboxes there are: {0}")]
+    Groupless(#[source] io::Error),
     #[error(transparent)]
     Cgroups(#[from] cgroup::Unusable),
     #[error("the ids in use cannot be read: {0}")]
@@ -67,11 +67,18 @@ impl Drop for IdRange {
 impl Premises {
     /// Finds out what this machine offers.
     pub fn open(data_dir: PathBuf, instance: String) -> Result<Arc<Self>, NoPremises> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(NoPremises::NotRoot);
-        }
-        let cgroups = cgroup::open(&instance)?;
+        let cgroups = match rustix::process::geteuid().is_root() {
+            true => cgroup::open(&instance)?,
+            false => Self::groupless(&data_dir, &instance)?,
+        };
         Self::with(data_dir, instance, cgroups)
+    }
+
+    /// What stands in for control groups where the daemon may not make any.
+    pub fn groupless(data_dir: &Path, instance: &str) -> Result<Box<dyn Hierarchy>, NoPremises> {
+        let made = data_dir.join(home::MADE);
+        let groupless = Groupless::open(made, instance.to_owned());
+        Ok(Box::new(groupless.map_err(NoPremises::Groupless)?))
     }
 
     /// The same in a given hierarchy of control groups.
@@ -90,6 +97,11 @@ impl Premises {
             id_ranges: Mutex::new(id_ranges),
             lifeline: Lifeline { read, _write: write },
         }))
+    }
+
+    /// What the guest of a sandbox without control groups is found by.
+    pub fn badge(&self, id: &SandboxId) -> String {
+        cgroup::badge(&self.instance, id.as_str())
     }
 
     pub fn cgroups(&self) -> &Arc<dyn Hierarchy> {

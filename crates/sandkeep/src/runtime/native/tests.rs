@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use super::Native;
 use crate::runtime::Runtime;
 use crate::runtime::conformance::{Bench, promise_tests, runtime_conformance};
-use crate::runtime::grouped::bench::{GroupedBench, Version, run_test};
+use crate::runtime::grouped::bench::{GroupedBench, Version, as_user, run_test};
 use crate::runtime::grouped::{GroupedRuntime, Premises};
 use crate::sandbox::Resources;
 use crate::sys::pidfd;
@@ -25,11 +25,16 @@ mod v2 {
     runtime_conformance!(GroupedBench::new(Version::V2, native));
 }
 
+mod user {
+    use super::*;
+    runtime_conformance!(as_user(native));
+}
+
 /// Not a test: the launcher of the runtimes here, which execute their own test binary for it.
 #[test]
 #[ignore = "it is executed by the tests of the native runtime"]
 fn act_as_launcher() {
-    let code = crate::sys::launcher::main(None);
+    let code = crate::sys::launcher::main_on_one_thread();
     assert_eq!(code, std::process::ExitCode::SUCCESS);
 }
 

@@ -49,7 +49,7 @@ fn direct(scene: &Scene<'_>, options: &[&str]) -> io::Result<Direction> {
         id_base: scene.id_base,
         privilege: privilege(scene.plan),
         shm_bytes: shm_bytes(scene.plan),
-        cgroup_namespace: match scene.parts.entry_kind {
+        cgroup_namespace: match scene.entry {
             EntryKind::V1 => CgroupNamespace::Own,
             EntryKind::V2 => CgroupNamespace::Shared,
         },

@@ -14,6 +14,8 @@ const USUAL: [&str; 6] =
 /// Why a tool cannot be used here, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolMissing {
+    #[error("it needs root (uid 0) to map ids and enter control groups")]
+    NotRoot,
     #[error("{name} is not installed: apt install {package}")]
     NotInstalled { name: &'static str, package: &'static str },
     #[error("{path} does not tell its version: {reason}")]

@@ -102,11 +102,16 @@ fn open_file(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
 }
 
 impl Hierarchy for V1 {
+    fn kind(&self) -> LeafKind {
+        LeafKind::V1
+    }
+
     fn controllers(&self) -> Controllers {
         Controllers {
             memory: self.memory.is_some(),
             cpu: self.cpu.is_some(),
             pids: self.pids.is_some(),
+            freezer: true,
         }
     }
 

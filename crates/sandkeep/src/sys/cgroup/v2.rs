@@ -39,7 +39,7 @@ impl V2 {
     pub fn open_at(mount: &Path, instance: &str) -> Result<Self, Unusable> {
         let wrap = |source| Unusable::NotWritable { path: mount.to_owned(), source };
         let base = files::make_instance(mount, instance).map_err(wrap)?;
-        let none = Controllers { memory: false, cpu: false, pids: false };
+        let none = Controllers { memory: false, cpu: false, pids: false, freezer: true };
         // From here on what was made is removed if the rest fails.
         let mut made = Self { base, controllers: none };
         delegate_top(mount)?;
@@ -48,8 +48,9 @@ impl V2 {
         }
         let has = delegated(&made.base).map_err(wrap)?;
         let has = |controller: &str| has.iter().any(|c| c == controller);
-        made.controllers =
-            Controllers { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
+        made.controllers.memory = has("memory");
+        made.controllers.cpu = has("cpu");
+        made.controllers.pids = has("pids");
         Ok(made)
     }
 
@@ -113,6 +114,10 @@ fn delegated(group: &Path) -> io::Result<Vec<String>> {
 }
 
 impl Hierarchy for V2 {
+    fn kind(&self) -> LeafKind {
+        LeafKind::V2
+    }
+
     fn controllers(&self) -> Controllers {
         self.controllers
     }

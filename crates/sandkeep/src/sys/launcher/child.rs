@@ -4,7 +4,8 @@
 //! The order matters. The user namespace is entered last, so every other namespace belongs to the
 //! host's: not even root inside has a capability over them. The root is moved onto `/` of a mount
 //! namespace that holds nothing else, rather than pivoted: pivot_root looks at every task of the
-//! host, and the classic way out of a chroot leads back to the same root here.
+//! host, and the classic way out of a chroot leads back to the same root here. Who is not root does pivot:
+//! the launcher's namespace then holds the host's /proc, which is left behind for good.
 //!
 //! The child may share the launcher's memory (the launcher stands still meanwhile), so nothing here
 //! unwinds, and what it needs is prepared by the parent.
@@ -22,8 +23,9 @@ use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
 
 use super::Privilege;
+use super::bare::NEW_ROOT;
 use crate::sys::landlock::Ruleset;
-use crate::sys::namespace::ChildStack;
+use crate::sys::namespace::{ChildStack, USER_ID};
 use crate::sys::{capability, dev, mount, seccomp};
 
 /// Where the guest finds its descriptors.
@@ -98,10 +100,37 @@ impl Report {
     }
 }
 
+/// The ids of a sandbox, as they are where its namespaces are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// A range, of which root inside is the first.
+    Range { base: u32 },
+    /// That of `user`, and no other.
+    Single,
+}
+
+impl Ids {
+    /// Whom the sandbox's own files in /dev belong to.
+    fn owner(self) -> u32 {
+        match self {
+            Self::Range { base } => base,
+            Self::Single => USER_ID,
+        }
+    }
+
+    /// The group of its terminals.
+    fn tty(self) -> u32 {
+        match self {
+            Self::Range { base } => base + dev::TTY_GID,
+            Self::Single => USER_ID,
+        }
+    }
+}
+
 /// Everything a child needs, prepared by the parent.
 pub struct Child<'a> {
     pub hostname: &'a str,
-    pub id_base: u32,
+    pub ids: Ids,
     pub privilege: Privilege,
     pub shm_bytes: u64,
     pub root: OwnedFd,
@@ -118,6 +147,7 @@ pub struct Child<'a> {
     pub listener: OwnedFd,
     pub lifeline: Option<OwnedFd>,
     pub guest: BorrowedFd<'a>,
+    pub arguments: Vec<CString>,
     pub filter: &'a seccomp::Filter,
     pub landlock: bool,
     pub report: &'a Report,
@@ -246,7 +276,11 @@ fn set_hostname(child: &Child<'_>) -> io::Result<()> {
 }
 
 fn mount_root(child: &Child<'_>) -> io::Result<()> {
-    mount::attach(&child.root, "/")?;
+    let place = match child.ids {
+        Ids::Range { .. } => "/",
+        Ids::Single => NEW_ROOT,
+    };
+    mount::attach(&child.root, place)?;
     Ok(rustix::process::fchdir(&child.root)?)
 }
 
@@ -291,12 +325,18 @@ fn make_read_only(path: &str) -> io::Result<()> {
 
 fn mount_dev(child: &Child<'_>) -> io::Result<()> {
     mount::attach(&child.dev, "dev")?;
-    mount::attach(dev::terminals(child.id_base)?, "dev/pts")?;
-    mount::attach(dev::shared_memory(child.id_base, child.shm_bytes)?, "dev/shm")
+    mount::attach(dev::terminals(child.ids.tty())?, "dev/pts")?;
+    mount::attach(dev::shared_memory(child.ids.owner(), child.shm_bytes)?, "dev/shm")
 }
 
-fn change_root(_: &Child<'_>) -> io::Result<()> {
-    rustix::process::chroot(".")?;
+fn change_root(child: &Child<'_>) -> io::Result<()> {
+    match child.ids {
+        Ids::Range { .. } => rustix::process::chroot(".")?,
+        Ids::Single => {
+            rustix::process::pivot_root(".", ".")?;
+            rustix::mount::unmount(".", rustix::mount::UnmountFlags::DETACH)?;
+        }
+    }
     rustix::process::chdir("/")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     rustix::process::setsid()?;
@@ -306,8 +346,14 @@ fn change_root(_: &Child<'_>) -> io::Result<()> {
 fn enter_users(child: &Child<'_>) -> io::Result<()> {
     let kind = Some(LinkNameSpaceType::User);
     rustix::thread::move_into_link_name_space(child.users.as_fd(), kind)?;
-    let (uid, gid) = (Uid::ROOT, Gid::ROOT);
-    rustix::thread::set_thread_groups(&[])?;
+    let (uid, gid) = match child.ids {
+        Ids::Range { .. } => {
+            rustix::thread::set_thread_groups(&[])?;
+            (Uid::ROOT, Gid::ROOT)
+        }
+        // Its groups cannot be left; of the host it sees only what everybody may read.
+        Ids::Single => (Uid::from_raw(USER_ID), Gid::from_raw(USER_ID)),
+    };
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     // The kernel forgets it with a change of ids.
@@ -320,9 +366,12 @@ fn die_with_launcher(signal: Option<Signal>) -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(signal)?)
 }
 
-/// The guest gets what is left in the bounding set when it is executed as root.
+/// The guest gets what is left in the bounding set when it is executed as root, and nothing as another.
 fn drop_capabilities(child: &Child<'_>) -> io::Result<()> {
-    let keep = capability::of_guest(child.privilege);
+    let keep = match child.ids {
+        Ids::Single => CapabilitySet::empty(),
+        Ids::Range { .. } => capability::of_guest(child.privilege),
+    };
     // Some kernels know fewer capabilities than we do; those need no dropping.
     for capability in CapabilitySet::all().difference(keep).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
@@ -384,18 +433,19 @@ fn reset_signals() {
 }
 
 fn load_filter(child: &Child<'_>) -> io::Result<()> {
-    die_with_launcher(None)?;
+    match child.ids {
+        Ids::Range { .. } => die_with_launcher(None)?,
+        // Nobody finds it before it is the guest, who lets go of the launcher itself.
+        Ids::Single => {}
+    }
     child.filter.load()
 }
 
 fn execute_guest(child: &Child<'_>) -> io::Result<()> {
-    let with_lifeline =
-        [c"sandkeep-guest", c"--listen-fd", c"3", c"--lifeline-fd", c"4"].map(|a| a.as_ptr());
-    let count = if child.lifeline.is_some() { 5 } else { 3 };
-    let mut arguments = [std::ptr::null(); 6];
-    arguments[..count].copy_from_slice(&with_lifeline[..count]);
+    let mut arguments: Vec<_> = child.arguments.iter().map(|word| word.as_ptr()).collect();
+    arguments.push(std::ptr::null());
     let environment = [std::ptr::null::<libc::c_char>()];
-    // SAFETY: both arrays end with a null pointer and hold pointers to static strings.
+    // SAFETY: both arrays end with a null pointer and hold pointers to strings that the parent keeps.
     unsafe {
         libc::syscall(
             libc::SYS_execveat,

@@ -37,6 +37,17 @@ pub enum LaunchError {
     Died(#[source] io::Error),
 }
 
+impl LaunchError {
+    fn failed(step: String, errno: i32) -> Self {
+        Self::Failed { step, source: io::Error::from_raw_os_error(errno) }
+    }
+
+    /// It answered something else than was asked for.
+    fn out_of_step() -> Self {
+        Self::Died(io::ErrorKind::InvalidData.into())
+    }
+}
+
 /// The launcher process, whichever it is at the moment.
 pub struct Launcher {
     command: Vec<OsString>,
@@ -67,17 +78,36 @@ impl Launcher {
         Ok(launcher)
     }
 
+    /// Whether it can make sandboxes at all. Who is not root finds out only by trying.
+    pub async fn hello(&self) -> Result<(), LaunchError> {
+        match self.request(&Request::Hello, &[]).await? {
+            (Answer::Ready, _) => Ok(()),
+            (Answer::Failed { step, errno }, _) => Err(LaunchError::failed(step, errno)),
+            (Answer::Launched { .. }, _) => Err(LaunchError::out_of_step()),
+        }
+    }
+
     /// Has a sandbox made. Requests are answered one after the other.
     pub async fn launch(
         &self,
         launch: Launch,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Launched, LaunchError> {
-        let request = postcard::to_allocvec(&Request::Launch(launch)).map_err(|error| {
-            LaunchError::Failed {
-                step: "tell the launcher".to_owned(),
-                source: io::Error::other(error),
-            }
+        match self.request(&Request::Launch(launch), fds).await? {
+            (Answer::Launched { pid }, Some(pidfd)) => Ok(Launched { pid, pidfd }),
+            (Answer::Launched { .. }, None) | (Answer::Ready, _) => Err(LaunchError::out_of_step()),
+            (Answer::Failed { step, errno }, _) => Err(LaunchError::failed(step, errno)),
+        }
+    }
+
+    async fn request(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Option<OwnedFd>), LaunchError> {
+        let request = postcard::to_allocvec(request).map_err(|error| LaunchError::Failed {
+            step: "tell the launcher".to_owned(),
+            source: io::Error::other(error),
         })?;
         let mut connection = self.connection.lock().await;
         self.revive(&mut connection).map_err(|source| LaunchError::Failed {
@@ -95,15 +125,7 @@ impl Launcher {
             // Whoever looks for what it may have started must not meet it still at work.
             Err(_) => connection.end().map_err(LaunchError::Died)?,
         }
-        match answer.map_err(LaunchError::Died)? {
-            (Answer::Launched { pid }, Some(pidfd)) => Ok(Launched { pid, pidfd }),
-            (Answer::Launched { .. }, None) => {
-                Err(LaunchError::Died(io::ErrorKind::InvalidData.into()))
-            }
-            (Answer::Failed { step, errno }, _) => {
-                Err(LaunchError::Failed { step, source: io::Error::from_raw_os_error(errno) })
-            }
-        }
+        answer.map_err(LaunchError::Died)
     }
 
     /// The process at the moment.

@@ -2,29 +2,35 @@
 
 #![expect(unsafe_code, reason = "shared memory, signals and memfd seals have no safe wrappers")]
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, open};
 use rustix::mount::MountAttrFlags;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::child::{Child, MASKED, Report, spawn};
-use super::{Answer, EntryKind, Launch, Lifeline, MESSAGE_MAX_BYTES, Request};
+use super::bare::{self, Standing};
+use super::child::{Child, Ids, Report, spawn};
+use super::{Answer, EntryKind, Launch, Lifeline, MESSAGE_MAX_BYTES, Means, Request};
 use crate::guest::image;
 use crate::limits;
-use crate::sys::namespace::{self, ChildStack};
-use crate::sys::{dev, landlock, mount, seccomp, socket};
+use crate::sys::namespace::{self, ChildStack, IdMap, USER_ID};
+use crate::sys::{landlock, mount, seccomp, socket};
 
 /// Network namespaces kept ready.
 const NETWORKS_READY: usize = 4;
 /// User namespaces kept ready.
 const USERS_READY: usize = 8;
 const STACK_BYTES: usize = 256 * 1024;
+/// The ids of a sandbox in a user namespace that has but one itself.
+const ONE_ID: IdMap = IdMap::single(USER_ID);
 
 /// Runs the launcher on the socket that is its stdin, until the daemon goes away. If that goes
 /// without a goodbye, the launcher becomes `heir`, if there is one: the daemon of a `run` has nobody
@@ -39,14 +45,45 @@ pub fn main(heir: Option<Command>) -> ExitCode {
     }
 }
 
+/// The same in a process of one thread, as which alone a user namespace can be entered: a test has more.
+#[cfg(test)]
+pub fn main_on_one_thread() -> ExitCode {
+    // SAFETY: the other thread of a test binary waits for this one and holds no lock that the child
+    // could need.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let ended = main(None);
+        // SAFETY: ends this process at once, running nothing of the parent's.
+        unsafe { libc::_exit(i32::from(ended != ExitCode::SUCCESS)) }
+    }
+    let ended = rustix::process::waitpid(
+        rustix::process::Pid::from_raw(pid),
+        rustix::process::WaitOptions::empty(),
+    );
+    match ended {
+        Ok(Some((_, status))) if status.exit_status() == Some(0) => ExitCode::SUCCESS,
+        Ok(_) | Err(_) => ExitCode::FAILURE,
+    }
+}
+
 fn launch_and_inherit(heir: Option<Command>) -> io::Result<()> {
-    let read = OFlags::RDONLY | OFlags::CLOEXEC;
-    let host_mounts = open("/proc/self/ns/mnt", read, Mode::empty())?;
-    let ending = Process::set_up()?.serve()?;
-    match (ending, heir) {
-        (Ending::Vanished, Some(heir)) => become_heir(heir, &host_mounts),
+    let mut process = match Process::set_up() {
+        Ok(process) => process,
+        Err((step, error)) => return refuse(step, error),
+    };
+    match (process.serve()?, heir) {
+        (Ending::Vanished, Some(heir)) => become_heir(heir, &process.host_mounts),
         (Ending::Vanished, None) | (Ending::Goodbye, _) => Ok(()),
     }
+}
+
+/// Tells whoever asks that no sandbox can be made here.
+fn refuse(step: &str, error: io::Error) -> io::Result<()> {
+    let socket = rustix::stdio::stdin();
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    socket::receive_with_fds(socket, &mut vec![0; MESSAGE_MAX_BYTES])?;
+    tell(socket, &Answer::Failed { step: step.to_owned(), errno }, &[])?;
+    Err(error)
 }
 
 /// How the daemon left.
@@ -56,8 +93,7 @@ enum Ending {
 }
 
 fn become_heir(mut heir: Command, host_mounts: &OwnedFd) -> io::Result<()> {
-    let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
-    rustix::thread::move_into_link_name_space(host_mounts.as_fd(), kind)?;
+    move_into_link_name_space(host_mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
     // SAFETY: the default disposition is what every program expects to start with.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     Err(heir.stdin(Stdio::null()).exec())
@@ -65,6 +101,9 @@ fn become_heir(mut heir: Command, host_mounts: &OwnedFd) -> io::Result<()> {
 
 struct Process {
     socket: BorrowedFd<'static>,
+    /// The host's mounts or, in a user namespace, our copy of them.
+    host_mounts: OwnedFd,
+    own_mounts: OwnedFd,
     /// The host's /proc, which is not mounted in our namespace.
     proc: OwnedFd,
     home_network: OwnedFd,
@@ -74,23 +113,38 @@ struct Process {
     stack: ChildStack,
     report: &'static Report,
     networks: Vec<OwnedFd>,
-    users: Vec<(u32, OwnedFd)>,
-    /// Ranges whose user namespaces are to be made when nobody waits.
-    wanted: Vec<u32>,
+    users: Vec<(IdMap, OwnedFd)>,
+    /// Of which ids user namespaces are to be made when nobody waits.
+    wanted: Vec<IdMap>,
 }
 
 impl Process {
-    fn set_up() -> io::Result<Self> {
+    /// An error comes with what could not be done.
+    fn set_up() -> Result<Self, (&'static str, io::Error)> {
+        let standing = Standing::own();
+        if standing == Standing::User {
+            namespace::enter_user().map_err(|error| ("enter a user namespace", error))?;
+        }
+        Self::set_up_as(standing).map_err(|error| ("set up its namespaces", error))
+    }
+
+    fn set_up_as(standing: Standing) -> io::Result<Self> {
         rustix::thread::set_name(c"sandkeep-launch")?;
         // SAFETY: ignoring SIGCHLD only makes the kernel reap our children by itself.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         let read = OFlags::RDONLY | OFlags::CLOEXEC;
         let proc = open("/proc", read | OFlags::DIRECTORY, Mode::empty())?;
+        if standing == Standing::User {
+            namespace::leave_host()?;
+        }
         let home_network = namespace::open(proc.as_fd(), "thread-self/ns/net")?;
+        let host_mounts = namespace::open(proc.as_fd(), "thread-self/ns/mnt")?;
         let guest = guest_image()?;
-        shrink_namespace()?;
+        bare::shrink_namespace(standing)?;
         Ok(Self {
             socket: rustix::stdio::stdin(),
+            host_mounts,
+            own_mounts: namespace::open(proc.as_fd(), "thread-self/ns/mnt")?,
             proc,
             home_network,
             guest,
@@ -119,6 +173,7 @@ impl Process {
                 return Ok(Ending::Vanished);
             }
             match postcard::from_bytes(&buffer[..len]) {
+                Ok(Request::Hello) => tell(self.socket, &Answer::Ready, &[])?,
                 Ok(Request::Launch(launch)) => self.answer(launch, fds)?,
                 Ok(Request::Goodbye) => return Ok(Ending::Goodbye),
                 Err(_) => return Err(io::ErrorKind::InvalidData.into()),
@@ -130,7 +185,12 @@ impl Process {
         if let Err((step, errno)) = self.launch(&launch, fds) {
             tell(self.socket, &Answer::Failed { step: step.to_owned(), errno }, &[])?;
         }
-        self.wanted = launch.next_id_bases;
+        self.wanted = match launch.means {
+            Means::Root { next_id_bases, .. } => {
+                next_id_bases.into_iter().map(IdMap::range).collect()
+            }
+            Means::User { .. } => vec![ONE_ID],
+        };
         Ok(())
     }
 
@@ -140,15 +200,25 @@ impl Process {
             move |error: io::Error| (step, error.raw_os_error().unwrap_or(libc::EIO))
         };
         let network = self.network().map_err(during("make a network namespace"))?;
-        let users = self.users(launch.id_base).map_err(during("make a user namespace"))?;
-        let received = Received::sort(launch.lifeline, &launch.bind_targets, launch.entry, fds)
+        let (ids, map) = match &launch.means {
+            Means::Root { id_base, .. } => (Ids::Range { base: *id_base }, IdMap::range(*id_base)),
+            Means::User { .. } => (Ids::Single, ONE_ID),
+        };
+        let users = self.users(map).map_err(during("make a user namespace"))?;
+        let cloned =
+            self.clone_named(&launch.means).map_err(during("open its root and template"))?;
+        let entry = match &launch.means {
+            Means::Root { entry, .. } => Some(*entry),
+            Means::User { .. } => None,
+        };
+        let received = Received::sort(launch.lifeline, &launch.bind_targets, entry, cloned, fds)
             .ok_or(("receive its descriptors", libc::EPROTO))?;
-        set_properties(&received, users.as_fd()).map_err(during("map its ids"))?;
-        let (dev, nulls) = dev_mounts().map_err(during("prepare /dev"))?;
+        set_properties(&received, ids, users.as_fd()).map_err(during("map its ids"))?;
+        let (dev, nulls) = bare::dev_mounts().map_err(during("prepare /dev"))?;
         self.report.clear();
         let child = Child {
             hostname: &launch.hostname,
-            id_base: launch.id_base,
+            ids,
             privilege: launch.privilege,
             shm_bytes: launch.shm_bytes,
             root: received.root,
@@ -162,6 +232,7 @@ impl Process {
             listener: received.listener,
             lifeline: received.lifeline,
             guest: self.guest.as_fd(),
+            arguments: arguments(launch).ok_or(("name its guest", libc::EINVAL))?,
             filter: &self.filter,
             landlock: self.landlock,
             report: self.report,
@@ -182,11 +253,22 @@ impl Process {
         }
     }
 
-    fn users(&mut self, base: u32) -> io::Result<OwnedFd> {
-        match self.users.iter().position(|(ready, _)| *ready == base) {
+    fn users(&mut self, ids: IdMap) -> io::Result<OwnedFd> {
+        match self.users.iter().position(|(ready, _)| *ready == ids) {
             Some(at) => Ok(self.users.swap_remove(at).1),
-            None => namespace::user(self.proc.as_fd(), &mut self.stack, base),
+            None => namespace::user(self.proc.as_fd(), &mut self.stack, ids),
         }
+    }
+
+    /// What has no descriptors is looked up in the host's mounts: the root, then the binds.
+    fn clone_named(&self, means: &Means) -> io::Result<Vec<OwnedFd>> {
+        let Means::User { root, binds, .. } = means else { return Ok(Vec::new()) };
+        let kind = Some(LinkNameSpaceType::Mount);
+        move_into_link_name_space(self.host_mounts.as_fd(), kind)?;
+        let path = |bytes: &Vec<u8>| mount::clone_tree(Path::new(OsStr::from_bytes(bytes)));
+        let cloned = std::iter::once(root).chain(binds).map(path).collect();
+        move_into_link_name_space(self.own_mounts.as_fd(), kind)?;
+        cloned
     }
 
     /// Makes namespaces ahead, one at a time, as long as no request waits. It begins only after a
@@ -206,15 +288,15 @@ impl Process {
                 self.networks.push(made);
                 continue;
             }
-            let Some(base) = self.wanted.pop() else { return Ok(()) };
-            if self.users.iter().any(|(ready, _)| *ready == base) {
+            let Some(ids) = self.wanted.pop() else { return Ok(()) };
+            if self.users.iter().any(|(ready, _)| *ready == ids) {
                 continue;
             }
             if self.users.len() >= USERS_READY {
                 self.users.remove(0);
             }
-            let made = namespace::user(self.proc.as_fd(), &mut self.stack, base)?;
-            self.users.push((base, made));
+            let made = namespace::user(self.proc.as_fd(), &mut self.stack, ids)?;
+            self.users.push((ids, made));
         }
     }
 
@@ -241,25 +323,31 @@ pub struct Received {
 }
 
 impl Received {
+    /// `cloned` are the mounts of means that have no descriptors, and without an entry there is no
+    /// control group.
     pub fn sort(
         lifeline: Lifeline,
         bind_targets: &[String],
-        entry: EntryKind,
+        entry: Option<EntryKind>,
+        cloned: Vec<OwnedFd>,
         fds: Vec<OwnedFd>,
     ) -> Option<Self> {
         let mut fds = fds.into_iter();
-        let (root, listener) = (fds.next()?, fds.next()?);
+        let listener = fds.next()?;
         let lifeline = match lifeline {
             Lifeline::None => None,
             Lifeline::Passed => Some(fds.next()?),
         };
+        let mut rest = cloned.into_iter().chain(fds);
+        let root = rest.next()?;
         let mut binds = Vec::with_capacity(bind_targets.len());
         for target in bind_targets {
-            binds.push((CString::new(target.as_str()).ok()?, fds.next()?));
+            binds.push((CString::new(target.as_str()).ok()?, rest.next()?));
         }
         let (tasks, into_cgroup) = match entry {
-            EntryKind::V1 => (fds.collect(), None),
-            EntryKind::V2 => (Vec::new(), Some(fds.next()?)),
+            Some(EntryKind::V1) => (rest.collect(), None),
+            Some(EntryKind::V2) => (Vec::new(), Some(rest.next()?)),
+            None => (Vec::new(), None),
         };
         Some(Self { root, listener, lifeline, binds, tasks, into_cgroup })
     }
@@ -267,19 +355,35 @@ impl Received {
 
 /// The root is the sandbox's own, so its ids are shifted. Binds are the host's and are not: as root
 /// inside owns nothing there, it reads only what everybody may.
-pub fn set_properties(received: &Received, users: BorrowedFd<'_>) -> io::Result<()> {
-    mount::set_id_map(&received.root, MountAttrFlags::MOUNT_ATTR_NODEV, users)?;
-    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV;
-    received.binds.iter().try_for_each(|(_, bind)| mount::set_attributes(bind, read_only))
+pub fn set_properties(received: &Received, ids: Ids, users: BorrowedFd<'_>) -> io::Result<()> {
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | quiet;
+    let mut binds = received.binds.iter().map(|(_, bind)| bind);
+    match ids {
+        Ids::Range { .. } => {
+            mount::set_id_map(&received.root, MountAttrFlags::MOUNT_ATTR_NODEV, users)?;
+            binds.try_for_each(|bind| mount::set_attributes(bind, read_only))
+        }
+        // The one id that there is owns all of it already.
+        Ids::Single => {
+            mount::set_attributes_of_tree(&received.root, quiet)?;
+            binds.try_for_each(|bind| mount::set_attributes_of_tree(bind, read_only))
+        }
+    }
 }
 
-/// A mount of the shared /dev, and one of its null for each masked file.
-fn dev_mounts() -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
-    let dev = mount::clone_path("/dev".as_ref())?;
-    let nulls = MASKED.iter().map(|_| mount::clone_path("/dev/null".as_ref()));
-    Ok((dev, nulls.collect::<io::Result<_>>()?))
+/// How the guest is executed.
+fn arguments(launch: &Launch) -> Option<Vec<CString>> {
+    let mut words = vec!["sandkeep-guest", "--listen-fd", "3"];
+    match launch.lifeline {
+        Lifeline::None => {}
+        Lifeline::Passed => words.extend(["--lifeline-fd", "4"]),
+    }
+    match &launch.means {
+        Means::Root { .. } => {}
+        Means::User { badge, .. } => words.extend(["--badge", badge]),
+    }
+    words.into_iter().map(|word| CString::new(word).ok()).collect()
 }
 
 /// The guest as an executable that no file system holds and nobody can change.
@@ -311,31 +415,4 @@ fn shared_report() -> io::Result<&'static Report> {
         )?;
         Ok(&*page.cast::<Report>())
     }
-}
-
-/// Leaves the host's mounts for a namespace with an empty root and /dev.
-fn shrink_namespace() -> io::Result<()> {
-    use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
-    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
-    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
-    let root = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
-    // Any directory will do to hang the new root up; this one always exists.
-    mount::attach(&root, "/proc")?;
-    rustix::process::fchdir(&root)?;
-    rustix::fs::mkdir("dev", Mode::from_raw_mode(0o755))?;
-    rustix::process::pivot_root(".", ".")?;
-    unmount(".", UnmountFlags::DETACH)?;
-    rustix::process::chdir("/")?;
-    let devices = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
-    mount::attach(&devices, "/dev")?;
-    // Real device nodes, made once and shared read-only by all sandboxes.
-    dev::fill(&devices)?;
-    mount::set_attributes(&devices, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
-    mount::set_attributes(&root, MountAttrFlags::MOUNT_ATTR_RDONLY)
-}
-
-fn small_tmpfs(attributes: MountAttrFlags) -> io::Result<OwnedFd> {
-    let attributes = attributes | MountAttrFlags::MOUNT_ATTR_NOSUID;
-    mount::new_filesystem("tmpfs", &[("mode", "755"), ("size", "64k")], attributes)
 }

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::sys::cgroup::{MountKind, cgroup_mounts};
 use crate::sys::landlock::{self, Ruleset};
-use crate::sys::launcher::{Received, guest_image, set_properties};
-use crate::sys::namespace::{self, ChildStack};
+use crate::sys::launcher::{Ids, Received, guest_image, set_properties};
+use crate::sys::namespace::{self, ChildStack, IdMap};
 use crate::sys::{dev, mount, seccomp, socket};
 
 const LISTEN_FD: RawFd = 3;
@@ -85,7 +85,8 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     let users = user_namespace(staging.id_base).map_err(during("make a user namespace"))?;
     let guest = guest_image().map_err(during("make the guest executable"))?;
     private_mounts().map_err(during("leave the host's mounts"))?;
-    set_properties(&things.received, users.as_fd()).map_err(during("map its ids"))?;
+    let ids = Ids::Range { base: staging.id_base };
+    set_properties(&things.received, ids, users.as_fd()).map_err(during("map its ids"))?;
     let null = lay_out(staging, &things).map_err(during("lay out its root"))?;
     hide_groups().map_err(during("hide the control groups"))?;
     restrict().map_err(during("restrict itself with Landlock"))?;
@@ -119,7 +120,8 @@ impl Things {
             Bundle::None => None,
             Bundle::Passed => Some((at < fds.len()).then(|| fds.remove(at))?),
         };
-        let received = Received::sort(staging.lifeline, &staging.bind_targets, staging.entry, fds)?;
+        let (targets, entry) = (&staging.bind_targets, Some(staging.entry));
+        let received = Received::sort(staging.lifeline, targets, entry, Vec::new(), fds)?;
         Some(Self { received, bundle })
     }
 
@@ -139,7 +141,7 @@ impl Things {
 fn user_namespace(id_base: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let proc = open("/proc", flags, Mode::empty())?;
-    namespace::user(proc.as_fd(), &mut ChildStack::new(STACK_BYTES), id_base)
+    namespace::user(proc.as_fd(), &mut ChildStack::new(STACK_BYTES), IdMap::range(id_base))
 }
 
 fn private_mounts() -> io::Result<()> {
@@ -186,7 +188,7 @@ fn attach_dev(id_base: u32, shm_bytes: u64) -> io::Result<()> {
     dev::fill(&devices)?;
     mount::set_attributes(&devices, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
     mount::attach(&devices, "dev")?;
-    mount::attach(dev::terminals(id_base)?, "dev/pts")?;
+    mount::attach(dev::terminals(id_base + dev::TTY_GID)?, "dev/pts")?;
     mount::attach(dev::shared_memory(id_base, shm_bytes)?, "dev/shm")
 }
 
