@@ -8,7 +8,7 @@
 //!   connection   one operation of the host: preface, request, buffered answer
 //!   exec         the life of one command, with `stdin`, `output` and its `window`, or a `terminal`
 //!   spawn        the way from a request to a running process, with `plan` and `user`
-//!   tree         finding and killing all processes of an exec
+//!   tree         finding and killing all processes of an exec; `keeper` where no control group does
 //!   dial         a connection to a port of the sandbox, given to the host; `carry` where none can be
 //!   dial_back    connections to a host that cannot connect to us
 //!   shutdown     ending every process of the sandbox
@@ -30,6 +30,7 @@ mod dial_back;
 mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+mod keeper;
 mod output;
 mod plan;
 mod poll;

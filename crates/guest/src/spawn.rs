@@ -237,7 +237,7 @@ impl Spawner {
             Memory::InUse => drop(Box::leak(job)),
         }
         // It may have executed in the last moment, and have children by now.
-        let _ = leaf.kill(pid);
+        let _ = leaf.kill();
         sys::reap_this(pid);
         NotStarted::cannot(format!(
             "the command was not executed within {} s: something in the sandbox holds it up",

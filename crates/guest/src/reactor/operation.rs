@@ -148,7 +148,7 @@ impl Reactor {
         let plan = Plan::new(request, stdio, enter, self.spawner.descriptor_limit)?;
         // Before there is a process: one that cannot be watched must not run.
         self.watch_pipes(id, &pipes)?;
-        let pid = self.spawner.spawn(plan, leaf)?;
+        let pid = self.launch(plan, leaf)?;
         Ok((pid, pipes))
     }
 

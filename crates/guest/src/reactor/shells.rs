@@ -103,7 +103,7 @@ impl Reactor {
             })
             .map_err(cannot)?;
         channel.flush();
-        let pid = self.spawner.spawn(plan, leaf)?;
+        let pid = self.launch(plan, leaf)?;
         Ok(Process { pid, channel, stdout: Some(stdout), stderr })
     }
 
@@ -287,7 +287,7 @@ impl Reactor {
         let Some(shell) = self.shells.get_mut(&id) else { return };
         match std::mem::replace(&mut shell.state, State::Ended) {
             State::Opening { asker: None, .. } => {
-                let _ = shell.leaf.kill(shell.pid);
+                let _ = shell.leaf.kill();
                 self.ended(id);
             }
             State::Opening { asker, .. } => {

@@ -22,7 +22,7 @@ pub fn set_name(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
-/// Orphans become our children, so that they are reaped. PID 1 gets them anyway.
+/// Orphans become our children, so that they are reaped. PID 1 gets them anyway, and it changes nothing.
 pub fn adopt_orphans() -> io::Result<()> {
     if pid() == 1 {
         return Ok(());
