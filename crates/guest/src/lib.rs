@@ -32,6 +32,7 @@ mod exec;
 pub mod fuzz;
 mod keeper;
 mod output;
+mod own_leaves;
 mod plan;
 mod poll;
 mod reactor;
@@ -47,9 +48,11 @@ mod window;
 
 use std::io;
 
-use arguments::{Arguments, Host};
+use arguments::{Arguments, Host, Kernel};
 use dial_back::DialBack;
+use own_leaves::OwnLeaves;
 use reactor::{Reactor, Source};
+use spawn::Spawner;
 
 /// Runs until the sandbox ends; returns the exit code.
 pub fn run(arguments: &[String]) -> i32 {
@@ -90,5 +93,13 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
         })?;
     }
     sys::take_standard_descriptors()?;
-    Reactor::new(source, lifeline, signals)
+    let own_leaves =
+        match arguments.kernel {
+            Kernel::Linux => None,
+            Kernel::Gvisor => Some(OwnLeaves::mount().map_err(|error| {
+                io::Error::other(format!("cannot mount control groups: {error}"))
+            })?),
+        };
+    let spawner = Spawner::new(arguments.kernel)?;
+    Reactor::new(source, spawner, own_leaves, lifeline, signals)
 }

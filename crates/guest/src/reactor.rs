@@ -22,6 +22,7 @@ use crate::connection::{Broken, Connection, Role};
 use crate::dial::Dial;
 use crate::exec::{Exec, Heard};
 use crate::keeper::Keeper;
+use crate::own_leaves::OwnLeaves;
 use crate::poll::{Id, Interest, Poll, Token};
 use crate::shell::Shell;
 use crate::shutdown::{Children, Progress, Shutdown, signal_all};
@@ -57,6 +58,8 @@ pub struct Reactor {
     carries: BTreeMap<Id, Carry>,
     /// The keepers of commands without a control group, by their pids.
     keepers: BTreeMap<pid_t, Keeper>,
+    /// Where commands get control groups that the guest makes.
+    own_leaves: Option<OwnLeaves>,
     /// Whether any command has a control group; then all have, and there are no keepers.
     has_leaves: bool,
     /// When to look for processes that a killed keeper has left.
@@ -68,7 +71,13 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    pub fn new(source: Source, lifeline: Option<OwnedFd>, signals: OwnedFd) -> io::Result<Self> {
+    pub fn new(
+        source: Source,
+        spawner: Spawner,
+        own_leaves: Option<OwnLeaves>,
+        lifeline: Option<OwnedFd>,
+        signals: OwnedFd,
+    ) -> io::Result<Self> {
         let poll = Poll::new()?;
         source.watch(&poll)?;
         poll.add(&signals, Token::Signals, Interest::Read)?;
@@ -80,7 +89,7 @@ impl Reactor {
             source,
             lifeline,
             signals,
-            spawner: Spawner::new()?,
+            spawner,
             connections: BTreeMap::new(),
             execs: BTreeMap::new(),
             shells: BTreeMap::new(),
@@ -88,6 +97,7 @@ impl Reactor {
             dials: BTreeMap::new(),
             carries: BTreeMap::new(),
             keepers: BTreeMap::new(),
+            own_leaves,
             has_leaves: false,
             strays: None,
             last_id: 0,

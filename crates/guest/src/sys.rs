@@ -9,7 +9,7 @@ mod socket;
 mod tcp;
 mod tty;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU32;
@@ -52,6 +52,30 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: changes flags of an open descriptor.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
+}
+
+/// Opens a file by its name in a directory.
+pub fn open_in(directory: &OwnedFd, name: &str, flags: c_int) -> io::Result<OwnedFd> {
+    let name = CString::new(name)?;
+    // SAFETY: the name is NUL-terminated.
+    owned(unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC) })
+}
+
+pub fn open_directory_in(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    open_in(directory, name, libc::O_RDONLY | libc::O_DIRECTORY)
+}
+
+pub fn make_directory(parent: &OwnedFd, name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: the name is NUL-terminated.
+    check(unsafe { libc::mkdirat(parent.as_raw_fd(), name.as_ptr(), 0o700) }).map(drop)
+}
+
+pub fn remove_directory(parent: &OwnedFd, name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: the name is NUL-terminated.
+    check(unsafe { libc::unlinkat(parent.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) })
+        .map(drop)
 }
 
 pub fn open_null() -> io::Result<OwnedFd> {

@@ -19,6 +19,7 @@ use guest_proto::LeafKind;
 use libc::pid_t;
 
 use crate::keeper::Kept;
+use crate::own_leaves::OwnLeaf;
 use crate::sys;
 
 /// How often to look whether the freezer has caught every task before killing what is there.
@@ -33,6 +34,8 @@ pub enum Leaf {
     /// Nothing of it is left, or nothing was ever there.
     None,
     Kept(Rc<Kept>),
+    /// A control group of the kernel inside.
+    Own(OwnLeaf),
     V1 {
         tasks: OwnedFd,
         state: OwnedFd,
@@ -76,6 +79,7 @@ impl Leaf {
         match self {
             Self::None => Vec::new(),
             Self::Kept(kept) => below(&kept.keepers(), &processes()),
+            Self::Own(leaf) => leaf.members(),
             Self::V1 { tasks: members, .. } | Self::V2 { procs: members, .. } => {
                 read_tasks(members.as_fd()).unwrap_or_default()
             }
@@ -86,8 +90,10 @@ impl Leaf {
     pub fn look(&self) -> Tree {
         match self {
             Self::None => Tree::Empty,
-            Self::Kept(_) if self.members().is_empty() => Tree::Empty,
-            Self::Kept(_) => Tree::Alive,
+            Self::Kept(_) | Self::Own(_) => match self.members().is_empty() {
+                true => Tree::Empty,
+                false => Tree::Alive,
+            },
             Self::V1 { tasks: members, .. } | Self::V2 { procs: members, .. } => look(members),
         }
     }
@@ -95,7 +101,9 @@ impl Leaf {
     /// Sends a signal to every process that is there.
     pub fn signal(&self, signal: i32) {
         match self {
-            Self::None | Self::Kept(_) | Self::V2 { .. } => signal_each(&self.members(), signal),
+            Self::None | Self::Kept(_) | Self::Own(_) | Self::V2 { .. } => {
+                signal_each(&self.members(), signal);
+            }
             Self::V1 { tasks, state } => signal_frozen(tasks, state, signal),
         }
     }
@@ -104,7 +112,7 @@ impl Leaf {
     pub fn kill(&self) -> Tree {
         match self {
             Self::None => Tree::Empty,
-            Self::Kept(kept) => kill_all(|processes| below(&kept.keepers(), processes)),
+            Self::Kept(_) | Self::Own(_) => kill_all(|| self.members()),
             Self::V1 { tasks, state } => kill_frozen(tasks, state),
             Self::V2 { kill, procs } => {
                 if look(procs) == Tree::Empty {
@@ -175,27 +183,27 @@ fn look(procs: &OwnedFd) -> Tree {
 /// Kills whoever is the guest's child without being a keeper, and all below: what is left of execs whose
 /// keeper was killed.
 pub fn kill_strays(keepers: &[pid_t]) -> Tree {
-    kill_all(|processes| strays(sys::pid(), keepers, processes))
+    kill_all(|| strays(sys::pid(), keepers, &processes()))
 }
 
 /// Kills all that `members` finds. Who died before the others are found would leave its children to
 /// another parent, so all are stopped first.
-fn kill_all(members: impl Fn(&[Process]) -> Vec<pid_t>) -> Tree {
+fn kill_all(members: impl Fn() -> Vec<pid_t>) -> Tree {
     let mut known: Vec<pid_t> = Vec::new();
     for _ in 0..SCANS {
-        let mut new = members(&processes());
+        let mut new = members();
         new.retain(|pid| !known.contains(pid));
         if new.is_empty() {
             break;
         }
-        new.iter().for_each(|&pid| drop(sys::kill(pid, libc::SIGSTOP)));
+        signal_each(&new, libc::SIGSTOP);
         known.extend(new);
         if known.len() > STOPPED_MAX {
             break;
         }
     }
-    match members(&processes()).iter().all(|pid| known.contains(pid)) {
-        true => known.iter().for_each(|&pid| drop(sys::kill(pid, libc::SIGKILL))),
+    match members().iter().all(|pid| known.contains(pid)) {
+        true => signal_each(&known, libc::SIGKILL),
         false => kill_while_all_stand_still(members),
     }
     if known.is_empty() { Tree::Empty } else { Tree::Alive }
@@ -203,17 +211,16 @@ fn kill_all(members: impl Fn(&[Process]) -> Vec<pid_t>) -> Tree {
 
 /// Only PID 1 can stop everybody in one call, which no fork escapes: the kernel gives the signal to the
 /// child as well. Whoever was stopped by somebody else stays so.
-fn kill_while_all_stand_still(members: impl Fn(&[Process]) -> Vec<pid_t>) {
+fn kill_while_all_stand_still(members: impl Fn() -> Vec<pid_t>) {
     if sys::pid() != 1 {
-        return members(&processes()).iter().for_each(|&pid| drop(sys::kill(pid, libc::SIGKILL)));
+        return signal_each(&members(), libc::SIGKILL);
     }
     let before = processes();
     let _ = sys::kill(-1, libc::SIGSTOP);
-    let all = processes();
-    let doomed = members(&all);
-    doomed.iter().for_each(|&pid| drop(sys::kill(pid, libc::SIGKILL)));
+    let doomed = members();
+    signal_each(&doomed, libc::SIGKILL);
     let stood_still = |pid| before.iter().any(|process| process.pid == pid && process.stopped);
-    for process in all {
+    for process in processes() {
         if process.pid != 1 && !doomed.contains(&process.pid) && !stood_still(process.pid) {
             let _ = sys::kill(process.pid, libc::SIGCONT);
         }

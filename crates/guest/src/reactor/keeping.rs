@@ -1,11 +1,14 @@
 //! Commands without a control group, in the loop: starting them below a keeper, hearing of their end, and
 //! ending what a killed keeper has left.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use guest_proto::LeafKind;
 use libc::pid_t;
 
 use super::Reactor;
+use super::operation::Refused;
 use super::shells::Owner;
 use crate::keeper::{self, Begun, Keeper};
 use crate::plan::{NotStarted, Plan};
@@ -17,6 +20,22 @@ use crate::tree::{self, Leaf, Tree};
 const STRAYS_PAUSE: Duration = Duration::from_millis(5);
 
 impl Reactor {
+    /// The leaf of a new command, and the files by which it is entered.
+    pub(super) fn leaf(
+        &mut self,
+        kind: LeafKind,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(Leaf, Vec<OwnedFd>), Refused> {
+        if let (LeafKind::None, Some(own)) = (kind, &mut self.own_leaves) {
+            let made = own.leaf().map_err(|error| {
+                Refused::because(format!("cannot make a control group for the command: {error}"))
+            });
+            return made.map(|(leaf, enter)| (Leaf::Own(leaf), vec![enter]));
+        }
+        Leaf::from_descriptors(kind, descriptors)
+            .ok_or_else(|| Refused::because("too few descriptors came for the command's leaf"))
+    }
+
     /// Starts a command in its leaf, or below a keeper.
     pub(super) fn launch(&mut self, plan: Plan, leaf: &Leaf) -> Result<pid_t, NotStarted> {
         let Leaf::Kept(kept) = leaf else {

@@ -43,8 +43,7 @@ impl Reactor {
             return Ok(Some(FromGuest::ShellRefused(ShellRefusal::TooMany)));
         }
         let descriptors = self.connection(asker)?.take_descriptors();
-        let (leaf, enter) = Leaf::from_descriptors(open.leaf, descriptors)
-            .ok_or_else(|| Refused::because("too few descriptors came for the shell's leaf"))?;
+        let (leaf, enter) = self.leaf(open.leaf, descriptors)?;
         let id = self.new_id();
         let mut started = Err(NotStarted::not_found("there is no such shell"));
         for &dialect in dialects(open.program) {
