@@ -126,7 +126,7 @@ pub enum Privilege {
 /// The cgroup leaf of an exec, as descriptors opened by the host, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LeafKind {
-    /// No descriptors: the tree is found through /proc, best effort.
+    /// No descriptors: a process of the guest's own keeps the tree together.
     None,
     /// cgroup v1: freezer `tasks` (read and write), `freezer.state` (read and write), then any
     /// number of further `tasks` files (write) that the child enters by writing `0`.

@@ -4,13 +4,14 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 pub const USAGE: &str = "usage: sandkeep-guest (--listen-fd N | --dial PATH [--token-fd N]) \
-    [--chroot DIR] [--lifeline-fd N] [--badge TEXT]";
+    [--chroot DIR] [--gvisor] [--lifeline-fd N] [--badge TEXT]";
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arguments {
     pub host: Host,
     /// Where the sandbox's root is, for runtimes that can only bind it somewhere.
     pub root: Option<PathBuf>,
+    pub kernel: Kernel,
     /// When this pipe reaches its end the sandbox shall end, too.
     pub lifeline: Option<RawFd>,
 }
@@ -25,10 +26,25 @@ pub enum Host {
     Dial { path: PathBuf, token: Option<RawFd> },
 }
 
+/// What carries out system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    Linux,
+    /// A kernel of the sandbox's own, in which some things are not as in Linux: the host's control groups
+    /// mean nothing, but there are others for the guest to make; no process adopts orphans but PID 1;
+    /// and nobody is told when another lets go of shared memory.
+    Gvisor,
+}
+
 pub fn parse(arguments: &[String]) -> Option<Arguments> {
     let (mut listen, mut dial, mut token, mut root, mut lifeline) = (None, None, None, None, None);
     let mut rest = arguments.iter();
+    let mut kernel = Kernel::Linux;
     while let Some(name) = rest.next() {
+        if name == "--gvisor" {
+            kernel = Kernel::Gvisor;
+            continue;
+        }
         let value = rest.next()?;
         match name.as_str() {
             "--listen-fd" => listen = Some(descriptor(value).filter(|fd| *fd > 2)?),
@@ -46,7 +62,7 @@ pub fn parse(arguments: &[String]) -> Option<Arguments> {
         (None, Some(path), token) => Host::Dial { path, token },
         (Some(_), Some(_), _) | (Some(_), None, Some(_)) | (None, None, _) => return None,
     };
-    Some(Arguments { host, root, lifeline })
+    Some(Arguments { host, root, kernel, lifeline })
 }
 
 fn descriptor(value: &str) -> Option<RawFd> {
@@ -63,21 +79,32 @@ mod tests {
 
     #[test]
     fn the_listening_descriptor_is_enough() {
-        let listen = Arguments { host: Host::Listen(3), root: None, lifeline: None };
+        let listen =
+            Arguments { host: Host::Listen(3), root: None, kernel: Kernel::Linux, lifeline: None };
         assert_eq!(parse(&words("--listen-fd 3")), Some(listen));
-        let lifeline = Arguments { host: Host::Listen(3), root: None, lifeline: Some(4) };
+        let lifeline = Arguments {
+            host: Host::Listen(3),
+            root: None,
+            kernel: Kernel::Linux,
+            lifeline: Some(4),
+        };
         assert_eq!(parse(&words("--lifeline-fd 4 --listen-fd 3")), Some(lifeline));
-        let badge = Arguments { host: Host::Listen(3), root: None, lifeline: None };
+        let badge =
+            Arguments { host: Host::Listen(3), root: None, kernel: Kernel::Linux, lifeline: None };
         assert_eq!(parse(&words("--listen-fd 3 --badge instance/sandbox")), Some(badge));
     }
 
     #[test]
     fn a_guest_that_dials_may_have_a_token_on_stdin_and_another_root() {
         let host = Host::Dial { path: "/run/x".into(), token: Some(0) };
-        let expected = Arguments { host, root: Some("/root".into()), lifeline: None };
-        assert_eq!(parse(&words("--dial /run/x --token-fd 0 --chroot /root")), Some(expected));
+        let expected =
+            Arguments { host, root: Some("/root".into()), kernel: Kernel::Gvisor, lifeline: None };
+        assert_eq!(
+            parse(&words("--dial /run/x --gvisor --token-fd 0 --chroot /root")),
+            Some(expected)
+        );
         let host = Host::Dial { path: "/run/x".into(), token: None };
-        let expected = Arguments { host, root: None, lifeline: None };
+        let expected = Arguments { host, root: None, kernel: Kernel::Linux, lifeline: None };
         assert_eq!(parse(&words("--dial /run/x")), Some(expected));
     }
 

@@ -342,7 +342,7 @@ impl Exec {
             return;
         }
         if killing.tree == Tree::Alive {
-            killing.tree = self.leaf.kill(self.pid);
+            killing.tree = self.leaf.kill();
         }
         killing.next = now + killing.pause;
         killing.pause = (killing.pause * 2).min(KILL_PAUSE_MAX);

@@ -8,7 +8,7 @@
 //!   connection   one operation of the host: preface, request, buffered answer
 //!   exec         the life of one command, with `stdin`, `output` and its `window`, or a `terminal`
 //!   spawn        the way from a request to a running process, with `plan` and `user`
-//!   tree         finding and killing all processes of an exec
+//!   tree         finding and killing all processes of an exec; `keeper` where no control group does
 //!   dial         a connection to a port of the sandbox, given to the host; `carry` where none can be
 //!   dial_back    connections to a host that cannot connect to us
 //!   shutdown     ending every process of the sandbox
@@ -30,7 +30,9 @@ mod dial_back;
 mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+mod keeper;
 mod output;
+mod own_leaves;
 mod plan;
 mod poll;
 mod reactor;
@@ -46,9 +48,11 @@ mod window;
 
 use std::io;
 
-use arguments::{Arguments, Host};
+use arguments::{Arguments, Host, Kernel};
 use dial_back::DialBack;
+use own_leaves::OwnLeaves;
 use reactor::{Reactor, Source};
+use spawn::Spawner;
 
 /// Runs until the sandbox ends; returns the exit code.
 pub fn run(arguments: &[String]) -> i32 {
@@ -90,5 +94,13 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
         })?;
     }
     sys::take_standard_descriptors()?;
-    Reactor::new(source, lifeline, signals)
+    let own_leaves =
+        match arguments.kernel {
+            Kernel::Linux => None,
+            Kernel::Gvisor => Some(OwnLeaves::mount().map_err(|error| {
+                io::Error::other(format!("cannot mount control groups: {error}"))
+            })?),
+        };
+    let spawner = Spawner::new(arguments.kernel)?;
+    Reactor::new(source, spawner, own_leaves, lifeline, signals)
 }

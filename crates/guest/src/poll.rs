@@ -28,6 +28,8 @@ pub enum Token {
     Shell(Id),
     /// The server's socket of a connection that goes through the guest.
     Carry(Id),
+    /// What a keeper tells of its command.
+    Keeper(Id),
 }
 
 const KIND_BITS: u32 = 4;
@@ -46,6 +48,7 @@ impl Token {
             Self::Dial(Id(id)) => (8, id),
             Self::Shell(Id(id)) => (9, id),
             Self::Carry(Id(id)) => (10, id),
+            Self::Keeper(Id(id)) => (11, id),
         };
         id << KIND_BITS | kind
     }
@@ -63,7 +66,8 @@ impl Token {
             7 => Self::Drain(id),
             8 => Self::Dial(id),
             9 => Self::Shell(id),
-            _ => Self::Carry(id),
+            10 => Self::Carry(id),
+            _ => Self::Keeper(id),
         }
     }
 }
@@ -168,6 +172,7 @@ mod tests {
             Token::Dial(id),
             Token::Shell(id),
             Token::Carry(id),
+            Token::Keeper(id),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

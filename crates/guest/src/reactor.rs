@@ -2,6 +2,7 @@
 //! turn whatever can move is moved and sent, once, so that many small things leave in one call.
 
 mod dialing;
+mod keeping;
 mod operation;
 mod shells;
 mod source;
@@ -12,20 +13,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use guest_proto::{FromGuest, ToGuest};
+use libc::pid_t;
 
 use self::dialing::carry_on;
-use self::shells::Owner;
 pub use self::source::Source;
 use crate::carry::Carry;
 use crate::connection::{Broken, Connection, Role};
 use crate::dial::Dial;
 use crate::exec::{Exec, Heard};
+use crate::keeper::Keeper;
+use crate::own_leaves::OwnLeaves;
 use crate::poll::{Id, Interest, Poll, Token};
 use crate::shell::Shell;
 use crate::shutdown::{Children, Progress, Shutdown, signal_all};
 use crate::spawn::Spawner;
 use crate::stdin::Watch;
-use crate::sys::{self, Discarded, Reaped};
+use crate::sys::{self, Discarded, Reaped, Stops};
 
 /// The most execs that are not forgotten; the oldest that has ended makes room.
 const EXECS_MAX: usize = 2048;
@@ -34,6 +37,9 @@ const ENDED_MAX: usize = 256;
 /// How long commands have to end after the guest got SIGTERM, from `docker stop` for example, which
 /// itself waits 10 s.
 const SIGTERM_GRACE: Duration = Duration::from_secs(8);
+
+/// How many stopped children are looked at in one turn.
+const STOPS_MAX: usize = 16;
 
 pub struct Reactor {
     poll: Poll,
@@ -50,6 +56,14 @@ pub struct Reactor {
     dials: BTreeMap<Id, Dial>,
     /// Those whose bytes go through the guest, by the host's connection.
     carries: BTreeMap<Id, Carry>,
+    /// The keepers of commands without a control group, by their pids.
+    keepers: BTreeMap<pid_t, Keeper>,
+    /// Where commands get control groups that the guest makes.
+    own_leaves: Option<OwnLeaves>,
+    /// Whether any command has a control group; then all have, and there are no keepers.
+    has_leaves: bool,
+    /// When to look for processes that a killed keeper has left.
+    strays: Option<Instant>,
     last_id: u64,
     touched_execs: Vec<Id>,
     touched_connections: Vec<Id>,
@@ -57,7 +71,13 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    pub fn new(source: Source, lifeline: Option<OwnedFd>, signals: OwnedFd) -> io::Result<Self> {
+    pub fn new(
+        source: Source,
+        spawner: Spawner,
+        own_leaves: Option<OwnLeaves>,
+        lifeline: Option<OwnedFd>,
+        signals: OwnedFd,
+    ) -> io::Result<Self> {
         let poll = Poll::new()?;
         source.watch(&poll)?;
         poll.add(&signals, Token::Signals, Interest::Read)?;
@@ -69,13 +89,17 @@ impl Reactor {
             source,
             lifeline,
             signals,
-            spawner: Spawner::new()?,
+            spawner,
             connections: BTreeMap::new(),
             execs: BTreeMap::new(),
             shells: BTreeMap::new(),
             drains: BTreeMap::new(),
             dials: BTreeMap::new(),
             carries: BTreeMap::new(),
+            keepers: BTreeMap::new(),
+            own_leaves,
+            has_leaves: false,
+            strays: None,
             last_id: 0,
             touched_execs: Vec::new(),
             touched_connections: Vec::new(),
@@ -121,6 +145,7 @@ impl Reactor {
             .chain(self.shells.values().filter_map(Shell::next_tick))
             .chain(shutdown)
             .chain(self.source.next_tick())
+            .chain(self.strays)
             .min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -150,6 +175,7 @@ impl Reactor {
             Token::Dial(id) => self.go_on_dialing(id),
             Token::Carry(id) => self.touched_connections.push(id),
             Token::Shell(id) => self.serve_shell(id),
+            Token::Keeper(id) => self.hear_keeper(id),
         }
     }
 
@@ -245,18 +271,14 @@ impl Reactor {
 
     /// Reaps every dead child, the orphans of the sandbox included.
     fn reap(&mut self) -> Children {
+        // Whoever stops a keeper again and again must not keep us here.
+        let mut stops = STOPS_MAX;
         loop {
-            match sys::reap() {
-                Reaped::Child(pid, exit) => {
-                    if self.reaped_shell(pid, exit) == Owner::Found {
-                        continue;
-                    }
-                    let owner =
-                        self.execs.iter_mut().find(|(_, exec)| exec.pid == pid && exec.owns_pid());
-                    if let Some((&id, exec)) = owner {
-                        exec.exited(exit, Instant::now());
-                        self.touched_execs.push(id);
-                    }
+            match sys::reap(if stops > 0 { Stops::Told } else { Stops::NotTold }) {
+                Reaped::Child(pid, exit) => self.reaped(pid, exit),
+                Reaped::Stopped(pid) => {
+                    stops -= 1;
+                    self.stopped(pid);
                 }
                 Reaped::NoneDead => return Children::Some,
                 Reaped::NoChildren => return Children::None,
@@ -285,6 +307,7 @@ impl Reactor {
             }
         }
         self.tick_shells(now);
+        self.tick_strays(now);
     }
 
     /// Moves and sends all that this turn has made possible. It ends because sockets and windows

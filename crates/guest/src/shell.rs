@@ -240,7 +240,7 @@ impl Shell {
             StdinMode::Null => (None, Source::Nothing),
             StdinMode::Piped => (Some(self.channel.new_stdin()?), Source::Pipe),
         };
-        let before = self.leaf.members(self.pid);
+        let before = self.leaf.members();
         self.serial += 1;
         let prepared = self.dialect.command(self.serial, self.before, source, &waiting.command);
         self.channel.say(prepared)?;
@@ -360,7 +360,7 @@ impl Shell {
                 Due::Nothing
             }
             State::Closing(closing) => {
-                let tree = self.leaf.kill(self.pid);
+                let tree = self.leaf.kill();
                 closing.pace.step(now);
                 let patient = now < closing.pace.since + KILL_PATIENCE;
                 match tree == Tree::Empty && self.pid == 0 || !patient {
@@ -381,7 +381,7 @@ impl Shell {
         let State::Interrupting(interrupt) = &mut self.state else { return Due::Nothing };
         interrupt.pace.step(now);
         if interrupt.hopeless.is_some() || self.pid == 0 {
-            let tree = self.leaf.kill(self.pid);
+            let tree = self.leaf.kill();
             let patient = now < interrupt.pace.since + KILL_PATIENCE;
             return match (tree == Tree::Empty || !patient) && self.pid == 0 {
                 true => Due::Replace,
@@ -416,7 +416,7 @@ impl Shell {
         else {
             return Vec::new();
         };
-        let mut members = self.leaf.members(self.pid);
+        let mut members = self.leaf.members();
         members.retain(|pid| *pid > 0 && *pid != self.pid && !run.before.contains(pid));
         members
     }

@@ -8,7 +8,8 @@
 //! The guest waits meanwhile, but not for ever, as CLONE_VFORK would: once the child has become the
 //! user, whoever is that user can stop it, or hold up its execve by a lease on the file. The kernel
 //! clears a word of the report when the child lets go of our memory; if that takes too long the
-//! child is killed. What it works on is not used again before it has let go.
+//! child is killed. What it works on is not used again before it has let go. gVisor's kernel does not clear
+//! the word when a child executes; there the end of a pipe tells, which the child has open until then.
 
 #![expect(unsafe_code, reason = "clone, and what a child does before exec")]
 
@@ -16,13 +17,14 @@ mod child;
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::pid_t;
 
+use crate::arguments::Kernel;
 use crate::plan::{NotStarted, Plan};
 use crate::sys;
 use crate::tree::Leaf;
@@ -75,6 +77,30 @@ enum Memory {
     LetGo,
 }
 
+/// By what the guest sees that a child has let go of its memory.
+enum Sign {
+    /// The word of the report.
+    Word,
+    /// The reading end of a pipe whose other end only the child has.
+    Pipe(OwnedFd),
+}
+
+/// Above all numbers that a command is given descriptors at.
+const PIPE_LOWEST: RawFd = 256;
+
+impl Sign {
+    /// With what the child has to hold on to.
+    fn new(kernel: Kernel) -> io::Result<(Self, Option<OwnedFd>)> {
+        match kernel {
+            Kernel::Linux => Ok((Self::Word, None)),
+            Kernel::Gvisor => {
+                let (end, held) = sys::pipe()?;
+                Ok((Self::Pipe(end), Some(sys::copy_above(held.as_fd(), PIPE_LOWEST)?)))
+            }
+        }
+    }
+}
+
 /// The memory a child works on: its stack, and the report at its upper end. Never unmapped.
 struct Ground {
     stack: NonNull<c_void>,
@@ -122,37 +148,49 @@ impl Ground {
         if pid == -1 { Err(io::Error::last_os_error()) } else { Ok(pid) }
     }
 
-    fn memory(&self) -> Memory {
-        match self.report().working.load(Ordering::Acquire) {
-            0 => Memory::LetGo,
-            _ => Memory::InUse,
+    fn memory(&self, sign: &Sign) -> Memory {
+        let working = self.report().working.load(Ordering::Acquire) != 0;
+        match sign {
+            Sign::Word if working => Memory::InUse,
+            Sign::Pipe(end) if working && !sys::wait_readable(end.as_fd(), Duration::ZERO) => {
+                Memory::InUse
+            }
+            Sign::Word | Sign::Pipe(_) => Memory::LetGo,
+        }
+    }
+
+    /// Waits for a sign, at most so long.
+    fn wait_for(&self, sign: &Sign, left: Duration) {
+        match sign {
+            Sign::Word => sys::futex_wait(&self.report().working, 1, left),
+            Sign::Pipe(end) => drop(sys::wait_readable(end.as_fd(), left)),
         }
     }
 
     /// Waits until the child has executed or exited, or has had enough time to.
-    fn wait(&self) -> Memory {
+    fn wait(&self, sign: &Sign) -> Memory {
         let deadline = Instant::now() + EXEC_PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if self.memory() == Memory::LetGo || left.is_zero() {
-                return self.memory();
+            if self.memory(sign) == Memory::LetGo || left.is_zero() {
+                return self.memory(sign);
             }
-            sys::futex_wait(&self.report().working, 1, left);
+            self.wait_for(sign, left);
         }
     }
 
     /// Kills the child, and waits until it is dead or cannot die.
-    fn kill(&self, pid: pid_t) -> Memory {
+    fn kill(&self, pid: pid_t, sign: &Sign) -> Memory {
         let _ = sys::kill(pid, libc::SIGKILL);
         let deadline = Instant::now() + KILL_PATIENCE;
         loop {
-            if self.memory() == Memory::LetGo || sys::is_dead(pid) {
+            if self.memory(sign) == Memory::LetGo || sys::is_dead(pid) {
                 return Memory::LetGo;
             }
             if Instant::now() >= deadline {
                 return Memory::InUse;
             }
-            sys::futex_wait(&self.report().working, 1, LOOK_PAUSE);
+            self.wait_for(sign, LOOK_PAUSE);
         }
     }
 
@@ -169,15 +207,17 @@ pub struct Spawner {
     /// `None` after a child could not be killed: it keeps what it was given.
     ground: Option<Ground>,
     null: Option<OwnedFd>,
+    kernel: Kernel,
     /// What commands see as their limit of descriptors; the guest has raised its own.
     pub descriptor_limit: libc::rlimit,
 }
 
 impl Spawner {
-    pub fn new() -> io::Result<Self> {
+    pub fn new(kernel: Kernel) -> io::Result<Self> {
         Ok(Self {
             ground: Some(Ground::new()?),
             null: None,
+            kernel,
             descriptor_limit: sys::raise_descriptor_limit(),
         })
     }
@@ -199,18 +239,20 @@ impl Spawner {
             Some(ground) => ground,
             None => Ground::new().map_err(no_more_processes)?,
         };
+        let (sign, held) = Sign::new(self.kernel).map_err(no_more_processes)?;
         ground.prepare();
         let job = Box::new(child::Job { plan, report: NonNull::from(ground.report()) });
         let cloned = ground.clone_onto(&job);
+        drop(held);
         let memory = match cloned {
-            Ok(_) => ground.wait(),
+            Ok(_) => ground.wait(&sign),
             Err(_) => Memory::LetGo,
         };
         // The child may have made us visible again when it changed its user.
         let _ = sys::hide_from_ptrace();
         let result = match (cloned, memory) {
             (Err(error), _) => Err(no_more_processes(error)),
-            (Ok(pid), Memory::InUse) => return Err(self.give_up(pid, ground, job, leaf)),
+            (Ok(pid), Memory::InUse) => return Err(self.give_up(pid, (ground, sign), job, leaf)),
             (Ok(pid), Memory::LetGo) => match ground.failure() {
                 None => Ok(pid),
                 Some((step, errno)) => {
@@ -227,17 +269,17 @@ impl Spawner {
     fn give_up(
         &mut self,
         pid: pid_t,
-        ground: Ground,
+        (ground, sign): (Ground, Sign),
         job: Box<child::Job>,
         leaf: &Leaf,
     ) -> NotStarted {
-        match ground.kill(pid) {
+        match ground.kill(pid, &sign) {
             Memory::LetGo => self.ground = Some(ground),
             // The kernel may still read the job and write to the report before it is dead.
             Memory::InUse => drop(Box::leak(job)),
         }
         // It may have executed in the last moment, and have children by now.
-        let _ = leaf.kill(pid);
+        let _ = leaf.kill();
         sys::reap_this(pid);
         NotStarted::cannot(format!(
             "the command was not executed within {} s: something in the sandbox holds it up",

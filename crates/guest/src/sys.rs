@@ -9,7 +9,7 @@ mod socket;
 mod tcp;
 mod tty;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU32;
@@ -52,6 +52,30 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: changes flags of an open descriptor.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
+}
+
+/// Opens a file by its name in a directory.
+pub fn open_in(directory: &OwnedFd, name: &str, flags: c_int) -> io::Result<OwnedFd> {
+    let name = CString::new(name)?;
+    // SAFETY: the name is NUL-terminated.
+    owned(unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC) })
+}
+
+pub fn open_directory_in(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    open_in(directory, name, libc::O_RDONLY | libc::O_DIRECTORY)
+}
+
+pub fn make_directory(parent: &OwnedFd, name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: the name is NUL-terminated.
+    check(unsafe { libc::mkdirat(parent.as_raw_fd(), name.as_ptr(), 0o700) }).map(drop)
+}
+
+pub fn remove_directory(parent: &OwnedFd, name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: the name is NUL-terminated.
+    check(unsafe { libc::unlinkat(parent.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) })
+        .map(drop)
 }
 
 pub fn open_null() -> io::Result<OwnedFd> {
@@ -184,19 +208,88 @@ impl Exit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaped {
     Child(pid_t, Exit),
+    Stopped(pid_t),
     /// There are children, all alive.
     NoneDead,
     NoChildren,
 }
 
+/// Whether children that were stopped are of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stops {
+    Told,
+    NotTold,
+}
+
 /// Reaps one dead child, whoever's it was, without waiting.
-pub fn reap() -> Reaped {
+pub fn reap(stops: Stops) -> Reaped {
     let mut status = 0;
+    let flags = match stops {
+        Stops::Told => libc::WNOHANG | libc::WUNTRACED,
+        Stops::NotTold => libc::WNOHANG,
+    };
     // SAFETY: `status` is writable.
-    match check(unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) }) {
+    match check(unsafe { libc::waitpid(-1, &mut status, flags) }) {
         Ok(0) => Reaped::NoneDead,
+        Ok(pid) if libc::WIFSTOPPED(status) => Reaped::Stopped(pid),
         Ok(pid) => Reaped::Child(pid, Exit::from_status(status)),
         Err(_) => Reaped::NoChildren,
+    }
+}
+
+/// A child that is dead and not reaped: how it ended, as `CLD_…` and the code or signal.
+pub struct Dead {
+    pub pid: pid_t,
+    pub kind: c_int,
+    pub status: c_int,
+}
+
+/// Waits for a child to die; `None` if there is none.
+pub fn wait_for_dead() -> Option<Dead> {
+    loop {
+        // SAFETY: all-zero is a valid siginfo_t.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: `info` is writable; when the call succeeds the kernel has filled it for a child.
+        let (result, pid, status) = unsafe {
+            let result = libc::waitid(libc::P_ALL, 0, &mut info, flags);
+            (check(result), info.si_pid(), info.si_status())
+        };
+        match result {
+            Ok(_) => return Some(Dead { pid, kind: info.si_code, status }),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Two connected sockets that keep messages apart and block.
+pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: `fds` has room for two descriptors.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+    // SAFETY: the kernel has just given us both.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// Whether something came to be read within the time.
+pub fn wait_readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let timeout_ms = c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: one valid entry. All signals are blocked, so nothing interrupts it.
+    unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 }
+}
+
+/// Closes every descriptor but one.
+pub fn close_all_but(fd: RawFd) {
+    let fd = fd.unsigned_abs();
+    // SAFETY: whoever calls this uses no other descriptor any more.
+    unsafe {
+        if fd > 0 {
+            libc::syscall(libc::SYS_close_range, 0, fd - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, fd + 1, u32::MAX, 0);
     }
 }
 

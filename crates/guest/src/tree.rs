@@ -4,28 +4,46 @@
 //! signals; frozen tasks do not die, so it is thawed after. Nothing here waits: what is still there
 //! is killed again on the next tick of the loop.
 //!
-//! Without a leaf the tree is what /proc shows of it: descendants of the first process and members
-//! of its session. A daemon that has left both is not found; that is why runtimes give leaves.
+//! Without a leaf an exec has a keeper instead (see `keeper`), below which all of its processes stay, and
+//! the tree is what /proc shows below it. Its members are stopped before any is killed, until a look finds
+//! nobody new; where somebody forks faster than that, everybody in the sandbox is stopped at once, which
+//! leaves nobody to fork, and the others go on a moment later. This needs no help from what is killed:
+//! a member can leave its session, its parents and its user behind, and is still below the keeper.
 
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use guest_proto::LeafKind;
 use libc::pid_t;
 
+use crate::keeper::Kept;
+use crate::own_leaves::OwnLeaf;
 use crate::sys;
 
 /// How often to look whether the freezer has caught every task before killing what is there.
 const FREEZE_LOOKS: usize = 50;
 
-/// How often to look for more descendants before killing those found.
+/// How often to look for more members of a tree before everybody is stopped to find them.
 const SCANS: usize = 8;
+/// How many members are stopped one by one.
+const STOPPED_MAX: usize = 1024;
 
 pub enum Leaf {
+    /// Nothing of it is left, or nothing was ever there.
     None,
-    V1 { tasks: OwnedFd, state: OwnedFd },
-    V2 { kill: OwnedFd, procs: OwnedFd },
+    Kept(Rc<Kept>),
+    /// A control group of the kernel inside.
+    Own(OwnLeaf),
+    V1 {
+        tasks: OwnedFd,
+        state: OwnedFd,
+    },
+    V2 {
+        kill: OwnedFd,
+        procs: OwnedFd,
+    },
 }
 
 /// Whether anything of the tree was still alive when last looked at.
@@ -41,7 +59,7 @@ impl Leaf {
     pub fn from_descriptors(kind: LeafKind, fds: Vec<OwnedFd>) -> Option<(Self, Vec<OwnedFd>)> {
         let mut fds = fds.into_iter();
         match kind {
-            LeafKind::None => Some((Self::None, Vec::new())),
+            LeafKind::None => Some((Self::Kept(Rc::default()), Vec::new())),
             LeafKind::V1 => {
                 let (tasks, state) = (fds.next()?, fds.next()?);
                 let mut enter = vec![tasks.try_clone().ok()?];
@@ -56,10 +74,12 @@ impl Leaf {
         }
     }
 
-    /// All processes that are there. `leader` is the first of them.
-    pub fn members(&self, leader: pid_t) -> Vec<pid_t> {
+    /// All processes that are there.
+    pub fn members(&self) -> Vec<pid_t> {
         match self {
-            Self::None => family(leader, &processes()),
+            Self::None => Vec::new(),
+            Self::Kept(kept) => below(&kept.keepers(), &processes()),
+            Self::Own(leaf) => leaf.members(),
             Self::V1 { tasks: members, .. } | Self::V2 { procs: members, .. } => {
                 read_tasks(members.as_fd()).unwrap_or_default()
             }
@@ -67,26 +87,32 @@ impl Leaf {
     }
 
     /// Whether any process is there.
-    pub fn look(&self, leader: pid_t) -> Tree {
+    pub fn look(&self) -> Tree {
         match self {
-            Self::None if family(leader, &processes()).is_empty() => Tree::Empty,
-            Self::None => Tree::Alive,
+            Self::None => Tree::Empty,
+            Self::Kept(_) | Self::Own(_) => match self.members().is_empty() {
+                true => Tree::Empty,
+                false => Tree::Alive,
+            },
             Self::V1 { tasks: members, .. } | Self::V2 { procs: members, .. } => look(members),
         }
     }
 
     /// Sends a signal to every process that is there.
-    pub fn signal(&self, leader: pid_t, signal: i32) {
+    pub fn signal(&self, signal: i32) {
         match self {
-            Self::None | Self::V2 { .. } => signal_each(&self.members(leader), signal),
+            Self::None | Self::Kept(_) | Self::Own(_) | Self::V2 { .. } => {
+                signal_each(&self.members(), signal);
+            }
             Self::V1 { tasks, state } => signal_frozen(tasks, state, signal),
         }
     }
 
-    /// Sends SIGKILL to all that is there. `leader` is the first process of the exec.
-    pub fn kill(&self, leader: pid_t) -> Tree {
+    /// Sends SIGKILL to all that is there.
+    pub fn kill(&self) -> Tree {
         match self {
-            Self::None => kill_descendants(leader),
+            Self::None => Tree::Empty,
+            Self::Kept(_) | Self::Own(_) => kill_all(|| self.members()),
             Self::V1 { tasks, state } => kill_frozen(tasks, state),
             Self::V2 { kill, procs } => {
                 if look(procs) == Tree::Empty {
@@ -154,32 +180,58 @@ fn look(procs: &OwnedFd) -> Tree {
     }
 }
 
-/// Stops everybody first, until a look finds nobody new, and kills then: who dies before the others
-/// are found would leave its children to PID 1, where nothing tells whose they were.
-fn kill_descendants(leader: pid_t) -> Tree {
+/// Kills whoever is the guest's child without being a keeper, and all below: what is left of execs whose
+/// keeper was killed.
+pub fn kill_strays(keepers: &[pid_t]) -> Tree {
+    kill_all(|| strays(sys::pid(), keepers, &processes()))
+}
+
+/// Kills all that `members` finds. Who died before the others are found would leave its children to
+/// another parent, so all are stopped first.
+fn kill_all(members: impl Fn() -> Vec<pid_t>) -> Tree {
     let mut known: Vec<pid_t> = Vec::new();
     for _ in 0..SCANS {
-        let alive = family(leader, &processes());
-        let new: Vec<pid_t> = alive.into_iter().filter(|pid| !known.contains(pid)).collect();
+        let mut new = members();
+        new.retain(|pid| !known.contains(pid));
         if new.is_empty() {
             break;
         }
-        for &pid in &new {
-            let _ = sys::kill(pid, libc::SIGSTOP);
-        }
+        signal_each(&new, libc::SIGSTOP);
         known.extend(new);
+        if known.len() > STOPPED_MAX {
+            break;
+        }
     }
-    for &pid in &known {
-        let _ = sys::kill(pid, libc::SIGKILL);
+    match members().iter().all(|pid| known.contains(pid)) {
+        true => signal_each(&known, libc::SIGKILL),
+        false => kill_while_all_stand_still(members),
     }
     if known.is_empty() { Tree::Empty } else { Tree::Alive }
+}
+
+/// Only PID 1 can stop everybody in one call, which no fork escapes: the kernel gives the signal to the
+/// child as well. Whoever was stopped by somebody else stays so.
+fn kill_while_all_stand_still(members: impl Fn() -> Vec<pid_t>) {
+    if sys::pid() != 1 {
+        return signal_each(&members(), libc::SIGKILL);
+    }
+    let before = processes();
+    let _ = sys::kill(-1, libc::SIGSTOP);
+    let doomed = members();
+    signal_each(&doomed, libc::SIGKILL);
+    let stood_still = |pid| before.iter().any(|process| process.pid == pid && process.stopped);
+    for process in processes() {
+        if process.pid != 1 && !doomed.contains(&process.pid) && !stood_still(process.pid) {
+            let _ = sys::kill(process.pid, libc::SIGCONT);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: pid_t,
     parent: pid_t,
-    session: pid_t,
+    stopped: bool,
 }
 
 /// All living processes that /proc shows.
@@ -199,32 +251,36 @@ fn processes() -> Vec<Process> {
 }
 
 /// Reads a line of /proc/<pid>/stat; `None` for the dead. The name in it is the process's own choice
-/// and may hold anything, so fields are counted from its last parenthesis.
+/// and may hold anything, so fields are counted from its last parenthesis. A process whose first thread has
+/// ended looks dead, but for the number of its threads.
 fn parse_stat(pid: pid_t, stat: &[u8]) -> Option<Process> {
     let stat = String::from_utf8_lossy(stat);
     let (_, rest) = stat.rsplit_once(") ")?;
-    let mut fields = rest.split(' ');
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    let session = fields.nth(1)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(Process { pid, parent, session })
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let state = *fields.first()?;
+    let parent = fields.get(1)?.parse().ok()?;
+    let threads: u32 = fields.get(17).and_then(|threads| threads.parse().ok()).unwrap_or(1);
+    let dead = matches!(state, "Z" | "X") && threads <= 1;
+    (!dead).then_some(Process { pid, parent, stopped: matches!(state, "T" | "t") })
 }
 
 /// Every living process below `ancestor`.
 pub fn descendants(ancestor: pid_t) -> Vec<pid_t> {
-    let processes = processes();
-    let mut members = vec![ancestor];
-    add_descendants(&mut members, &processes);
-    members.split_off(1)
+    below(&[ancestor], &processes())
 }
 
-/// Who belongs to the leader: itself, its session, and all descendants of these.
-fn family(leader: pid_t, processes: &[Process]) -> Vec<pid_t> {
-    let mut members: Vec<pid_t> = processes
-        .iter()
-        .filter(|process| process.pid == leader || process.session == leader)
-        .map(|process| process.pid)
-        .collect();
+/// Everybody below one of these, without themselves.
+fn below(ancestors: &[pid_t], processes: &[Process]) -> Vec<pid_t> {
+    let mut members = ancestors.to_vec();
+    add_descendants(&mut members, processes);
+    members.split_off(ancestors.len())
+}
+
+/// Children of the guest that are no keepers, and everybody below them.
+fn strays(guest: pid_t, keepers: &[pid_t], processes: &[Process]) -> Vec<pid_t> {
+    let is_stray = |process: &&Process| process.parent == guest && !keepers.contains(&process.pid);
+    let mut members: Vec<pid_t> =
+        processes.iter().filter(is_stray).map(|process| process.pid).collect();
     add_descendants(&mut members, processes);
     members
 }
@@ -247,32 +303,41 @@ fn add_descendants(members: &mut Vec<pid_t>, processes: &[Process]) {
 mod tests {
     use super::*;
 
+    fn process(pid: pid_t, parent: pid_t) -> Process {
+        Process { pid, parent, stopped: false }
+    }
+
     #[test]
     fn a_name_full_of_parentheses_does_not_mislead() {
-        let process = parse_stat(7, b"7 (a) Z 1 1 1) S 3 4 5 0 -1");
-        assert_eq!(process, Some(Process { pid: 7, parent: 3, session: 5 }));
+        let parsed = parse_stat(7, b"7 (a) Z 1 1 1) S 3 4 5 0 -1");
+        assert_eq!(parsed, Some(process(7, 3)));
+        let stopped = Process { pid: 7, parent: 3, stopped: true };
+        assert_eq!(parse_stat(7, b"7 (x) T 3 4 5 0 -1"), Some(stopped));
     }
 
     #[test]
     fn the_dead_and_the_unreadable_do_not_count() {
         assert_eq!(parse_stat(7, b"7 (x) Z 3 4 5 0"), None);
+        assert_eq!(parse_stat(7, b"7 (x) Z 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 9"), None);
         assert_eq!(parse_stat(7, b""), None);
         assert_eq!(parse_stat(7, b"7 (x) S one"), None);
     }
 
     #[test]
-    fn a_family_is_the_session_and_everybody_below() {
-        let process = |pid, parent, session| Process { pid, parent, session };
-        let all = [
-            process(1, 0, 1),
-            process(12, 11, 12),
-            process(10, 1, 10),
-            process(11, 10, 11),
-            process(20, 1, 10),
-            process(30, 1, 30),
-        ];
-        let mut found = family(10, &all);
+    fn a_process_whose_first_thread_has_ended_is_alive() {
+        let stat = b"7 (x) Z 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 9";
+        assert_eq!(parse_stat(7, stat), Some(process(7, 3)));
+    }
+
+    #[test]
+    fn a_tree_is_everybody_below_its_keeper_and_not_the_keeper() {
+        let all = [(1, 0), (12, 11), (10, 1), (11, 10), (20, 1), (30, 1), (31, 30)];
+        let all = all.map(|(pid, parent)| process(pid, parent));
+        let mut found = below(&[10, 30], &all);
         found.sort_unstable();
-        assert_eq!(found, [10, 11, 12, 20]);
+        assert_eq!(found, [11, 12, 31]);
+        let mut found = strays(1, &[10, 20], &all);
+        found.sort_unstable();
+        assert_eq!(found, [30, 31]);
     }
 }

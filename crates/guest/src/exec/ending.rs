@@ -33,7 +33,7 @@ impl Exec {
     /// Asks all of its tree to end, for at most this long. Nothing happens if it is ending or over.
     pub fn end(&mut self, grace: Duration, now: Instant) {
         if matches!(self.phase, Phase::Running) {
-            self.leaf.signal(self.pid, libc::SIGTERM);
+            self.leaf.signal(libc::SIGTERM);
             let until = now + grace.min(GRACE_MAX);
             self.phase =
                 Phase::Ending(Ending { until, next: now, pause: KILL_PAUSE, exited: None });
@@ -43,9 +43,8 @@ impl Exec {
     /// What the first process leaves behind has the rest of the grace; then all is killed.
     pub(super) fn tick_ending(&mut self, now: Instant) {
         let Phase::Ending(ending) = &mut self.phase else { return };
-        let all_over = now >= ending.next
-            && ending.exited.is_some()
-            && self.leaf.look(self.pid) == Tree::Empty;
+        let all_over =
+            now >= ending.next && ending.exited.is_some() && self.leaf.look() == Tree::Empty;
         match ending.exited {
             Some((how, at)) if all_over => {
                 self.phase = Phase::Exited { how, at };

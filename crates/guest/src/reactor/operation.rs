@@ -79,8 +79,7 @@ impl Reactor {
         self.admit(request)?;
         let connection = self.connection(id)?;
         let descriptors = connection.take_descriptors();
-        let (leaf, enter) = Leaf::from_descriptors(request.leaf, descriptors)
-            .ok_or_else(|| Refused::because("too few descriptors came for the exec's leaf"))?;
+        let (leaf, enter) = self.leaf(request.leaf, descriptors)?;
         let exec_id = self.new_id();
         let started = Instant::now();
         let mut exec = match self.start(exec_id, request, terminal, &leaf, &enter) {
@@ -148,7 +147,7 @@ impl Reactor {
         let plan = Plan::new(request, stdio, enter, self.spawner.descriptor_limit)?;
         // Before there is a process: one that cannot be watched must not run.
         self.watch_pipes(id, &pipes)?;
-        let pid = self.spawner.spawn(plan, leaf)?;
+        let pid = self.launch(plan, leaf)?;
         Ok((pid, pipes))
     }
 

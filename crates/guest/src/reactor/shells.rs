@@ -43,8 +43,7 @@ impl Reactor {
             return Ok(Some(FromGuest::ShellRefused(ShellRefusal::TooMany)));
         }
         let descriptors = self.connection(asker)?.take_descriptors();
-        let (leaf, enter) = Leaf::from_descriptors(open.leaf, descriptors)
-            .ok_or_else(|| Refused::because("too few descriptors came for the shell's leaf"))?;
+        let (leaf, enter) = self.leaf(open.leaf, descriptors)?;
         let id = self.new_id();
         let mut started = Err(NotStarted::not_found("there is no such shell"));
         for &dialect in dialects(open.program) {
@@ -103,7 +102,7 @@ impl Reactor {
             })
             .map_err(cannot)?;
         channel.flush();
-        let pid = self.spawner.spawn(plan, leaf)?;
+        let pid = self.launch(plan, leaf)?;
         Ok(Process { pid, channel, stdout: Some(stdout), stderr })
     }
 
@@ -287,7 +286,7 @@ impl Reactor {
         let Some(shell) = self.shells.get_mut(&id) else { return };
         match std::mem::replace(&mut shell.state, State::Ended) {
             State::Opening { asker: None, .. } => {
-                let _ = shell.leaf.kill(shell.pid);
+                let _ = shell.leaf.kill();
                 self.ended(id);
             }
             State::Opening { asker, .. } => {

@@ -28,7 +28,7 @@ pub fn set_name(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
-/// Orphans become our children, so that they are reaped. PID 1 gets them anyway.
+/// Orphans become our children, so that they are reaped. PID 1 gets them anyway, and it changes nothing.
 pub fn adopt_orphans() -> io::Result<()> {
     if pid() == 1 {
         return Ok(());
@@ -110,6 +110,40 @@ pub fn change_root(path: &Path) -> io::Result<()> {
     unsafe {
         check(libc::chroot(path.as_ptr()))?;
         check(libc::chdir(c"/".as_ptr())).map(drop)
+    }
+}
+
+/// Mounts a hierarchy of control groups of the kernel inside and takes it out of everybody's sight; then
+/// gives up the right to mount, for good and for all that come after.
+pub fn mount_groups_out_of_sight() -> io::Result<OwnedFd> {
+    // Any directory will do, for a moment in which nobody else is there.
+    let place = c"/dev";
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: all strings are NUL-terminated.
+    let root = unsafe {
+        let options = c"job".as_ptr().cast();
+        check(libc::mount(c"none".as_ptr(), place.as_ptr(), c"cgroup".as_ptr(), 0, options))?;
+        let root = owned(libc::open(place.as_ptr(), flags));
+        check(libc::umount2(place.as_ptr(), libc::MNT_DETACH))?;
+        root?
+    };
+    give_up_mounting()?;
+    Ok(root)
+}
+
+const CAP_SYS_ADMIN: u32 = 21;
+
+fn give_up_mounting() -> io::Result<()> {
+    let header = [0x2008_0522u32, 0];
+    // Effective, permitted and inheritable, in two halves.
+    let mut sets = [[0u32; 3]; 2];
+    // SAFETY: header and sets have the layout of version 3 of the interface.
+    unsafe {
+        let (header, sets) = (header.as_ptr(), sets.as_mut_ptr());
+        check(libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0))?;
+        check(libc::syscall(libc::SYS_capget, header, sets) as i32)?;
+        (*sets).iter_mut().for_each(|set| *set &= !(1 << CAP_SYS_ADMIN));
+        check(libc::syscall(libc::SYS_capset, header, sets) as i32).map(drop)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pseudo-terminals.
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -21,14 +21,34 @@ pub fn open_terminal(owner: u32) -> io::Result<(OwnedFd, OwnedFd)> {
     // The change has made us as visible as the host's `fs.suid_dumpable` says.
     hide_from_ptrace()?;
     let master = master?;
+    let line = open_line(master.as_fd(), flags)?;
+    erase_whole_characters(line.as_fd());
+    Ok((master, line))
+}
+
+fn open_line(master: BorrowedFd<'_>, flags: c_int) -> io::Result<OwnedFd> {
     let locked: c_int = 0;
     // SAFETY: the first reads one int; the second takes flags and makes a descriptor.
     let line = owned(unsafe {
         check(libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK as _, &raw const locked))?;
         libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER as _, flags)
-    })?;
-    erase_whole_characters(line.as_fd());
-    Ok((master, line))
+    });
+    match line {
+        // gVisor's kernel knows terminals only by their names.
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+            open_line_by_name(master, flags)
+        }
+        line => line,
+    }
+}
+
+fn open_line_by_name(master: BorrowedFd<'_>, flags: c_int) -> io::Result<OwnedFd> {
+    let mut number: c_int = 0;
+    // SAFETY: writes one int.
+    check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTN as _, &raw mut number) })?;
+    let path = CString::new(format!("/dev/pts/{number}"))?;
+    // SAFETY: the path is NUL-terminated.
+    owned(unsafe { libc::open(path.as_ptr(), flags) })
 }
 
 /// Returns who it was before.

@@ -24,6 +24,36 @@ use crate::template::HostTemplate;
 /// The names of [`local_runtimes`], in their order.
 const LOCAL_RUNTIMES: [&str; 4] = [Native::NAME, Bwrap::NAME, Crun::NAME, Runc::NAME];
 
+/// Which runtimes to look for, besides the native one: asking a tool for its version takes as long as
+/// running it.
+pub enum Wanted {
+    All,
+    Named(Vec<String>),
+}
+
+impl Wanted {
+    /// Those that a sandbox may end up with that asks for this runtime, or for none.
+    pub fn by(settings: &Settings, asked: Option<&str>) -> Self {
+        let Some(name) = asked else {
+            let of_profiles = settings.profiles.values();
+            let named = of_profiles.filter_map(|profile| profile.runtime.clone());
+            return Self::Named(named.chain([settings.default_runtime.clone()]).collect());
+        };
+        match LOCAL_RUNTIMES.contains(&name) {
+            true => Self::Named(vec![name.to_owned()]),
+            // Whoever is told that there is none shall be told which there are.
+            false => Self::All,
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => names.iter().any(|named| named == name),
+        }
+    }
+}
+
 /// A broker, and what a person wants to know of it.
 pub struct Assembled {
     pub broker: Broker,
@@ -71,7 +101,7 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
-    let mut runtimes = local_runtimes(&data, &[]).await;
+    let mut runtimes = local_runtimes(&data, &[], &Wanted::All).await;
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
@@ -99,17 +129,22 @@ pub async fn throwaway(
     settings: &Settings,
     data: DataDir,
     parent: &Path,
+    wanted: &Wanted,
 ) -> Result<Assembled, Error> {
     let opened = storage::open(StorageChoice::Local, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
-    let runtimes = local_runtimes(&data, &sweep).await;
+    let runtimes = local_runtimes(&data, &sweep, wanted).await;
     let store = Arc::new(MemoryStore::new());
     open(settings, data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
 }
 
 /// The runtimes whose sandboxes are processes of this machine, the default first. One that cannot
 /// work here is still listed, with the reason.
-async fn local_runtimes(data: &DataDir, launcher_options: &[&OsStr]) -> Vec<Arc<dyn Runtime>> {
+async fn local_runtimes(
+    data: &DataDir,
+    launcher_options: &[&OsStr],
+    wanted: &Wanted,
+) -> Vec<Arc<dyn Runtime>> {
     let instance = data.instance().as_str();
     let premises = match Premises::open(data.path().to_owned(), instance.to_owned()) {
         Ok(premises) => premises,
@@ -125,22 +160,26 @@ async fn local_runtimes(data: &DataDir, launcher_options: &[&OsStr]) -> Vec<Arc<
     };
     let stage = Stage::new(["/proc/self/exe", "stage"].map(OsString::from).to_vec());
     let (bwrap, crun, runc) = tokio::join!(
-        staged(Bwrap, &premises, &stage),
-        staged(Crun, &premises, &stage),
-        staged(Runc, &premises, &stage),
+        staged(Bwrap, &premises, &stage, wanted),
+        staged(Crun, &premises, &stage, wanted),
+        staged(Runc, &premises, &stage, wanted),
     );
-    vec![native, bwrap, crun, runc]
+    [Some(native), bwrap, crun, runc].into_iter().flatten().collect()
 }
 
 async fn staged<T: Technique + 'static>(
     technique: T,
     premises: &Arc<Premises>,
     stage: &Stage,
-) -> Arc<dyn Runtime> {
-    match Staged::runtime(technique, Arc::clone(premises), stage.clone()).await {
+    wanted: &Wanted,
+) -> Option<Arc<dyn Runtime>> {
+    if !wanted.has(T::NAME) {
+        return None;
+    }
+    Some(match Staged::runtime(technique, Arc::clone(premises), stage.clone()).await {
         Ok(runtime) => runtime,
         Err(reason) => MissingRuntime::listed(T::NAME, &reason),
-    }
+    })
 }
 
 async fn open(

@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::broker::{Broker, ExecDraft, Running};
+use crate::cli::assemble::{self, Wanted};
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::spec_args::SpecArgs;
-use crate::cli::{assemble, print, stdin};
+use crate::cli::{print, stdin};
 use crate::config::{self, ConfigFile, Flags, Surroundings};
 use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream};
@@ -47,7 +48,8 @@ pub async fn run(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     place::sweep(&parent).await;
     let data = place::make(&parent)?;
     let place = Place::of(&data);
-    let assembled = assemble::throwaway(&settings, data, &parent).await;
+    let wanted = Wanted::by(&settings, draft.runtime.as_deref());
+    let assembled = assemble::throwaway(&settings, data, &parent, &wanted).await;
     let result = match assembled {
         Ok(assembled) => {
             let result = in_sandbox(&assembled.broker, draft, args.exec, &mut signals).await;

@@ -122,7 +122,7 @@ impl Drop for Dispatch {
     }
 }
 
-/// For runtimes without cgroups: the guest finds trees through /proc, and nobody counts.
+/// For runtimes without cgroups: the guest keeps trees together by itself, and nobody counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLeaves;
 

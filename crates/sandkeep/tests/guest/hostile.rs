@@ -155,7 +155,7 @@ file = os.open(sys.argv[1], os.O_RDONLY)
 def stop(*_):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if pid != "1" and open(f"/proc/{pid}/comm").read() == "sandkeep-guest\n":
+            if pid != "1" and open(f"/proc/{pid}/comm").read().startswith("sandkeep-"):
                 os.kill(int(pid), signal.SIGSTOP)
                 os.write(1, b"stopped\n")
         except OSError:
@@ -195,7 +195,7 @@ async fn a_child_held_up_and_stopped_before_it_executes_does_not_hold_up_the_gue
     for _ in 0..3 {
         assert_eq!(guest.run(as_user(&["echo", "fine"])).await.out(), "fine\n");
     }
-    let left = guest.sh("ps axo pid=,comm= | grep '[s]andkeep-guest' | grep -cv '^ *1 '").await;
+    let left = guest.sh("ps axo uid=,comm= | grep -c '^ *1000 [s]andkeep-'").await;
     assert_eq!(left.out(), "0\n", "the children that were held up are gone");
     std::fs::remove_dir_all(directory).unwrap();
 }

@@ -14,6 +14,9 @@ const FAMILY: &str = "sleep 1001 & setsid sh -c 'sleep 1002 & sleep 1002' & \
     (setsid setsid sh -c '(sleep 1003 &) ; exec sleep 1003' &) ; \
     while [ $(ps ax | grep -c '[s]leep 100[123]') -lt 5 ]; do sleep 0.01; done; echo ready; wait; sleep 1004";
 
+/// Each generation ends soon after it has made the next: there is never a moment to catch it.
+const STORM: &str = "f() { (f &) ; (f &) ; } ; n=0; while [ $n -lt 20 ]; do (while :; do (true &) ; done) & n=$((n+1)); done; wait";
+
 fn with_timeout(script: &str, timeout: Duration) -> ExecRequest {
     let mut request = sh(script);
     request.timeout = Some(timeout);
@@ -97,20 +100,103 @@ async fn an_end_goes_on_without_the_daemon_and_a_cancel_cuts_it_short() {
 async fn a_fork_storm_in_a_v1_leaf_is_killed() {
     let Some(pool) = FreezerPool::new() else { return };
     let guest = TestGuest::start_with(pool.clone());
-    // Each generation ends soon after it has made the next: there is never a moment to catch it.
-    let storm = "f() { (f &) ; (f &) ; } ; n=0; while [ $n -lt 20 ]; do (while :; do (true &) ; done) & n=$((n+1)); done; wait";
-    let ran = guest.run(with_timeout(storm, Duration::from_millis(300))).await;
+    let ran = guest.run(with_timeout(STORM, Duration::from_millis(300))).await;
     assert_eq!(ran.end.outcome, Outcome::TimedOut);
     assert_eq!(pool.tasks(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn without_a_leaf_descendants_and_the_session_are_killed() {
+async fn without_a_leaf_a_daemon_that_has_left_all_behind_is_killed() {
     let guest = TestGuest::start();
-    let script = "sleep 1001 & setsid sleep 1002 & (sleep 1003 &) ; sleep 1004";
-    let ran = guest.run(with_timeout(script, Duration::from_millis(300))).await;
-    assert_eq!(ran.end.outcome, Outcome::TimedOut);
+    let other = sleeper(&guest, "exec sleep 2001").await;
+    let ran = guest.run(with_timeout(FAMILY, Duration::from_millis(700))).await;
+    assert_eq!((ran.out().as_str(), &ran.end.outcome), ("ready\n", &Outcome::TimedOut));
     assert_eq!(sleepers(&guest).await, "0");
+    assert_eq!(guest.sh("ps ax | grep -c '[s]leep 2001'").await.out(), "1\n", "another's lives");
+    guest.client.cancel(&other).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_leaf_a_fork_storm_is_killed() {
+    let guest = TestGuest::start();
+    let stopped = sleeper(&guest, "kill -STOP $$; sleep 2002").await;
+    let ran = guest.run(with_timeout(STORM, Duration::from_millis(300))).await;
+    assert_eq!(ran.end.outcome, Outcome::TimedOut);
+    // A process that was stopped by its own wish is still stopped; everything else goes on.
+    let left = guest.sh("ps ax -o stat=,comm=,args= | grep '[k]ill -STOP' | cut -c1").await;
+    assert_eq!(left.out(), "T\n");
+    let storm = guest.sh("ps ax | grep -c '[w]hile [$]n'").await;
+    assert_eq!(storm.out(), "0\n", "{storm:?}");
+    guest.client.cancel(&stopped).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_leaf_what_a_command_leaves_behind_lives_on_and_is_reaped() {
+    let guest = TestGuest::start();
+    let ran = guest.sh("setsid sh -c 'sleep 1001; :' >/dev/null 2>&1 & exit 3").await;
+    assert_eq!(ran.end.outcome, Outcome::Exited(3));
+    assert_eq!(sleepers(&guest).await, "2");
+    guest.sh("pkill -f 'sleep 1001'").await;
+    until_output(&guest, "ps ax -o comm= | grep -c keeper; ps ax -o stat= | grep -c Z", "1\n0\n")
+        .await;
+}
+
+#[tokio::test]
+async fn who_kills_the_keeper_of_a_tree_kills_the_tree() {
+    let guest = TestGuest::start();
+    let other = sleeper(&guest, "exec sleep 2001").await;
+    let mut request = sh(FAMILY);
+    let id = request.id.clone();
+    request.env.push(("MARK".to_owned(), "1".to_owned()));
+    let mut execution = guest.client.exec(request).await.unwrap();
+    wait_for_output(&mut execution, b"ready\n").await;
+    // The parent of the command's shell.
+    let kill =
+        "kill -9 $(ps ax -o ppid=,args= | awk '/[s]leep 1004/ && /echo ready/ { print $1; exit }')";
+    guest.sh(kill).await;
+    let ran = collect_from(&mut execution, Offsets { stdout: 6, stderr: 0 }).await;
+    assert_eq!(ran.end.outcome, Outcome::Signaled(9));
+    until_output(&guest, "ps ax | grep -c '[s]leep 100'", "0\n").await;
+    assert_eq!(guest.sh("ps ax | grep -c '[s]leep 2001'").await.out(), "1\n", "another's lives");
+    let again = guest.client.cancel(&id).await;
+    assert!(matches!(again, Err(GuestError::Refused { .. })), "{again:?}");
+    guest.client.cancel(&other).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_keeper_that_is_stopped_tells_the_end_all_the_same() {
+    let guest = TestGuest::start();
+    for _ in 0..20 {
+        let ran = guest.sh("kill -STOP $PPID; exit 7").await;
+        assert_eq!(ran.end.outcome, Outcome::Exited(7));
+    }
+}
+
+#[tokio::test]
+async fn a_keeper_holds_nothing_of_other_commands_open() {
+    let guest = TestGuest::start();
+    let mut request = command(&["cat"]);
+    request.stdin = Stdin::Piped;
+    let mut cat = guest.client.exec(request).await.unwrap();
+    // Nobody can look at what it holds, only how much that is: its line to the guest, once it waits.
+    let held = guest.sh("while [ $(ls /proc/$PPID/fd | wc -l) -gt 1 ]; do :; done").await;
+    assert_eq!(held.end.outcome, Outcome::Exited(0));
+    cat.input().close().await.unwrap();
+    assert_eq!(collect(&mut cat).await.end.outcome, Outcome::Exited(0));
+}
+
+/// Starts a command that goes on, and waits until it does.
+async fn sleeper(guest: &TestGuest, script: &str) -> sandkeep::sandbox::ExecId {
+    let request = sh(&format!("echo ready; {script}"));
+    let id = request.id.clone();
+    let mut execution = guest.client.exec(request).await.unwrap();
+    wait_for_output(&mut execution, b"ready\n").await;
+    id
+}
+
+async fn until_output(guest: &TestGuest, script: &str, expected: &str) {
+    let waiting = async { while guest.sh(script).await.out() != expected {} };
+    tokio::time::timeout(PATIENCE, waiting).await.expect(script);
 }
 
 #[tokio::test]

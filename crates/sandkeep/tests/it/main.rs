@@ -33,4 +33,5 @@ mod tenants;
 mod terminal;
 mod timeouts;
 mod tls;
+mod tools;
 mod urule;

@@ -1,0 +1,73 @@
+//! Control groups that the guest makes itself, where its kernel is the sandbox's own (gVisor's) and the
+//! host's groups mean nothing inside.
+//!
+//! The hierarchy is mounted once, before any command runs, and taken out of sight at once: only the guest's
+//! descriptor leads to it, so no command can leave its group, whoever it is. There is no freezer; a tree
+//! is killed as one without a group is, but its members are known without doubt.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use libc::pid_t;
+
+use crate::sys;
+
+const MEMBERS: &str = "cgroup.procs";
+
+pub struct OwnLeaves {
+    root: Rc<OwnedFd>,
+    made: u64,
+    /// Those that were let go of while somebody was in them.
+    lingering: Rc<RefCell<Vec<String>>>,
+}
+
+/// One group. It is removed when it is let go of, or when the last process has left it.
+pub struct OwnLeaf {
+    root: Rc<OwnedFd>,
+    directory: OwnedFd,
+    name: String,
+    lingering: Rc<RefCell<Vec<String>>>,
+}
+
+impl OwnLeaves {
+    /// Nothing else may run yet.
+    pub fn mount() -> io::Result<Self> {
+        let root = Rc::new(sys::mount_groups_out_of_sight()?);
+        Ok(Self { root, made: 0, lingering: Rc::default() })
+    }
+
+    /// A new group, and the file by which a child enters it.
+    pub fn leaf(&mut self) -> io::Result<(OwnLeaf, OwnedFd)> {
+        self.lingering.borrow_mut().retain(|name| sys::remove_directory(&self.root, name).is_err());
+        self.made += 1;
+        let name = self.made.to_string();
+        sys::make_directory(&self.root, &name)?;
+        let directory = sys::open_directory_in(&self.root, &name)?;
+        let enter = sys::open_in(&directory, MEMBERS, libc::O_WRONLY)?;
+        let (root, lingering) = (Rc::clone(&self.root), Rc::clone(&self.lingering));
+        Ok((OwnLeaf { root, directory, name, lingering }, enter))
+    }
+}
+
+impl OwnLeaf {
+    pub fn members(&self) -> Vec<pid_t> {
+        let read = || -> io::Result<Vec<u8>> {
+            let file = sys::open_in(&self.directory, MEMBERS, libc::O_RDONLY)?;
+            let mut text = Vec::new();
+            while sys::read_append(file.as_fd(), &mut text, 4096)? > 0 {}
+            Ok(text)
+        };
+        let text = read().unwrap_or_default();
+        String::from_utf8_lossy(&text).lines().filter_map(|line| line.parse().ok()).collect()
+    }
+}
+
+impl Drop for OwnLeaf {
+    fn drop(&mut self) {
+        if sys::remove_directory(&self.root, &self.name).is_err() {
+            self.lingering.borrow_mut().push(std::mem::take(&mut self.name));
+        }
+    }
+}
