@@ -46,6 +46,8 @@ pub enum Op {
     /// are left. It ends when none is: as its first process did, or as `Canceled` if that had to be killed.
     /// Answered by `Done` once they are told, or `Refused`. Since version 3.
     End { exec_id: String, grace_ms: u64 },
+    /// Who the shells run as. Answered by `ShellUsers`. Since version 3.
+    ShellUsers,
 }
 
 impl Op {
@@ -65,7 +67,7 @@ impl Op {
             | Self::ShellExec(_)
             | Self::Shells
             | Self::ShellClose { .. } => 2,
-            Self::End { .. } => 3,
+            Self::End { .. } | Self::ShellUsers => 3,
         }
     }
 }
@@ -198,6 +200,8 @@ pub enum FromGuest {
     ShellEnded(ShellEnd),
     /// In place of `Refused` for a request about a shell that cannot take it.
     ShellRefused(ShellRefusal),
+    /// The ids of all shells, each with the user that it was opened with.
+    ShellUsers(Vec<(String, String)>),
 }
 
 /// How the bytes of a dialed connection get to the host. Where no descriptor can be passed (through

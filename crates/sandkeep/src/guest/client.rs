@@ -21,6 +21,7 @@ use super::dialed::DialedStream;
 use super::execution::{Accepted, GuestExecution};
 use super::leaf::{Dispatch, HeldLeaves, Holder};
 use super::link::{Link, READ_LEN};
+use super::shell::ShellUsers;
 use super::{
     ByteStream, ExecRequest, Execution, Guest, GuestError, KnownExec, KnownShell, Leaf, LeafPool,
     Offsets, Origin, ShellExecRequest, ShellRequest, Stdin,
@@ -39,6 +40,7 @@ pub struct GuestClient {
     pub(super) leaves: Arc<HeldLeaves>,
     /// The newest version that the guest has not refused.
     version: AtomicU16,
+    pub(super) shell_users: ShellUsers,
 }
 
 /// A request under way: the connection, and what has arrived on it.
@@ -60,6 +62,7 @@ impl GuestClient {
             pool,
             leaves: Arc::default(),
             version: AtomicU16::new(VERSION),
+            shell_users: ShellUsers::default(),
         })
     }
 
@@ -271,7 +274,8 @@ pub(super) fn unexpected(answer: FromGuest) -> GuestError {
         | FromGuest::ShellOpened(_)
         | FromGuest::Shells(_)
         | FromGuest::ShellEnded(_)
-        | FromGuest::ShellRefused(_) => {
+        | FromGuest::ShellRefused(_)
+        | FromGuest::ShellUsers(_) => {
             GuestError::Protocol("an answer to another question".to_owned())
         }
     }
@@ -368,6 +372,10 @@ impl Guest for GuestClient {
 
     async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
         self.run_in_shell(request).await
+    }
+
+    async fn shell_user(&self, id: &ShellId) -> Option<String> {
+        self.user_of(id).await
     }
 
     async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
