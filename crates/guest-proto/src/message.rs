@@ -50,6 +50,8 @@ pub enum Op {
     /// carries the bytes, unframed and both ways. Whoever has nothing more to say shuts down its half.
     /// Since version 3.
     DialThrough { port: u16 },
+    /// Who the shells run as. Answered by `ShellUsers`. Since version 3.
+    ShellUsers,
 }
 
 impl Op {
@@ -69,8 +71,7 @@ impl Op {
             | Self::ShellExec(_)
             | Self::Shells
             | Self::ShellClose { .. } => 2,
-            Self::End { .. } => 3,
-            Self::DialThrough { .. } => 3,
+            Self::End { .. } | Self::DialThrough { .. } | Self::ShellUsers => 3,
         }
     }
 }
@@ -203,6 +204,8 @@ pub enum FromGuest {
     ShellEnded(ShellEnd),
     /// In place of `Refused` for a request about a shell that cannot take it.
     ShellRefused(ShellRefusal),
+    /// The ids of all shells, each with the user that it was opened with.
+    ShellUsers(Vec<(String, String)>),
 }
 
 /// How the bytes of a dialed connection get to the host.

@@ -115,6 +115,7 @@ fn op() -> impl Strategy<Value = Op> {
         shell_exec().prop_map(Op::ShellExec),
         Just(Op::Shells),
         text().prop_map(|shell_id| Op::ShellClose { shell_id }),
+        Just(Op::ShellUsers),
         (text(), any::<u64>()).prop_map(|(exec_id, grace_ms)| Op::End { exec_id, grace_ms }),
     ]
 }
@@ -164,6 +165,7 @@ fn from_guest() -> impl Strategy<Value = FromGuest> {
         vec(listed_shell(), 0..5).prop_map(FromGuest::Shells),
         shell_end().prop_map(FromGuest::ShellEnded),
         Just(FromGuest::ShellRefused(ShellRefusal::Full)),
+        vec((text(), text()), 0..5).prop_map(FromGuest::ShellUsers),
     ]
 }
 

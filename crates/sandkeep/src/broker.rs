@@ -225,10 +225,17 @@ impl Broker {
         self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
     }
 
-    /// Sends everybody away who watches an exec: they can come back to the next daemon. The first step
-    /// of a shutdown; execs that are waited for may still finish.
+    /// Sends everybody away who watches an exec, and soon after who is connected to a port: they can come
+    /// back to the next daemon. The first step of a shutdown; execs that are waited for may still finish.
     pub fn detach_watchers(&self) {
         self.shared.detaching.cancel();
+        let shared = Arc::clone(&self.shared);
+        self.shared.tasks.spawn(async move {
+            tokio::select! {
+                () = shared.closing.cancelled() => {}
+                () = tokio::time::sleep(limits::PORT_DRAIN) => shared.leaving_ports.cancel(),
+            }
+        });
     }
 
     pub fn has_profile(&self, name: &str) -> bool {

@@ -3,6 +3,7 @@
 
 mod argument;
 mod assemble;
+mod awaited;
 pub mod bench;
 mod client;
 mod completions;
@@ -30,6 +31,7 @@ mod run;
 mod runtimes;
 mod serve;
 mod shell;
+mod shells;
 mod show;
 mod spec_args;
 mod spinner;
@@ -135,6 +137,7 @@ enum Command {
     Logs(logs::Args),
     Kill(kill::Args),
     Shell(shell::Args),
+    Shells(shells::Args),
     /// Start a stopped or failed sandbox
     Start(lifecycle::Args),
     /// Stop a sandbox; its files stay
@@ -196,8 +199,9 @@ pub fn main() -> ExitCode {
         return crate::sys::stage::main();
     }
     crate::crypto::provide();
-    let own_failure = match command {
+    let own_failure = match &command {
         Command::Run(_) | Command::Exec(_) | Command::Shell(_) => Some(Exit::SandkeepFailed),
+        Command::Shells(args) if args.stand_for_a_command() => Some(Exit::SandkeepFailed),
         _ => None,
     };
     let exit = match dispatch(global, command) {
@@ -235,6 +239,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Logs(args) => with_one_thread(logs::run(args, &client()?)),
         Command::Kill(args) => with_one_thread(kill::run(args, &client()?)),
         Command::Shell(args) => with_one_thread(shell::run(args, &client()?)),
+        Command::Shells(args) => with_one_thread(shells::run(args, &client()?)),
         Command::Start(args) => with_one_thread(lifecycle::run(Verb::Start, args, &client()?)),
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
         Command::Port(args) => with_one_thread(port::run(args, &client()?)),

@@ -207,6 +207,9 @@ pub trait Guest: Send + Sync {
     /// canceled, and its end says what became of the shell.
     async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError>;
 
+    /// Who a shell runs as. `None` if it is not there, or its guest is too old to tell.
+    async fn shell_user(&self, id: &ShellId) -> Option<String>;
+
     /// Kills a shell with all that runs in it, and forgets it.
     async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError>;
 

@@ -163,8 +163,12 @@ pub const PORT_CONNECTIONS_MAX: usize = 512;
 pub const PORT_LISTENERS_MAX: usize = 64;
 /// How long a connection into a sandbox may be silent in both directions.
 pub const PORT_IDLE: Duration = Duration::from_secs(60 * 60);
-/// How often the use of such a connection is noted as activity of the sandbox, at most.
-pub const PORT_TOUCH: Duration = Duration::from_secs(1);
+/// How often the use of such a connection is noted as activity of the sandbox, at most. Well below the
+/// shortest idle timeout.
+pub const PORT_TOUCH: Duration = Duration::from_millis(250);
+/// How long connections into sandboxes go on after the daemon was asked to stop. A stream may have no end
+/// of its own, and what reads from one can come again.
+pub const PORT_DRAIN: Duration = Duration::from_millis(500);
 /// What a server in a sandbox may answer before the body: lines, and bytes of them.
 pub const PORT_HEADERS_MAX: usize = 128;
 pub const PORT_HEADERS_MAX_BYTES: usize = 128 * 1024;

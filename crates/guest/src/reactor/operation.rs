@@ -50,6 +50,7 @@ impl Reactor {
             Op::ShellOpen(open) => self.open_shell(id, open),
             Op::ShellExec(request) => self.shell_exec(id, request),
             Op::Shells => Ok(Some(FromGuest::Shells(self.listed_shells()))),
+            Op::ShellUsers => Ok(Some(FromGuest::ShellUsers(self.shell_users()))),
             Op::ShellClose { shell_id } => self.close_shell(id, &shell_id),
         };
         let Some(connection) = self.connections.get_mut(&id) else { return };

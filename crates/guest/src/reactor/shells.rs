@@ -65,6 +65,11 @@ impl Reactor {
         self.shells.values().map(Shell::listed).collect()
     }
 
+    pub(super) fn shell_users(&self) -> Vec<(String, String)> {
+        let requests = self.shells.values().map(|shell| &shell.request);
+        requests.map(|open| (open.shell_id.clone(), open.user.clone())).collect()
+    }
+
     fn admit_shell(&self, open: &ShellOpen) -> Result<(), Refused> {
         let reason = if self.shutdown.is_some() {
             "the sandbox is ending"

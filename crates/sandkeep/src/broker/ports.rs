@@ -166,5 +166,5 @@ async fn connect(shared: &Shared, handle: &Handle, port: Port) -> Result<PortStr
     let stream = guest.dial(port.get()).await?;
     let activity = Arc::clone(&handle.activity);
     let uses = stream::Uses::new(limits::PORT_IDLE, Box::new(move || activity.touch()));
-    Ok(PortStream::new(stream, place, &shared.closing, uses))
+    Ok(PortStream::new(stream, place, &shared.leaving_ports, uses))
 }

@@ -63,6 +63,8 @@ pub(super) struct Shared {
     pub closing: CancellationToken,
     /// Cancelled before `closing`: who watches an exec is told to come back later.
     pub detaching: CancellationToken,
+    /// Ends the connections into sandboxes: a while after `detaching`, and with `closing`.
+    pub leaving_ports: CancellationToken,
     places: RwLock<Places>,
 }
 
@@ -171,6 +173,7 @@ impl Shared {
         }
         let store = Arc::new(ObservedStore::new(parts.store, Arc::clone(&telemetry)));
         let account = Account::new(parts.policy.quotas);
+        let closing = CancellationToken::new();
         Self {
             data: parts.data,
             registry: Registry::new(Arc::clone(&store) as _),
@@ -192,7 +195,8 @@ impl Shared {
             creates: Flights::default(),
             ensures: Flights::default(),
             tasks: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            leaving_ports: closing.child_token(),
+            closing,
             detaching: CancellationToken::new(),
             places: RwLock::new(Places { by_id: HashMap::new(), account }),
         }

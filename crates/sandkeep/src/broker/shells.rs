@@ -14,7 +14,7 @@ use super::exec::{ShellCommand, admitted, check_place, environment, exec_in_shel
 use super::shared::Handle;
 use super::{Broker, OnDisconnect, Running};
 use crate::error::Error;
-use crate::guest::{GuestError, KnownShell, ShellProgram, ShellRequest, ShellState};
+use crate::guest::{Guest, GuestError, KnownShell, ShellProgram, ShellRequest, ShellState};
 use crate::journal::StdinSource;
 use crate::sandbox::{ExecId, NamesOnly, Principal, SandboxId, ShellId, Verb};
 
@@ -54,6 +54,9 @@ pub struct ShellView {
     pub id: ShellId,
     pub shell: ShellProgram,
     pub state: ShellState,
+    /// Who it runs as; left out only if its guest is of an earlier version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// How many commands wait for their turn.
     pub waiting: u32,
     /// RFC 3339.
@@ -61,12 +64,11 @@ pub struct ShellView {
     pub created_at: Timestamp,
 }
 
-impl From<KnownShell> for ShellView {
-    fn from(shell: KnownShell) -> Self {
-        let KnownShell { id, program, state, waiting, created } = shell;
-        let created_at = Timestamp::try_from(created).unwrap_or(Timestamp::UNIX_EPOCH);
-        Self { id, shell: program, state, waiting, created_at }
-    }
+async fn view(guest: &dyn Guest, shell: KnownShell) -> ShellView {
+    let KnownShell { id, program, state, waiting, created } = shell;
+    let user = guest.shell_user(&id).await;
+    let created_at = Timestamp::try_from(created).unwrap_or(Timestamp::UNIX_EPOCH);
+    ShellView { id, shell: program, state, user, waiting, created_at }
 }
 
 impl Broker {
@@ -82,7 +84,7 @@ impl Broker {
         let request = shell_request(&handle, draft)?;
         let shell = request.id.clone();
         match guest.open_shell(request).await {
-            Ok(shell) => Ok(shell.into()),
+            Ok(shell) => Ok(view(&*guest, shell).await),
             Err(error) => {
                 if let GuestError::TimedOut { .. } | GuestError::Unreachable(_) = error {
                     // Nobody will ever know its id: it must not stay.
@@ -96,8 +98,11 @@ impl Broker {
     /// The shells of a sandbox, the oldest first.
     pub async fn shells(&self, who: &Principal, id: &SandboxId) -> Result<Vec<ShellView>, Error> {
         let handle = self.shared.find(who, id)?;
-        let shells = admitted(&handle)?.shells().await?;
-        let mut views: Vec<ShellView> = shells.into_iter().map(ShellView::from).collect();
+        let guest = admitted(&handle)?;
+        let mut views = Vec::new();
+        for shell in guest.shells().await? {
+            views.push(view(&*guest, shell).await);
+        }
         views.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         Ok(views)
     }

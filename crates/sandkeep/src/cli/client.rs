@@ -19,7 +19,7 @@ use crate::api::rest::Problem;
 use crate::cli::failure::Failure;
 use crate::cli::filter::Filter;
 use crate::limits::{CONNECT, PAGE_MAX};
-use crate::sandbox::{ExecId, SandboxId};
+use crate::sandbox::{ExecId, SandboxId, ShellId};
 
 /// How much of an id must be given.
 const PREFIX_MIN_LEN: usize = 4;
@@ -169,19 +169,20 @@ impl Client {
         }
         let execs = self.execs(sandbox).await?;
         let ids = execs.iter().filter_map(|exec| exec["exec_id"].as_str()?.parse().ok());
-        let mut matches: Vec<ExecId> =
-            ids.filter(|id: &ExecId| id.as_str().starts_with(text)).collect();
-        match (text.len() >= PREFIX_MIN_LEN, matches.len()) {
-            (true, 1) => Ok(matches.remove(0)),
-            (true, many) if many > 1 => {
-                let problem = format!("{many} execs have an id that begins with {text:?}");
-                Err(Failure::Usage { problem })
-            }
-            _ => {
-                let problem = format!("no exec of {sandbox} has an id that begins with {text:?}");
-                Err(Failure::Usage { problem })
-            }
+        let ids = ids.filter(|id: &ExecId| id.as_str().starts_with(text));
+        only_one("exec", sandbox, text, ids.collect())
+    }
+
+    /// The full id of a shell for an id or the beginning of one.
+    pub async fn resolve_shell(&self, sandbox: &SandboxId, text: &str) -> Result<ShellId, Failure> {
+        if let Ok(id) = text.parse() {
+            return Ok(id);
         }
+        let shells = self.get(&format!("/api/v1/sandboxes/{sandbox}/shells")).await?;
+        let shells = shells["items"].as_array().into_iter().flatten();
+        let ids = shells.filter_map(|shell| shell["id"].as_str()?.parse().ok());
+        let ids = ids.filter(|id: &ShellId| id.as_str().starts_with(text));
+        only_one("shell", sandbox, text, ids.collect())
     }
 
     /// Makes a request that becomes a WebSocket.
@@ -303,6 +304,26 @@ fn certificates(file: &Path) -> Result<Vec<Certificate>, Failure> {
     match Certificate::from_pem_bundle(&pem) {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) | Err(_) => Err(unusable("it holds no certificates in PEM".to_owned())),
+    }
+}
+
+/// What in a sandbox has an id that begins so.
+fn only_one<T>(
+    kind: &str,
+    sandbox: &SandboxId,
+    text: &str,
+    mut matches: Vec<T>,
+) -> Result<T, Failure> {
+    match (text.len() >= PREFIX_MIN_LEN, matches.len()) {
+        (true, 1) => Ok(matches.remove(0)),
+        (true, many) if many > 1 => {
+            let problem = format!("{many} {kind}s have an id that begins with {text:?}");
+            Err(Failure::Usage { problem })
+        }
+        _ => {
+            let problem = format!("no {kind} of {sandbox} has an id that begins with {text:?}");
+            Err(Failure::Usage { problem })
+        }
     }
 }
 

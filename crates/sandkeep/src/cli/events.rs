@@ -26,6 +26,8 @@ pub struct Event {
     from: Option<u64>,
     to: Option<u64>,
     reason: Option<String>,
+    /// What became of the shell whose command it was.
+    shell: Option<String>,
 }
 
 /// How a stream of events ended.
@@ -99,6 +101,11 @@ impl Event {
             _ => Outcome::Lost,
         };
         print::ending(&outcome, self.error.as_deref());
+        match self.shell.as_deref() {
+            Some("replaced") => print::note("the shell had to be replaced: it is as it was opened"),
+            Some("ended") => print::note("the shell has ended with it"),
+            Some(_) | None => {}
+        }
         Exit::of_outcome(&outcome)
     }
 }

@@ -1,25 +1,17 @@
 //! `sandkeep exec`: the command's output as it comes, and its exit code as ours.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Read};
-use std::pin::pin;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use reqwest::Response;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::sync::oneshot;
 
+use crate::cli::Format;
 use crate::cli::argument::pair;
+use crate::cli::awaited::{Awaited, Piped, told};
 use crate::cli::client::Client;
-use crate::cli::events::{self, Event, Last};
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::terminal::{self, Typing};
-use crate::cli::{Format, print, stdin};
-use crate::limits::EXEC_STDIN_MAX_BYTES;
 
 /// Run a command in a sandbox
 ///
@@ -56,38 +48,12 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         return in_terminal(args, client, &path).await;
     }
     let piped = args.piped();
-    let mut body = body(args, piped)?;
-    if detach {
-        let answer = client.post_query(&path, &[("wait", "false")], &body).await?;
-        print::line(answer["exec_id"].as_str().unwrap_or_default())?;
-        return Ok(Exit::Ok);
+    let awaited = Awaited { path: &path, execs: &path, body: body(args), piped };
+    match (detach, json) {
+        (true, _) => awaited.detached(client).await,
+        (false, true) => awaited.whole(client).await,
+        (false, false) => awaited.live(client).await,
     }
-    if json {
-        let answer = client.post(&path, &body).await.map_err(|e| told(client, e))?;
-        print::json(&answer)?;
-        let event = Event::deserialize(&answer).map_err(|e| client.not_sandkeep(e.to_string()))?;
-        return Ok(event.ended(answer["outcome"].as_str().unwrap_or_default()));
-    }
-    // Whoever reads slowly from us slows the command, as a pipe between the two would.
-    body["backpressure"] = json!(true);
-    let response = client.post_live(&path, &body).await.map_err(|e| told(client, e))?;
-    let last = match piped {
-        Piped::NotAtAll | Piped::AtOnce => events::follow(client, response).await?,
-        Piped::AsItComes => follow_and_feed(client, response, &path).await?,
-    };
-    match last {
-        Last::Ended(exit) => Ok(exit),
-        Last::Running => Err(client.went_away()),
-    }
-}
-
-/// How our stdin gets to the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piped {
-    NotAtAll,
-    /// With the request: nobody is there to send more.
-    AtOnce,
-    AsItComes,
 }
 
 impl Args {
@@ -101,26 +67,6 @@ impl Args {
     }
 }
 
-/// Passes our stdin on to the command beside its output to us, until it ends.
-async fn follow_and_feed(client: &Client, response: Response, path: &str) -> Result<Last, Failure> {
-    let (begun, exec) = oneshot::channel();
-    let mut begun = Some(begun);
-    let follow = events::follow_begun(client, response, |id| {
-        begun.take().map(|begun| begun.send(id));
-    });
-    let feed = async {
-        // What never begins has said why.
-        let Ok(exec) = exec.await else { return Ok(()) };
-        stdin::pass(client, &format!("{path}/{exec}/stdin")).await
-    };
-    let (mut follow, mut feed) = (pin!(follow), pin!(feed));
-    tokio::select! {
-        last = &mut follow => return last,
-        fed = &mut feed => fed?,
-    }
-    follow.await
-}
-
 /// Begins the command in a terminal and attaches this one to it.
 async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit, Failure> {
     let typing = if args.stdin { Typing::Yes } else { Typing::No };
@@ -131,7 +77,7 @@ async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit
         args.env.extend(terminal::kind().map(|term| ("TERM".to_owned(), term)));
     }
     let size = terminal::size();
-    let mut body = body(args, Piped::NotAtAll)?;
+    let mut body = body(args);
     body["terminal"] = json!({ "rows": size.rows, "cols": size.cols });
     body["stdin_open"] = json!(typing == Typing::Yes);
     let answer = client.post_query(path, &[("wait", "false")], &body).await;
@@ -152,15 +98,7 @@ async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit
     terminal::lend(client, socket?, typing).await
 }
 
-/// A daemon that was reached and then did not answer has the command, or had it.
-fn told(client: &Client, failure: Failure) -> Failure {
-    match failure {
-        Failure::Unreachable { source, .. } if !source.is_connect() => client.went_away(),
-        other => other,
-    }
-}
-
-fn body(args: Args, stdin: Piped) -> Result<Value, Failure> {
+fn body(args: Args) -> Value {
     let env: BTreeMap<String, String> = args.env.into_iter().collect();
     let timeout_ms = args.exec.timeout_ms();
     let mut body = Map::new();
@@ -169,29 +107,5 @@ fn body(args: Args, stdin: Piped) -> Result<Value, Failure> {
     body.extend(args.exec.cwd.map(|cwd| ("cwd".to_owned(), json!(cwd))));
     body.extend(args.exec.user.map(|user| ("user".to_owned(), json!(user))));
     body.extend(timeout_ms.map(|ms| ("timeout_ms".to_owned(), json!(ms))));
-    match stdin {
-        Piped::NotAtAll => {}
-        Piped::AtOnce => {
-            body.insert("stdin_b64".to_owned(), json!(STANDARD.encode(read_stdin()?)));
-        }
-        Piped::AsItComes => {
-            body.insert("stdin_open".to_owned(), json!(true));
-            body.insert("on_disconnect".to_owned(), json!("close_stdin"));
-        }
-    }
-    Ok(Value::Object(body))
-}
-
-fn read_stdin() -> Result<Vec<u8>, Failure> {
-    let stdin = std::io::stdin();
-    if stdin.is_terminal() {
-        print::note("reading stdin; end it with Ctrl-D");
-    }
-    let mut bytes = Vec::new();
-    let over = EXEC_STDIN_MAX_BYTES as u64 + 1;
-    stdin.take(over).read_to_end(&mut bytes).map_err(Failure::system("read stdin"))?;
-    if bytes.len() > EXEC_STDIN_MAX_BYTES {
-        return Err(Failure::TooMuchStdin { max_bytes: EXEC_STDIN_MAX_BYTES });
-    }
-    Ok(bytes)
+    Value::Object(body)
 }

@@ -23,6 +23,7 @@ use super::dialed::DialedStream;
 use super::execution::{Accepted, GuestExecution};
 use super::leaf::{Dispatch, HeldLeaves, Holder};
 use super::link::{Link, READ_LEN};
+use super::shell::ShellUsers;
 use super::source::Source;
 use super::{
     ByteStream, ExecRequest, Execution, Guest, GuestError, KnownExec, KnownShell, Leaf, LeafPool,
@@ -39,6 +40,7 @@ pub struct GuestClient {
     pub(super) leaves: Arc<HeldLeaves>,
     /// The newest version that the guest has not refused.
     version: AtomicU16,
+    pub(super) shell_users: ShellUsers,
 }
 
 /// A request under way: the connection, and what has arrived on it.
@@ -74,7 +76,8 @@ impl GuestClient {
 
     fn over(source: Source, carrier: Carrier, pool: Arc<dyn LeafPool>) -> Self {
         let version = AtomicU16::new(VERSION);
-        Self { source, carrier, pool, leaves: Arc::default(), version }
+        let shell_users = ShellUsers::default();
+        Self { source, carrier, pool, leaves: Arc::default(), version, shell_users }
     }
 
     /// How many connections were closed because it was not the guest who had dialed.
@@ -306,7 +309,8 @@ pub(super) fn unexpected(answer: FromGuest) -> GuestError {
         | FromGuest::ShellOpened(_)
         | FromGuest::Shells(_)
         | FromGuest::ShellEnded(_)
-        | FromGuest::ShellRefused(_) => {
+        | FromGuest::ShellRefused(_)
+        | FromGuest::ShellUsers(_) => {
             GuestError::Protocol("an answer to another question".to_owned())
         }
     }
@@ -403,6 +407,10 @@ impl Guest for GuestClient {
 
     async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
         self.run_in_shell(request).await
+    }
+
+    async fn shell_user(&self, id: &ShellId) -> Option<String> {
+        self.user_of(id).await
     }
 
     async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {

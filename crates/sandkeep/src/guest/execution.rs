@@ -297,6 +297,7 @@ impl GuestExecution {
             | FromGuest::ShellOpened(_)
             | FromGuest::Shells(_)
             | FromGuest::ShellRefused(_)
+            | FromGuest::ShellUsers(_)
             | FromGuest::PortClosed => {
                 Some(self.lose("the guest broke the protocol: an answer to another question"))
             }

@@ -4,7 +4,8 @@
 //! A shell has one leaf, for as long as it is open; its commands share it. So whether a command ran
 //! out of memory is told by how the counter of the leaf has risen since it was sent.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guest_proto::{
@@ -106,9 +107,33 @@ impl From<guest_proto::ShellEnd> for InShell {
     }
 }
 
+/// Who shells run as, as far as it is known here. Whoever opened one knows; of those that an earlier
+/// daemon opened the guest is asked once.
+#[derive(Default)]
+pub(super) struct ShellUsers(Mutex<HashMap<ShellId, String>>);
+
+impl ShellUsers {
+    fn known(&self) -> MutexGuard<'_, HashMap<ShellId, String>> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl GuestClient {
+    pub(super) async fn user_of(&self, id: &ShellId) -> Option<String> {
+        let known = self.shell_users.known().get(id).cloned();
+        if known.is_some() {
+            return known;
+        }
+        if let Ok(FromGuest::ShellUsers(users)) = self.ask(&Op::ShellUsers).await {
+            let users = users.into_iter().filter_map(|(id, user)| Some((id.parse().ok()?, user)));
+            self.shell_users.known().extend(users);
+        }
+        self.shell_users.known().get(id).cloned()
+    }
+
     pub(super) async fn open(&self, request: ShellRequest) -> Result<KnownShell, GuestError> {
-        let id = request.id.clone();
+        let (id, user) = (request.id.clone(), request.user.clone());
         let leaf: Arc<dyn Leaf> = self.pool.clone().acquire().map_err(GuestError::Leaf)?.into();
         let open = wire_open(request, &*leaf);
         let env: usize = open.env.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -119,7 +144,10 @@ impl GuestClient {
         let answer = self.request(&Op::ShellOpen(open), Some(&dispatch), limits::SHELL_OPEN).await;
         drop(dispatch);
         let shell = match answer {
-            Ok((_, FromGuest::ShellOpened(listed))) => known(listed),
+            Ok((_, FromGuest::ShellOpened(listed))) => {
+                self.shell_users.known().insert(id.clone(), user);
+                known(listed)
+            }
             Ok((_, FromGuest::ShellRefused(refusal))) => Err(refused(id.clone(), refusal)),
             Ok((_, other)) => Err(unexpected(other)),
             Err(error) => Err(error),
@@ -194,6 +222,7 @@ impl GuestClient {
         match self.request(&op, None, limits::GUEST_ANSWER).await?.1 {
             FromGuest::Done => {
                 self.leaves.give_back(id);
+                self.shell_users.known().remove(id);
                 Ok(())
             }
             FromGuest::ShellRefused(refusal) => Err(refused(id.clone(), refusal)),

@@ -180,6 +180,40 @@ fn the_command_of_an_exec_i_that_is_killed_sees_the_end_of_its_stdin() {
 }
 
 #[test]
+fn a_shell_keeps_its_state_from_command_to_command() {
+    let mut daemon = daemon!();
+    let id = daemon.create();
+    let shell = ok(&daemon, &["shells", "open", &id, "--shell", "sh", "-e", "A=b", "-u", "root"]);
+    let exec = |daemon: &Daemon, words: &[&str]| {
+        call(daemon, &[&["shells", "exec", &id, &shell[..8], "--"], words].concat())
+    };
+    let ran = exec(&daemon, &["cd", "/tmp;", "x=$A$A;", "echo warm >&2;", "(exit 5)"]);
+    assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (5, "", "warm\n"));
+    daemon.kill_9();
+    daemon.start_again(&Setup::default());
+    assert_eq!(exec(&daemon, &["pwd; echo $x"]).stdout, "/tmp\nbb\n");
+    let listed = json(&daemon, &["shells", "ls", &id, "--json"]);
+    let seen = &listed["items"][0];
+    assert_eq!((&seen["user"], &seen["state"]), (&"root".into(), &"ready".into()), "{listed}");
+    let execs = json(&daemon, &["ps", &id, "--json"]);
+    assert_eq!(execs["items"][1]["user"], "root", "{execs}");
+
+    let mut fed = binary();
+    fed.env("SANDKEEP_URL", daemon.url());
+    fed.args(["shells", "exec", "-i", &id, &shell, "--", "read y; cat"]);
+    assert_eq!(run_with_stdin(&mut fed, b"one\ntwo\n").stdout, "two\n");
+    let late = call(&daemon, &["shells", "exec", "--timeout", "300ms", &id, &shell, "sleep 1000"]);
+    assert_eq!(late.code, 124, "{late:?}");
+    assert_eq!(exec(&daemon, &["echo $y"]).stdout, "one\n");
+    let ran = exec(&daemon, &["exit 7"]);
+    assert_eq!(ran.code, 7);
+    assert!(ran.complaint().contains("the shell has ended"), "{ran:?}");
+    assert_eq!(exec(&daemon, &["true"]).code, 125, "not to be mistaken for the command's own");
+    assert_eq!(ok(&daemon, &["shells", "close", &id, &shell]), shell);
+    assert_eq!(json(&daemon, &["shells", "ls", &id, "--json"])["items"], Value::Array(vec![]));
+}
+
+#[test]
 fn without_a_daemon_a_command_says_how_to_get_one() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}", free.local_addr().expect("bound"));

@@ -3,11 +3,12 @@
 
 mod hosts;
 mod keyed;
+mod lasting;
 mod passes;
 mod paths;
 mod raw;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Daemon, Patience, Raw, Reply, until};
 
@@ -22,7 +23,12 @@ pub struct Site<'a> {
 
 impl<'a> Site<'a> {
     pub fn open(daemon: &'a Daemon) -> Self {
-        let site = Self { daemon, id: daemon.create() };
+        Self::open_with(daemon, &json!({}))
+    }
+
+    /// The same in a sandbox of this kind.
+    pub fn open_with(daemon: &'a Daemon, spec: &Value) -> Self {
+        let site = Self { daemon, id: daemon.create_with(spec) };
         site.serve(PORT);
         site
     }

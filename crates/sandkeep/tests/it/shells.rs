@@ -43,6 +43,10 @@ fn a_shell_is_opened_listed_used_and_ended() {
 
     let listed = daemon.expect(200, "GET", &shells, &Value::Null);
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(2), "{listed}");
+    let users = [&listed["items"][0]["user"], &listed["items"][1]["user"]];
+    assert_eq!(users, [&json!("user"), &json!("root")], "{listed}");
+    let execs = daemon.expect(200, "GET", &format!("/api/v1/sandboxes/{id}/execs"), &Value::Null);
+    assert_eq!(execs["items"][0]["user"], "root", "{execs}");
     assert_eq!(listed["items"][0], opened);
     let bash = format!("{shells}/{}", opened["id"].as_str().expect("an id"));
     assert_eq!(daemon.expect(200, "GET", &bash, &Value::Null), opened);

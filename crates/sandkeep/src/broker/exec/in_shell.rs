@@ -35,7 +35,10 @@ pub(in crate::broker) async fn exec_in_shell(
     let guest = admitted(handle)?;
     let ShellCommand { id, shell, draft } = command;
     check(&draft)?;
-    let berth = Berth::begin(shared, &handle.execs, &description(&id, &shell, &draft))?;
+    // It need not be known: a shell that is not there is found out when it gets the command.
+    let user = guest.shell_user(&shell).await.unwrap_or_default();
+    let description = description(&id, &shell, user, &draft);
+    let berth = Berth::begin(shared, &handle.execs, &description)?;
     failpoint!("exec.after_journal");
     let request = ShellExecRequest {
         id: id.clone(),
@@ -67,12 +70,12 @@ fn check(draft: &ShellExecDraft) -> Result<(), Error> {
     check_timeout(draft.timeout)
 }
 
-fn description(id: &ExecId, shell: &ShellId, draft: &ShellExecDraft) -> Description {
+fn description(id: &ExecId, shell: &ShellId, user: String, draft: &ShellExecDraft) -> Description {
     Description {
         exec_id: id.clone(),
         argv: vec![draft.command.clone()],
         cwd: None,
-        user: String::new(),
+        user,
         started_at: Timestamp::now(),
         timeout_ms: draft.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
         stdin: draft.stdin,

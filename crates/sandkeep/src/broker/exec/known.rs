@@ -28,7 +28,7 @@ pub struct ExecView {
     pub argv: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Left out for a command of a shell.
+    /// Left out only for a command of a shell whose guest is of an earlier version.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user: String,
     /// The shell whose command it is; then `argv` is the command alone.

@@ -102,6 +102,10 @@ impl Guest for SilentGuest {
         Err(GuestError::ShellNotFound { id: request.shell })
     }
 
+    async fn shell_user(&self, _: &ShellId) -> Option<String> {
+        None
+    }
+
     async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
         Err(GuestError::ShellNotFound { id: id.clone() })
     }

@@ -292,6 +292,10 @@ impl Guest for FaultyGuest {
         self.guest.exec_in_shell(request).await
     }
 
+    async fn shell_user(&self, id: &ShellId) -> Option<String> {
+        self.guest.shell_user(id).await
+    }
+
     async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
         self.guest.close_shell(id).await
     }

@@ -8,6 +8,7 @@ import json
 import socketserver
 import sys
 import threading
+import time
 
 RELEASED = threading.Event()
 REPORTS = []
@@ -71,6 +72,17 @@ class App(http.server.BaseHTTPRequestHandler):
         self.chunk(b"data: two\n\n")
         self.wfile.write(b"0\r\n\r\n")
 
+    def ticks(self):
+        """Says something ten times a second, for a number of seconds."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for _ in range(10 * int(self.path.rpartition("/")[2])):
+            self.chunk(b"data: tick\n\n")
+            time.sleep(0.1)
+        self.wfile.write(b"0\r\n\r\n")
+
     def flood(self):
         size = int(self.path.rpartition("/")[2])
         self.send_response(200)
@@ -125,6 +137,8 @@ class App(http.server.BaseHTTPRequestHandler):
         elif path == "/release":
             RELEASED.set()
             self.answer(200, b"released")
+        elif path.startswith("/ticks/"):
+            self.ticks()
         elif path.startswith("/flood/"):
             self.flood()
         elif path == "/ws":

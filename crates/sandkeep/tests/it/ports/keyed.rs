@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{APP, PORT, Site, seen};
-use crate::keys::{create_key, key_of, with_admin};
+use crate::keys::{create_key, key_of, keys, with_admin};
 use crate::skip_if;
-use crate::support::{Daemon, Setup};
+use crate::support::{Daemon, Raw, Setup};
 
 /// A sandbox of the admin, whose server runs as a process.
 fn site(daemon: &Daemon) -> Site<'_> {
@@ -52,4 +52,25 @@ fn with_keys_a_port_is_for_those_whose_key_may_see_the_sandbox() {
     let url = signed["url"].as_str().expect("a URL");
     let target = url.strip_prefix(&format!("http://{}", site.host(PORT))).expect("its host");
     assert_eq!(site.get(PORT, target, "").status, 200, "a signed URL needs no key");
+}
+
+#[test]
+fn a_revoked_key_ends_its_streams_through_ports() {
+    skip_if!(crate::support::obstacle());
+    let daemon = with_admin(&Setup::default());
+    let site = site(&daemon);
+    let ways = [(site.host(PORT), "/stream".to_owned()), {
+        (daemon.address().to_string(), site.path("/stream"))
+    }];
+    for (host, target) in ways {
+        let made = create_key(&daemon.data_dir(), "ops", "root", &["--scope", "read"]);
+        let mut raw = Raw::open(daemon.address());
+        let bearer = format!("Authorization: Bearer {}", key_of(&made));
+        raw.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n{bearer}\r\n\r\n").as_bytes());
+        assert_eq!(raw.head().status, 200, "{target}");
+        assert_eq!(raw.chunk().as_deref(), Some(&b"data: one\n\n"[..]));
+        let id = made["id"].as_str().expect("an id");
+        assert_eq!(keys(&daemon.data_dir(), &["revoke", id]).code, 0);
+        assert_eq!(raw.rest(), b"", "{target}: it is cut, not ended");
+    }
 }

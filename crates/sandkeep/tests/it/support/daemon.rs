@@ -122,6 +122,15 @@ impl Daemon {
         self.wait_for_end()
     }
 
+    /// SIGTERM, its end, and all that it printed until then.
+    pub fn stop_and_hear(&mut self) -> (ExitStatus, String) {
+        let said = Arc::clone(&self.process().said);
+        let status = self.stop();
+        until("all that it printed is read", Patience::Short, || Arc::strong_count(&said) == 1);
+        let said = said.lock().expect("no reader panicked").clone();
+        (status, said)
+    }
+
     /// Waits for the daemon to end by itself.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let mut process = self.process.take().expect("the daemon runs");

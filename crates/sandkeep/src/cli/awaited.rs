@@ -1,0 +1,132 @@
+//! A command in a sandbox that this one stands for: its output is ours as it comes, our stdin is its own,
+//! and its exit code becomes ours.
+
+use std::io::{IsTerminal, Read};
+use std::pin::pin;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::cli::client::Client;
+use crate::cli::events::{self, Event, Last};
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::{print, stdin};
+use crate::limits::EXEC_STDIN_MAX_BYTES;
+
+/// How our stdin gets to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piped {
+    NotAtAll,
+    /// With the request: nobody is there to send more.
+    AtOnce,
+    AsItComes,
+}
+
+/// A command that is to run.
+pub struct Awaited<'a> {
+    /// Where it is asked for.
+    pub path: &'a str,
+    /// Where execs are found by their ids.
+    pub execs: &'a str,
+    /// All of the request but stdin.
+    pub body: Value,
+    pub piped: Piped,
+}
+
+impl Awaited<'_> {
+    /// Prints the id of the exec, and does not wait for it.
+    pub async fn detached(self, client: &Client) -> Result<Exit, Failure> {
+        let answer = client.post_query(self.path, &[("wait", "false")], &self.request()?).await?;
+        print::line(answer["exec_id"].as_str().unwrap_or_default())?;
+        Ok(Exit::Ok)
+    }
+
+    /// Prints the whole answer at the end.
+    pub async fn whole(self, client: &Client) -> Result<Exit, Failure> {
+        let answer = client.post(self.path, &self.request()?).await;
+        let answer = answer.map_err(|e| told(client, e))?;
+        print::json(&answer)?;
+        let event = Event::deserialize(&answer).map_err(|e| client.not_sandkeep(e.to_string()))?;
+        Ok(event.ended(answer["outcome"].as_str().unwrap_or_default()))
+    }
+
+    /// Passes everything through as it comes.
+    pub async fn live(self, client: &Client) -> Result<Exit, Failure> {
+        let mut body = self.request()?;
+        // Whoever reads slowly from us slows the command, as a pipe between the two would.
+        body["backpressure"] = json!(true);
+        let response = client.post_live(self.path, &body).await.map_err(|e| told(client, e))?;
+        let last = match self.piped {
+            Piped::NotAtAll | Piped::AtOnce => events::follow(client, response).await?,
+            Piped::AsItComes => follow_and_feed(client, response, self.execs).await?,
+        };
+        match last {
+            Last::Ended(exit) => Ok(exit),
+            Last::Running => Err(client.went_away()),
+        }
+    }
+
+    fn request(&self) -> Result<Value, Failure> {
+        let mut body = self.body.clone();
+        match self.piped {
+            Piped::NotAtAll => {}
+            Piped::AtOnce => body["stdin_b64"] = json!(STANDARD.encode(read_stdin()?)),
+            Piped::AsItComes => {
+                body["stdin_open"] = json!(true);
+                body["on_disconnect"] = json!("close_stdin");
+            }
+        }
+        Ok(body)
+    }
+}
+
+/// Passes our stdin on to the command beside its output to us, until it ends.
+async fn follow_and_feed(
+    client: &Client,
+    response: Response,
+    execs: &str,
+) -> Result<Last, Failure> {
+    let (begun, exec) = oneshot::channel();
+    let mut begun = Some(begun);
+    let follow = events::follow_begun(client, response, |id| {
+        begun.take().map(|begun| begun.send(id));
+    });
+    let feed = async {
+        // What never begins has said why.
+        let Ok(exec) = exec.await else { return Ok(()) };
+        stdin::pass(client, &format!("{execs}/{exec}/stdin")).await
+    };
+    let (mut follow, mut feed) = (pin!(follow), pin!(feed));
+    tokio::select! {
+        last = &mut follow => return last,
+        fed = &mut feed => fed?,
+    }
+    follow.await
+}
+
+/// A daemon that was reached and then did not answer has the command, or had it.
+pub fn told(client: &Client, failure: Failure) -> Failure {
+    match failure {
+        Failure::Unreachable { source, .. } if !source.is_connect() => client.went_away(),
+        other => other,
+    }
+}
+
+fn read_stdin() -> Result<Vec<u8>, Failure> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        print::note("reading stdin; end it with Ctrl-D");
+    }
+    let mut bytes = Vec::new();
+    let over = EXEC_STDIN_MAX_BYTES as u64 + 1;
+    stdin.take(over).read_to_end(&mut bytes).map_err(Failure::system("read stdin"))?;
+    if bytes.len() > EXEC_STDIN_MAX_BYTES {
+        return Err(Failure::TooMuchStdin { max_bytes: EXEC_STDIN_MAX_BYTES });
+    }
+    Ok(bytes)
+}
