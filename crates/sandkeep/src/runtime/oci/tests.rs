@@ -6,7 +6,7 @@ use guest_proto::Privilege;
 use serde_json::{Value, json};
 
 use super::{Bundle, CgroupNamespace, Crun, Runc};
-use crate::runtime::conformance::{promise_tests, runtime_conformance};
+use crate::runtime::conformance::{keeps, promise_tests, runtime_conformance};
 use crate::runtime::grouped::bench::{GroupedBench, Version};
 use crate::runtime::staged::tests::staged;
 
@@ -18,6 +18,17 @@ mod runc {
 mod crun {
     use super::*;
     runtime_conformance!(GroupedBench::new(Version::V1, staged::<Crun>));
+}
+
+/// Execs enter their leaves in another way there, which an own namespace of groups would forbid.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_of_version_2_serve_as_well() {
+    if let Some(bench) = GroupedBench::new(Version::V2, staged::<Runc>).await {
+        keeps(&bench, "timeout_kills_the_whole_tree").await.expect("runc");
+    }
+    if let Some(bench) = GroupedBench::new(Version::V2, staged::<Crun>).await {
+        keeps(&bench, "timeout_kills_the_whole_tree").await.expect("crun");
+    }
 }
 
 fn bundle(privilege: Privilege) -> Bundle {
