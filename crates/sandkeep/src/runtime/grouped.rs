@@ -30,6 +30,7 @@ use crate::guest::{Guest, GuestClient, LeafKind, LeafPool, NoLeaves};
 use crate::home::HomeState;
 use crate::sandbox::SandboxId;
 use crate::sys::cgroup::{Controllers, Place};
+use crate::sys::launcher::Standing;
 use crate::sys::pidfd;
 use leaves::Leaves;
 use live::Live;
@@ -295,6 +296,15 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
         shells: true,
         ports: true,
         survives_daemon: true,
+    }
+}
+
+/// The same for a daemon of this standing: one that is not root has a single id to give.
+pub fn capabilities_of(standing: Standing, limits: Controllers) -> Capabilities {
+    Capabilities {
+        own_id_range: standing == Standing::Root,
+        any_user: standing == Standing::Root,
+        ..capabilities(limits)
     }
 }
 

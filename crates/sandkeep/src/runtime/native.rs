@@ -19,7 +19,6 @@ use super::grouped::{
     shm_bytes,
 };
 use super::{Capabilities, Plan, RuntimeError};
-use crate::sandbox::Privilege;
 use crate::storage::Root;
 use crate::sys::cgroup::{Controllers, Place};
 use crate::sys::launcher::{Launch, LaunchError, Launched, Launcher, Means, Standing};
@@ -105,24 +104,11 @@ impl Starter for Native {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        Capabilities {
-            own_id_range: self.standing == Standing::Root,
-            any_user: self.standing == Standing::Root,
-            ..grouped::capabilities(limits)
-        }
+        grouped::capabilities_of(self.standing, limits)
     }
 
     async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids = match (self.standing, plan.privilege) {
-            (Standing::Root, _) => {
-                Some(premises.take_ids().map_err(Self::failed("find a free range of ids"))?)
-            }
-            (Standing::User, Privilege::None) => None,
-            (Standing::User, Privilege::Root) => {
-                let what = "give the privilege of root without having it";
-                return Err(RuntimeError::Unsupported { runtime: Self::NAME, what });
-            }
-        };
+        let ids = premises.ids_for(Self::NAME, self.standing, plan)?;
         let launched = self.launch(premises, plan, ids.as_ref()).await?;
         Ok(Started { pidfd: launched.pidfd, ids })
     }

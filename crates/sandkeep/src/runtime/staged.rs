@@ -3,6 +3,7 @@
 //! They are grouped runtimes like the native one, and differ from it in nothing but who makes the
 //! namespaces: ids, control groups, mounts, the filter of system calls and the guest are the same.
 
+mod as_user;
 mod tool;
 
 #[cfg(test)]
@@ -24,6 +25,7 @@ use crate::sys::stage::{
 };
 use crate::sys::{mount, namespace, pidfd};
 
+pub use as_user::{UserScene, argument};
 pub use tool::{Program, ToolMissing};
 
 /// A grouped runtime whose guests a tool starts.
@@ -40,8 +42,23 @@ pub trait Technique: Send + Sync {
     /// What becomes of the tool once the guest runs.
     const AFTERWARDS: Afterwards;
 
+    /// Whether it can do without root, given user namespaces.
+    const WITHOUT_ROOT: WithoutRoot = WithoutRoot::Refused;
+
     /// What the stage becomes. Files that the tool reads are made here, in the sandbox's home.
     fn direct(&self, scene: &Scene<'_>) -> io::Result<Direction>;
+
+    /// The tool's arguments for a daemon that is not root.
+    fn direct_as_user(&self, _: &UserScene<'_>) -> io::Result<Vec<String>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Whether a tool can be used by a daemon that is not root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutRoot {
+    Refused,
+    Possible,
 }
 
 /// What becomes of a tool once the guest runs.
@@ -63,12 +80,7 @@ pub struct Scene<'a> {
 impl Scene<'_> {
     /// The guest and its arguments, as the tool has to execute them.
     pub fn guest(&self) -> Vec<String> {
-        let mut words = vec![stage::GUEST, "--listen-fd", "3"];
-        match self.parts.lifeline {
-            Lifeline::None => {}
-            Lifeline::Passed => words.extend(["--lifeline-fd", "5"]),
-        }
-        words.into_iter().map(str::to_owned).collect()
+        guest(self.parts.lifeline)
     }
 
     /// How many descriptors the tool hands on.
@@ -78,6 +90,15 @@ impl Scene<'_> {
             Lifeline::Passed => GUEST_FDS_WITH_LIFELINE,
         }
     }
+}
+
+fn guest(lifeline: Lifeline) -> Vec<String> {
+    let mut words = vec![stage::GUEST, "--listen-fd", "3"];
+    match lifeline {
+        Lifeline::None => {}
+        Lifeline::Passed => words.extend(["--lifeline-fd", "5"]),
+    }
+    words.into_iter().map(str::to_owned).collect()
 }
 
 /// How a tool is executed.
@@ -93,6 +114,7 @@ pub struct Staged<T> {
     technique: T,
     program: Program,
     stage: Stage,
+    standing: Standing,
 }
 
 impl<T: Technique + 'static> Staged<T> {
@@ -102,11 +124,12 @@ impl<T: Technique + 'static> Staged<T> {
         premises: Arc<Premises>,
         stage: Stage,
     ) -> Result<Arc<StagedRuntime<T>>, ToolMissing> {
-        if Standing::own() == Standing::User {
+        let standing = Standing::own();
+        if standing == Standing::User && T::WITHOUT_ROOT == WithoutRoot::Refused {
             return Err(ToolMissing::NotRoot);
         }
         let program = Program::find(T::NAME, T::PACKAGE, T::OLDEST).await?;
-        Ok(Arc::new(GroupedRuntime::new(premises, Self { technique, program, stage })))
+        Ok(Arc::new(GroupedRuntime::new(premises, Self { technique, program, stage, standing })))
     }
 
     fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
@@ -162,12 +185,15 @@ impl<T: Technique + 'static> Starter for Staged<T> {
     }
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
-        grouped::capabilities(limits)
+        grouped::capabilities_of(self.standing, limits)
     }
 
     async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids = premises.take_ids().map_err(Self::failed("find a free range of ids"))?;
-        let tool = self.perform(premises, plan, ids.base()).await?;
+        let ids = premises.ids_for(T::NAME, self.standing, plan)?;
+        let tool = match &ids {
+            Some(ids) => self.perform(premises, plan, ids.base()).await?,
+            None => self.perform_as_user(premises, plan).await?,
+        };
         let pids = premises.cgroups().pids(plan.id.as_str(), Place::Beside);
         let pids = pids.map_err(Self::failed("find its guest"))?;
         let guest = self.guest_among(&pids).map(pidfd::open);
@@ -178,7 +204,7 @@ impl<T: Technique + 'static> Starter for Staged<T> {
             Afterwards::Ends => tool.ended_well().await.map_err(refused::<T>)?,
             Afterwards::Stays => tool.dismiss().await.map_err(Self::failed("end the tool"))?,
         }
-        Ok(Started { pidfd, ids: Some(ids) })
+        Ok(Started { pidfd, ids })
     }
 
     /// The tool's own processes may still be there; the guest is the first of its namespace.

@@ -155,10 +155,15 @@ fn write_maps(proc: BorrowedFd<'_>, pid: i32, ids: IdMap) -> io::Result<()> {
 
 /// Whether a process is the first of a pid namespace beneath ours; not if it is gone.
 pub fn is_first_of_its_own(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| tells_of_a_first(&status))
+}
+
+/// The same by the process's `status` file: `NSpid:` has its number in each namespace from ours down.
+pub fn tells_of_a_first(status: &str) -> bool {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    // Its number in each namespace from ours down.
-    numbers.unwrap_or_default().split_whitespace().skip(1).last() == Some("1")
+    let numbers: Vec<&str> = numbers.unwrap_or_default().split_whitespace().collect();
+    matches!(numbers.as_slice(), [_, .., "1"])
 }
 
 /// Waits until a child of ours is gone.

@@ -23,6 +23,7 @@
 //! The socket stays open on the way, and the guest closes all that it does not know. So its end says:
 //! the guest runs, or nobody is left who could start it.
 
+mod bare;
 mod client;
 mod process;
 
@@ -90,6 +91,23 @@ pub enum Identity {
     /// As root of the sandbox's user namespace, and with a filter to load: it can do nothing to
     /// the host whatever it does.
     Sandbox,
+}
+
+/// What a stage is told that is not root: the tool has to find root and template by itself, in a user
+/// namespace of one id, and there are no control groups. Its descriptors: the listening socket, and the
+/// lifeline if there is one. A filter for the tool to load is made in any case.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BareStaging {
+    pub lifeline: Lifeline,
+    /// The tool, by its path, and its arguments.
+    pub program: String,
+    pub arguments: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    Set(Staging),
+    Bare(BareStaging),
 }
 
 /// What the stage says if it cannot become the tool.

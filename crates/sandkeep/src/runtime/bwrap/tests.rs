@@ -1,13 +1,23 @@
 //! The conformance suite on the real tool.
 
 use super::{Bwrap, arguments};
-use crate::runtime::conformance::{keeps, promise_tests, runtime_conformance};
-use crate::runtime::grouped::bench::{GroupedBench, Version};
+use crate::runtime::conformance::{Bench, keeps, promise_tests, run_all, runtime_conformance};
+use crate::runtime::grouped::bench::{GroupedBench, Version, as_user};
 use crate::runtime::staged::tests::staged;
 use crate::sys::launcher::EntryKind;
 use guest_proto::Privilege;
 
 runtime_conformance!(GroupedBench::new(Version::V1, staged::<Bwrap>));
+
+/// One test, because each begins with a copy of this binary that somebody else may execute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_root_every_promise_is_kept_that_is_made() {
+    let Some(bench) = as_user(staged::<Bwrap>).await else { return };
+    let capabilities = bench.runtime().capabilities();
+    assert!(!capabilities.own_id_range && !capabilities.memory_limit && !capabilities.pause);
+    let broken = run_all(&bench).await;
+    assert!(broken.is_empty(), "{}", broken.iter().map(|b| format!("{b}\n")).collect::<String>());
+}
 
 /// Execs enter their leaves in another way there, which an own namespace of groups would forbid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,9 +11,10 @@ use tokio::io::Interest;
 use super::id_ranges::IdRanges;
 use crate::home::{self, Home};
 use crate::limits;
-use crate::runtime::Plan;
-use crate::sandbox::SandboxId;
+use crate::runtime::{Plan, RuntimeError};
+use crate::sandbox::{Privilege, SandboxId};
 use crate::sys::cgroup::{self, Entry, Groupless, Hierarchy, Limits, Place};
+use crate::sys::launcher::Standing;
 use crate::sys::{pidfd, reactor};
 
 pub struct Premises {
@@ -123,6 +124,26 @@ impl Premises {
     pub fn take_ids(self: &Arc<Self>) -> io::Result<IdRange> {
         let base = self.id_ranges().take().ok_or(io::ErrorKind::QuotaExceeded)?;
         Ok(IdRange { base, premises: Arc::clone(self) })
+    }
+
+    /// What a sandbox gets: a range of its own, or, from a daemon that is not root, none.
+    pub fn ids_for(
+        self: &Arc<Self>,
+        runtime: &'static str,
+        standing: Standing,
+        plan: &Plan,
+    ) -> Result<Option<IdRange>, RuntimeError> {
+        match (standing, plan.privilege) {
+            (Standing::Root, _) => self.take_ids().map(Some).map_err(|source| {
+                let what = "find a free range of ids".to_owned();
+                RuntimeError::Io { runtime, what, source }
+            }),
+            (Standing::User, Privilege::None) => Ok(None),
+            (Standing::User, Privilege::Root) => {
+                let what = "give the privilege of root without having it";
+                Err(RuntimeError::Unsupported { runtime, what })
+            }
+        }
     }
 
     /// The range that a process which runs already lives in, if it is one of ours to give.

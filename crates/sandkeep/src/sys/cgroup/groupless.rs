@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 use guest_proto::LeafKind;
 
+use crate::sys::namespace;
+
 use super::{Controllers, Entry, Hierarchy, LeafFiles, Limits, Place, Used, files};
 
 pub struct Groupless {
@@ -46,20 +48,13 @@ pub fn guests(instance: &str) -> io::Result<Vec<(u32, String)>> {
         let process = Path::new("/proc").join(name);
         // Whatever cannot be read is gone, or another's.
         let Ok(status) = fs::read_to_string(process.join("status")) else { continue };
-        if !is_first_of_its_namespace(&status) || !has_uid(&status, us) {
+        if !namespace::tells_of_a_first(&status) || !has_uid(&status, us) {
             continue;
         }
         let Ok(command) = fs::read(process.join("cmdline")) else { continue };
         found.extend(worn(&command, instance).map(|sandbox| (pid, sandbox)));
     }
     Ok(found)
-}
-
-/// `NSpid:` has a number for each namespace that the process is in, its own last.
-fn is_first_of_its_namespace(status: &str) -> bool {
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let numbers: Vec<&str> = numbers.unwrap_or_default().split_whitespace().collect();
-    matches!(numbers.as_slice(), [_, .., "1"])
 }
 
 fn has_uid(status: &str, uid: u32) -> bool {
@@ -147,10 +142,10 @@ mod tests {
 
     #[test]
     fn only_the_first_of_a_namespace_below_ours_counts() {
-        assert!(is_first_of_its_namespace("Name:\tx\nNSpid:\t400\t1\nUid:\t1\n"));
-        assert!(is_first_of_its_namespace("NSpid:\t400\t7\t1\n"));
+        assert!(namespace::tells_of_a_first("Name:\tx\nNSpid:\t400\t1\nUid:\t1\n"));
+        assert!(namespace::tells_of_a_first("NSpid:\t400\t7\t1\n"));
         for status in ["NSpid:\t1\n", "NSpid:\t400\t2\n", "NSpid:\t1\t2\n", "Name:\tx\n", ""] {
-            assert!(!is_first_of_its_namespace(status), "{status:?}");
+            assert!(!namespace::tells_of_a_first(status), "{status:?}");
         }
     }
 

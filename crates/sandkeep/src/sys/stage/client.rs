@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::process::{Child, ChildStderr, Command};
 
-use super::{Failure, MESSAGE_MAX_BYTES, Staging};
+use super::{BareStaging, Failure, MESSAGE_MAX_BYTES, Order, Staging};
 use crate::limits;
 use crate::sys::{reactor, socket};
 
@@ -59,15 +59,28 @@ impl Stage {
         staging: &Staging,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Tool, StageError> {
-        let performed = self.start(staging, fds);
+        self.order(&Order::Set(staging.clone()), fds).await
+    }
+
+    /// The same where the stage is not root.
+    pub async fn perform_bare(
+        &self,
+        staging: &BareStaging,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Tool, StageError> {
+        self.order(&Order::Bare(staging.clone()), fds).await
+    }
+
+    async fn order(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<Tool, StageError> {
+        let performed = self.start(order, fds);
         match tokio::time::timeout(limits::STAGE_ANSWER, performed).await {
             Ok(performed) => performed,
             Err(_) => Err(StageError::TimedOut),
         }
     }
 
-    async fn start(&self, staging: &Staging, fds: &[BorrowedFd<'_>]) -> Result<Tool, StageError> {
-        let request = serde_json::to_vec(staging)
+    async fn start(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<Tool, StageError> {
+        let request = serde_json::to_vec(order)
             .map_err(|error| StageError::during("tell the stage")(error.into()))?;
         let (ours, mut process) = self.spawn().map_err(StageError::during("start a stage"))?;
         let mut said = Said::new(process.stderr.take());

@@ -13,8 +13,8 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::{
-    BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, ROOT, STATE,
-    Staging,
+    BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, Order, ROOT,
+    STATE, Staging, bare,
 };
 use crate::sys::cgroup::{MountKind, cgroup_mounts};
 use crate::sys::landlock::{self, Ruleset};
@@ -37,10 +37,16 @@ const SCRATCH_BYTES: &str = "16m";
 /// Runs the stage on the socket that is its stdin. Returns only if the tool cannot be executed.
 pub fn main() -> ExitCode {
     let error = match receive() {
-        Ok((staging, fds)) => match perform(&staging, fds) {
-            Ok(never) => match never {},
-            Err(failure) => tell(&failure),
-        },
+        Ok((order, fds)) => {
+            let performed = match &order {
+                Order::Set(staging) => perform(staging, fds),
+                Order::Bare(staging) => bare::perform(staging, fds),
+            };
+            match performed {
+                Ok(never) => match never {},
+                Err(failure) => tell(&failure),
+            }
+        }
         // Nobody is there, or nobody who would understand an answer.
         Err(error) => Err(error),
     };
@@ -50,7 +56,7 @@ pub fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn receive() -> io::Result<(Staging, Vec<OwnedFd>)> {
+fn receive() -> io::Result<(Order, Vec<OwnedFd>)> {
     let mut buffer = vec![0; MESSAGE_MAX_BYTES];
     let (len, fds) = socket::receive_with_fds(rustix::stdio::stdin(), &mut buffer)?;
     Ok((serde_json::from_slice(&buffer[..len])?, fds))
@@ -69,11 +75,11 @@ fn tell(failure: &Failure) -> io::Result<()> {
     }
 }
 
-fn during(step: &str) -> impl FnOnce(io::Error) -> Failure {
+pub fn during(step: &str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure { step: step.to_owned(), errno: error.raw_os_error().unwrap_or(libc::EIO) }
 }
 
-enum Never {}
+pub enum Never {}
 
 fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     let mut things = Things::sort(staging, fds).ok_or_else(|| {
@@ -102,7 +108,7 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     drop((root, binds, things.bundle, users));
     let given = Given { null, listener, guest, lifeline, filter };
     given.arrange().map_err(during("arrange its descriptors"))?;
-    Err(during("execute the tool")(execute(staging)))
+    Err(during("execute the tool")(execute(&staging.program, &staging.arguments)))
 }
 
 /// The descriptors of a plan, told apart.
@@ -209,7 +215,7 @@ fn hide_groups() -> io::Result<()> {
 }
 
 /// Nothing that comes of us can signal, or reach abstract sockets of, anything outside.
-fn restrict() -> io::Result<()> {
+pub fn restrict() -> io::Result<()> {
     match landlock::available() {
         true => Ruleset::of_scopes()?.restrict(),
         false => Ok(()),
@@ -225,7 +231,7 @@ fn enter_users(users: &OwnedFd) -> io::Result<()> {
 }
 
 /// The filter as a file, for a tool that loads it.
-fn filter() -> io::Result<OwnedFd> {
+pub fn filter() -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("filter", MemfdFlags::CLOEXEC)?;
     let bytes = seccomp::Filter::new().bytes();
     let mut rest = bytes.as_slice();
@@ -237,17 +243,17 @@ fn filter() -> io::Result<OwnedFd> {
 }
 
 /// What the tool inherits.
-struct Given {
-    null: OwnedFd,
-    listener: OwnedFd,
-    guest: OwnedFd,
-    lifeline: Option<OwnedFd>,
-    filter: Option<OwnedFd>,
+pub struct Given {
+    pub null: OwnedFd,
+    pub listener: OwnedFd,
+    pub guest: OwnedFd,
+    pub lifeline: Option<OwnedFd>,
+    pub filter: Option<OwnedFd>,
 }
 
 impl Given {
     /// Puts each descriptor at its number; stderr stays what the daemon made it.
-    fn arrange(self) -> io::Result<()> {
+    pub fn arrange(self) -> io::Result<()> {
         // The sources move out of the way first, because they may sit where targets go.
         let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE_FD);
         let socket = high(rustix::stdio::stdin().as_fd())?;
@@ -288,8 +294,8 @@ fn mark_close_on_exec(first: u32) -> io::Result<()> {
 }
 
 /// Becomes the tool, with nothing in its environment; returns only if it cannot.
-fn execute(staging: &Staging) -> io::Error {
-    Command::new(&staging.program).args(&staging.arguments).env_clear().exec()
+pub fn execute(program: &str, arguments: &[String]) -> io::Error {
+    Command::new(program).args(arguments).env_clear().exec()
 }
 
 /// Tests execute their own binary as the stage, with this argument. Their harness runs tests beside its

@@ -1,0 +1,51 @@
+//! A foreign tool in the hands of a daemon that is not root: it has one id to give, its own, which is
+//! `user` inside; nobody is root there.
+
+use std::io;
+
+use super::{Staged, Technique, guest, refused};
+use crate::runtime::grouped::{Parts, Premises, Starter};
+use crate::runtime::{Plan, RuntimeError};
+use crate::sys::launcher::Lifeline;
+use crate::sys::stage::{self, BareStaging};
+
+/// What a tool is told about a sandbox by who is not root.
+pub struct UserScene<'a> {
+    pub plan: &'a Plan,
+    lifeline: Lifeline,
+    badge: String,
+}
+
+impl UserScene<'_> {
+    /// The guest and its arguments, as the tool has to execute them. By the badge it is found.
+    pub fn guest(&self) -> Vec<String> {
+        let mut words = guest(self.lifeline);
+        words.extend(["--badge".to_owned(), self.badge.clone()]);
+        words
+    }
+}
+
+impl<T: Technique + 'static> Staged<T> {
+    pub(super) async fn perform_as_user(
+        &self,
+        premises: &Premises,
+        plan: &Plan,
+    ) -> Result<stage::Tool, RuntimeError> {
+        let parts = Parts::open(T::NAME, premises, plan, self.place())?;
+        let scene = UserScene { plan, lifeline: parts.lifeline, badge: premises.badge(&plan.id) };
+        let directed = self.technique.direct_as_user(&scene);
+        let staging = BareStaging {
+            lifeline: parts.lifeline,
+            program: self.program.path().to_owned(),
+            arguments: directed.map_err(Self::failed("name its files"))?,
+        };
+        let fds = parts.before_entry(premises);
+        self.stage.perform_bare(&staging, &fds).await.map_err(refused::<T>)
+    }
+}
+
+/// A path as an argument of a tool.
+pub fn argument(path: &std::path::Path) -> io::Result<&str> {
+    let unreadable = || io::Error::other(format!("{} is no text", path.display()));
+    path.to_str().ok_or_else(unreadable)
+}
