@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::rates::{Rate, Taken};
+
 /// What is timed. The first four are yardsticks: what else one could use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -92,6 +94,7 @@ pub struct Report {
     rounds: usize,
     measures: Vec<Figures>,
     left_out: Vec<LeftOut>,
+    rates: Vec<Rate>,
 }
 
 #[derive(Debug, Serialize)]
@@ -120,7 +123,11 @@ impl Report {
             quantile_ms(&samples.taken, 0.5)
         };
         let measures = samples.iter().filter_map(|s| Figures::new(s, &median)).collect();
-        Self { regime, rounds, measures, left_out }
+        Self { regime, rounds, measures, left_out, rates: Vec::new() }
+    }
+
+    pub fn with_rates(self, rates: Vec<Rate>) -> Self {
+        Self { rates, ..self }
     }
 }
 
@@ -171,6 +178,15 @@ impl fmt::Display for Report {
         }
         for left_out in &self.left_out {
             writeln!(f, "{:<12} not measured: {}", left_out.measure.name(), left_out.reason)?;
+        }
+        for Rate { name, meaning, unit, taken } in &self.rates {
+            match taken {
+                Taken::Measured { value, yardstick, times } => writeln!(
+                    f,
+                    "{name:<12} {meaning:<46} {value:>9.0} of {yardstick:.0} {unit}: {times:.2}"
+                )?,
+                Taken::NotMeasured { reason } => writeln!(f, "{name:<12} not measured: {reason}")?,
+            }
         }
         Ok(())
     }
