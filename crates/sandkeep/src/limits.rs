@@ -195,6 +195,11 @@ pub const PROCESS_LAST_OUTPUT_BYTES: u64 = 4 * 1024;
 pub const BENCH_ANSWER: Duration = Duration::from_secs(60);
 /// The rest before every operation of a paced benchmark.
 pub const BENCH_PAUSE: Duration = Duration::from_millis(20);
+/// How many samples of each rate are taken, how much a streamed command says (what a journal keeps whole), and
+/// for how long wrk asks.
+pub const BENCH_RATE_SAMPLES: usize = 5;
+pub const BENCH_STREAM_BYTES: u64 = 40 * 1024 * 1024;
+pub const BENCH_WRK_SECS: u64 = 2;
 pub const BENCH_ROUNDS_MAX: i64 = 100_000;
 /// Idle sandboxes of each runtime that are weighed together.
 pub const BENCH_IDLE_SANDBOXES: u32 = 10;

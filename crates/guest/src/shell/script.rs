@@ -134,7 +134,7 @@ impl Dialect {
                 "{{ \\trap - DEBUG; \\builtin echo {serial} 0 >&61; \\set +vx; }} >/dev/null 2>&1\n"
             ),
             Self::Sh => format!(
-                "{{ \\trap '' 57; \\command echo {serial} 0 >/proc/self/fd/12; \\set +vx; }} >/dev/null 2>&1\n"
+                "{{ \\trap '' 57; \\unset -f command; \\command echo {serial} 0 >/proc/self/fd/12; \\set +vx; }} >/dev/null 2>&1\n"
             ),
         }
     }
@@ -172,11 +172,14 @@ fn sh_command(serial: u64, before: Before, source: Source, command: &str) -> Pre
         status => format!("{{ {} }} 2>/dev/null;", set_status(status)),
     };
     let text = quote(&format!("{}{command}", before.tracing.prefix()));
-    // An error inside of `command eval` ends just that; an unset variable is one that a trap can make.
+    // An error inside of `command eval` ends just that; an unset variable is one that a trap can make. A
+    // function named `command` would be taken for it, and `unset` and `eval` can be no functions: with them
+    // it is removed, the second time without losing the status.
     let line = format!(
-        "{{ \\trap '{{ : \"${{SANDKEEP_INTERRUPT?}}\"; }} 2>/dev/null' 57; {status} \
+        "{{ \\trap '{{ : \"${{SANDKEEP_INTERRUPT?}}\"; }} 2>/dev/null' 57; \\unset -f command; {status} \
          {{ \\command eval {text}; }} <{stdin}; \
-         {{ \\command echo {serial} $? $- >/proc/self/fd/12; \\trap '' 57; \\set +vx; }} >/dev/null 2>&1; }}\n"
+         {{ \\eval \"\\\\unset -f command; \\\\command echo {serial} $? $- >/proc/self/fd/12\"; \
+         \\trap '' 57; \\set +vx; }} >/dev/null 2>&1; }}\n"
     );
     Prepared { line, text: None }
 }

@@ -6,6 +6,7 @@
 mod daemon;
 mod engine;
 pub mod http;
+mod rates;
 mod report;
 mod runtimes;
 mod small_root;
@@ -40,6 +41,9 @@ pub struct BenchArgs {
     /// Rest 20 ms before every operation
     #[arg(long)]
     paced: bool,
+    /// Leave out what is counted per second: streams and proxied requests
+    #[arg(long)]
+    no_rates: bool,
     /// Measure a daemon that runs already, such as 127.0.0.1:4500, instead of starting one
     #[arg(long, value_name = "ADDRESS")]
     address: Option<SocketAddr>,
@@ -91,9 +95,13 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
     let regime = if args.paced { Regime::Paced } else { Regime::BackToBack };
     let mut bench = Bench::new(address, regime)?;
     let outcome = bench.rounds(args.rounds as usize, interrupted);
+    let rates = match (&outcome, args.no_rates) {
+        (Ok(()), false) => rates::all(address, &bench.running),
+        (Err(_), _) | (_, true) => Vec::new(),
+    };
     bench.finish()?;
     outcome?;
-    let report = bench.report(args.rounds as usize);
+    let report = bench.report(args.rounds as usize).with_rates(rates);
     match args.json {
         true => Ok(serde_json::to_string_pretty(&report).expect("a report is always JSON")),
         false => Ok(report.to_string()),

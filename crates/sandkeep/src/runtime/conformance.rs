@@ -117,6 +117,8 @@ macro_rules! with_promises {
             execs::exec_of_what_cannot_be_executed_is_126,
             execs::execs_run_side_by_side,
             execs::exec_left_alone_can_be_joined_at_an_offset,
+            execs::exec_that_ended_unwatched_tells_all_to_who_comes_later,
+            execs::exec_stdin_goes_on_where_it_was_after_joining_again,
             execs::exec_ends_with_its_sandbox,
             trees::timeout_kills_the_whole_tree,
             trees::cancel_kills_the_whole_tree,

@@ -29,6 +29,12 @@ fn the_bench_measures_what_it_says_and_leaves_nothing() {
         assert!(native[figure]["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{native}");
     }
     assert!(native["idle_kib"].is_number(), "{native}");
+    for rate in report["rates"].as_array().expect("rates") {
+        let measured = rate["times"].as_f64().is_some_and(|times| times > 0.0);
+        let missing = rate["reason"] == "wrk is not installed";
+        assert!(measured || missing, "{rate}");
+    }
+    assert_eq!(report["rates"].as_array().map(Vec::len), Some(2));
     assert_eq!(report["regime"], "back_to_back");
     let left = std::fs::read_dir(place.path()).expect("it is there").count();
     assert_eq!(left, 0, "the bench left its data directory: {}", ran.stderr);

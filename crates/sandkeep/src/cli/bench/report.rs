@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::rates::{Rate, Taken};
 use runtimes::RuntimeFigures;
 
 pub use runtimes::RuntimeSamples;
@@ -118,6 +119,7 @@ pub struct Report {
     measures: Vec<Figures>,
     runtimes: Vec<RuntimeFigures>,
     left_out: Vec<LeftOut>,
+    rates: Vec<Rate>,
 }
 
 #[derive(Debug, Serialize)]
@@ -153,7 +155,11 @@ impl Report {
         };
         let measures = samples.iter().filter_map(|s| Figures::new(s, &median)).collect();
         let runtimes = runtimes.iter().filter_map(|s| RuntimeFigures::new(s, &median)).collect();
-        Self { regime, rounds, measures, runtimes, left_out }
+        Self { regime, rounds, measures, runtimes, left_out, rates: Vec::new() }
+    }
+
+    pub fn with_rates(self, rates: Vec<Rate>) -> Self {
+        Self { rates, ..self }
     }
 }
 
@@ -204,6 +210,15 @@ impl fmt::Display for Report {
         }
         for left_out in &self.left_out {
             writeln!(f, "{:<12} not measured: {}", left_out.measure.name(), left_out.reason)?;
+        }
+        for Rate { name, meaning, unit, taken } in &self.rates {
+            match taken {
+                Taken::Measured { value, yardstick, times } => writeln!(
+                    f,
+                    "{name:<12} {meaning:<46} {value:>9.0} of {yardstick:.0} {unit}: {times:.2}"
+                )?,
+                Taken::NotMeasured { reason } => writeln!(f, "{name:<12} not measured: {reason}")?,
+            }
         }
         RuntimeFigures::head(f)?;
         self.runtimes.iter().try_for_each(|runtime| writeln!(f, "{runtime}"))

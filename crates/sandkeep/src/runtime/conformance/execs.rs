@@ -242,6 +242,65 @@ pub(super) async fn exec_left_alone_can_be_joined_at_an_offset(
     }
 }
 
+/// What was not acknowledged is told again, byte for byte, and the end once to each who listens for it: also
+/// to one who comes after the command is over.
+pub(super) async fn exec_that_ended_unwatched_tells_all_to_who_comes_later(
+    lab: &Lab<'_>,
+) -> Result<(), Broken> {
+    let guest = lab.guest().await?;
+    let request = script("echo out; echo err >&2; exit 9");
+    let id = request.id.clone();
+    drop(guest.exec(request).await?);
+    soon("the end of it", async {
+        while guest.execs().await?.iter().any(|exec| exec.id == id && exec.running) {
+            tokio::task::yield_now().await;
+        }
+        Ok::<(), Broken>(())
+    })
+    .await??;
+    let said = listen(guest.attach(&id, Offsets::default()).await?).await?;
+    same("stdout", said.stdout.as_str(), "out\n")?;
+    same("stderr", said.stderr.as_str(), "err\n")?;
+    same("the outcome", said.outcome(), Outcome::Exited(9))?;
+    // Whoever has taken the end was the last who is told it.
+    soon("that it is forgotten", async {
+        while guest.execs().await?.iter().any(|exec| exec.id == id) {
+            tokio::task::yield_now().await;
+        }
+        Ok::<(), Broken>(())
+    })
+    .await??;
+    let late = guest.attach(&id, Offsets::default()).await;
+    let refused = matches!(late, Err(GuestError::Refused { .. }));
+    hold!(refused, "a forgotten exec can be joined: {:?}", late.err());
+    Ok(())
+}
+
+/// Whoever joins again learns how much of stdin has arrived, goes on there, and nothing is lost or doubled.
+pub(super) async fn exec_stdin_goes_on_where_it_was_after_joining_again(
+    lab: &Lab<'_>,
+) -> Result<(), Broken> {
+    // The mock's commands lose their stdin with the one who began them.
+    if !lab.runtime().capabilities().isolation {
+        return Ok(());
+    }
+    let guest = lab.guest().await?;
+    let request = ExecRequest { stdin: Stdin::Piped, ..command(&["cat"]) };
+    let id = request.id.clone();
+    let mut first = guest.exec(request).await?;
+    first.input().write(b"one\n").await?;
+    hear(&mut first, "one\n").await?;
+    drop(first);
+    let second = guest.attach(&id, Offsets { stdout: 4, stderr: 0 }).await?;
+    let input = second.input();
+    same("the position", input.position(), Some(4))?;
+    input.write(b"two\n").await?;
+    input.close().await?;
+    let said = soon("the end", listen(second)).await??;
+    same("stdout", said.stdout.as_str(), "two\n")?;
+    same("the outcome", said.outcome(), Outcome::Exited(0))
+}
+
 pub(super) async fn exec_ends_with_its_sandbox(lab: &Lab<'_>) -> Result<(), Broken> {
     let plan = lab.started().await?;
     let guest = lab.runtime().connect(&plan.id).await?;

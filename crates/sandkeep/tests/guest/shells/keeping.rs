@@ -1,11 +1,33 @@
 //! What a shell keeps from one command to the next, and what each command is told apart by.
 
+use std::time::Duration;
+
 use sandkeep::guest::*;
 
 use super::{BOTH, TestShell};
 
 fn kept(code: i32) -> (Outcome, ShellFate) {
     (Outcome::Exited(code), ShellFate::Kept)
+}
+
+#[tokio::test]
+async fn no_function_of_a_command_stands_in_for_the_shells_own_words() {
+    for program in BOTH {
+        let shell = TestShell::open(program).await;
+        let functions =
+            "command() { echo mine; }; echo() { printf 'my %s\\n' \"$*\"; }; eval() { :; }";
+        let functions = match program {
+            ShellProgram::Bash => functions,
+            // There `eval` cannot be one.
+            ShellProgram::Sh => functions.trim_end_matches("; eval() { :; }"),
+        };
+        let ran = shell.run(&format!("{functions}; (exit 5)")).await;
+        assert_eq!(ran.fate(), (Outcome::Exited(5), ShellFate::Kept), "{program:?} {ran:?}");
+        assert_eq!(shell.says("echo still $?").await, "my still 5\n", "{program:?}");
+        let ran = shell.run_for("command() { :; }; sleep 1000", Duration::from_millis(200)).await;
+        assert_eq!(ran.fate(), (Outcome::TimedOut, ShellFate::Kept), "{program:?} {ran:?}");
+        assert_eq!(shell.says("printf kept").await, "kept", "{program:?}");
+    }
 }
 
 #[tokio::test]
