@@ -139,7 +139,7 @@ fn identity(account: Account) -> Result<Identity, NotStarted> {
     match account.uid == own {
         true => Ok(Identity::Keep),
         false => Err(NotStarted::cannot(format!(
-            "cannot become uid {}: the guest runs as uid {own}, not as root",
+            "cannot become uid {}: all of this sandbox is uid {own}, because it was not made by root",
             account.uid
         ))),
     }

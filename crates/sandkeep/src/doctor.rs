@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::home::{self, Phase, Survey, names};
 use crate::sandbox::SandboxId;
 use crate::store::StoreError;
+use crate::sys::cgroup;
 
 pub use battery::{BatteryError, Ward, examine, kernel};
 pub use checks::{Check, checks};
@@ -139,7 +140,8 @@ fn look(data: &Path) -> Result<Vec<Found>, DoctorError> {
         let groups =
             cgroups::of_instance(instance.as_str()).map_err(during("the control groups"))?;
         found.extend(cgroups::found(&groups, &owners));
-        let pids = processes::in_groups(&groups);
+        let mut pids = processes::in_groups(&groups);
+        pids.extend(cgroup::guests(instance.as_str()).map_err(during("the guests"))?);
         found.extend(processes::found(&pids, &owners));
         found.extend(
             processes::launchers(instance.as_str(), survey.daemon_pid)

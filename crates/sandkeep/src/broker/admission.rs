@@ -8,7 +8,9 @@ use crate::error::Error;
 use crate::home::Meta;
 use crate::limits;
 use crate::runtime::Capabilities;
-use crate::sandbox::{HostLimits, Owner, Principal, ResourcesDraft, Spec, SpecDraft, Terms};
+use crate::sandbox::{
+    HostLimits, Owner, Principal, Privilege, ResourcesDraft, Spec, SpecDraft, Terms,
+};
 use crate::storage::Storage;
 
 /// Whose a sandbox of this draft will be.
@@ -37,8 +39,14 @@ pub(super) fn admit(shared: &Shared, draft: SpecDraft) -> Result<(Spec, Terms), 
     draft.runtime = Some(runtime.name().to_owned());
     draft.template = Some(template.name().to_owned());
     draft.privilege = draft.privilege.or_else(|| Some(template.default_privilege()));
+    let can = runtime.capabilities();
     if let Some(resources) = &draft.resources {
-        refuse_what_cannot_be_kept(resources, runtime.name(), &runtime.capabilities())?;
+        refuse_what_cannot_be_kept(resources, runtime.name(), &can)?;
+    }
+    if draft.privilege == Some(Privilege::Root) && !can.any_user {
+        let runtime = runtime.name();
+        let problem = format!("{runtime} has no root inside here{}", without_root());
+        return Err(Error::InvalidField { field: "privilege", problem });
     }
     let spec = draft.check(&shared.host)?;
     if spec.resources().disk_mb.is_some() && !shared.storage.capabilities().disk_quota {
@@ -95,9 +103,19 @@ fn refuse_what_cannot_be_kept(
     match limits.into_iter().find(|(_, asked, can)| *asked && !can) {
         None => Ok(()),
         Some((field, ..)) => {
-            let problem = format!("runtime {runtime} cannot hold this limit here; leave it out");
+            let root = without_root();
+            let problem =
+                format!("runtime {runtime} cannot hold this limit here; leave it out{root}");
             Err(Error::InvalidField { field, problem })
         }
+    }
+}
+
+/// What else would help, if it would.
+fn without_root() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => "",
+        false => ", or have the daemon run as root",
     }
 }
 

@@ -36,21 +36,25 @@ pub struct StatsView {
 pub struct CpuStats {
     /// Processor time since the sandbox started.
     pub usage_secs: f64,
-    /// How many processors' worth of time it may use.
-    pub limit_cpus: f64,
+    /// How many processors' worth of time it may use. Missing, like the others, where the runtime cannot
+    /// hold such a limit here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_cpus: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct MemoryStats {
     pub used_bytes: u64,
-    pub limit_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct PidsStats {
     /// Processes and threads.
     pub current: u64,
-    pub limit: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -141,22 +145,26 @@ impl Shared {
         &self,
         handle: &Handle,
     ) -> Result<Option<(CpuStats, MemoryStats, PidsStats)>, Error> {
-        let used = match self.runtime(handle.spec.runtime())?.stats(&handle.id).await {
+        let runtime = self.runtime(handle.spec.runtime())?;
+        let used = match runtime.stats(&handle.id).await {
             Ok(used) => used,
             Err(RuntimeError::NotRunning { .. } | RuntimeError::NotFound { .. }) => {
                 return Ok(None);
             }
             Err(error) => return Err(error.into()),
         };
-        let may = handle.spec.resources();
+        let (may, can) = (handle.spec.resources(), runtime.capabilities());
         let usage = Duration::from_micros(used.cpu_micros);
         Ok(Some((
-            CpuStats { usage_secs: usage.as_secs_f64(), limit_cpus: may.cpus },
+            CpuStats {
+                usage_secs: usage.as_secs_f64(),
+                limit_cpus: can.cpu_limit.then_some(may.cpus),
+            },
             MemoryStats {
                 used_bytes: used.memory_bytes,
-                limit_bytes: may.memory_mb.saturating_mul(limits::MIB),
+                limit_bytes: can.memory_limit.then_some(may.memory_mb.saturating_mul(limits::MIB)),
             },
-            PidsStats { current: used.pids, limit: may.pids },
+            PidsStats { current: used.pids, limit: can.pids_limit.then_some(may.pids) },
         )))
     }
 }

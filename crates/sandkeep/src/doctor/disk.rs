@@ -61,6 +61,11 @@ pub fn found(
             found.push(Found { kind: Kind::Volume, owner: owners.of(&name), name, detail });
         }
     }
+    // Where there are no control groups, a directory stands for those of a sandbox.
+    for name in names(&data.join(home::MADE)).map_err(during("the sandboxes made"))? {
+        let detail = format!("{}/{name}", home::MADE);
+        found.push(Found { kind: Kind::Cgroup, owner: owners.of(&name), name, detail });
+    }
     Ok(found)
 }
 

@@ -35,4 +35,5 @@ mod terminal;
 mod timeouts;
 mod tls;
 mod tools;
+mod unprivileged;
 mod urule;

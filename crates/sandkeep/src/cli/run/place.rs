@@ -124,6 +124,9 @@ impl Place {
             let problem = format!("something is still mounted on {}", mount.display());
             return Err(io::Error::other(problem));
         }
+        if let Some((pid, _)) = cgroup::guests(self.instance.as_str())?.first() {
+            return Err(io::Error::other(format!("its guest still runs as process {pid}")));
+        }
         match cgroup::remove_empty(self.instance.as_str())?.first() {
             Some(group) => {
                 let problem = format!("there are still processes in {}", group.display());
