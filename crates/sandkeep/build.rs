@@ -1,4 +1,5 @@
-//! Builds the guest, static and small, and leaves it where `guest::image` embeds it from.
+//! Builds the programs that run inside sandboxes, static and small, and leaves them where `guest::image` and
+//! `doctor::battery` embed them from.
 //!
 //! It is a cargo build of its own, with its own target directory: another target triple, another
 //! profile, and no wait for the lock of the build that runs this script. Whatever steers the outer
@@ -9,14 +10,19 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the guest is made of, from the root of the workspace.
-const SOURCES: [&str; 6] = [
+/// What runs inside: the guest, and what `doctor` tries there. Package and program.
+const PROGRAMS: [(&str, &str); 2] = [("guest", "sandkeep-guest"), ("probe", "sandkeep-probe")];
+
+/// What they are made of, from the root of the workspace.
+const SOURCES: [&str; 8] = [
     "Cargo.toml",
     "Cargo.lock",
     "crates/guest/Cargo.toml",
     "crates/guest/src",
     "crates/guest-proto/Cargo.toml",
     "crates/guest-proto/src",
+    "crates/probe/Cargo.toml",
+    "crates/probe/src",
 ];
 
 fn main() {
@@ -30,10 +36,12 @@ fn main() {
     let triple = triple(&variable("CARGO_CFG_TARGET_ARCH"));
     let target_dir = out.join("guest");
     build(&workspace, &triple, &target_dir);
-    let built = target_dir.join(&triple).join("guest/sandkeep-guest");
-    let embedded = out.join("sandkeep-guest");
-    if let Err(error) = std::fs::copy(&built, &embedded) {
-        panic!("cannot copy {} to {}: {error}", built.display(), embedded.display());
+    for (_, program) in PROGRAMS {
+        let built = target_dir.join(&triple).join("guest").join(program);
+        let embedded = out.join(program);
+        if let Err(error) = std::fs::copy(&built, &embedded) {
+            panic!("cannot copy {} to {}: {error}", built.display(), embedded.display());
+        }
     }
 }
 
@@ -62,11 +70,14 @@ fn build(workspace: &Path, triple: &str, target_dir: &Path) {
     }
     // Fixed addresses: no relocation at start, and fewer pages that are each sandbox's own.
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
-    cargo.args(["build", "--locked", "--package", "guest", "--bin", "sandkeep-guest"]);
+    cargo.args(["build", "--locked"]);
+    for (package, program) in PROGRAMS {
+        cargo.args(["--package", package, "--bin", program]);
+    }
     cargo.args(["--profile", "guest", "--target", triple]);
     cargo.arg("--target-dir").arg(target_dir).current_dir(workspace);
     let status = cargo.status().expect("cargo can be started again");
-    assert!(status.success(), "the guest could not be built for {triple}: {status}");
+    assert!(status.success(), "the programs for inside could not be built for {triple}: {status}");
 }
 
 fn steers_the_outer_build(name: &OsStr) -> bool {

@@ -1,0 +1,116 @@
+//! PID 1: the program that carries out what the host asks, and so the one worth becoming.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::walk::{Kind, find};
+use crate::finding::{Finding, Judge, Ways, not_applicable};
+use crate::sys::{self, Arg, Errno};
+
+const PTRACE_SEIZE: i64 = 0x4206;
+/// The guest has few; its listening socket is the third.
+const DESCRIPTORS: std::ops::Range<i64> = 0..16;
+/// What the guest's file is called where it is one.
+const GUEST: &str = "sandkeep-guest";
+
+pub fn ptrace() -> Finding {
+    let mut ways = Ways::judged(Judge::BySuccess);
+    // Seizing stops nobody, and ends with this process.
+    let arguments = [PTRACE_SEIZE, 1, 0, 0].map(Arg::Number);
+    ways.note("seize", sys::call(libc::SYS_ptrace, arguments));
+    ways.finding()
+}
+
+pub fn memory() -> Finding {
+    let mut ways = Ways::judged(Judge::ByRefusal);
+    ways.note("/proc/1/mem", OpenOptions::new().read(true).write(true).open("/proc/1/mem"));
+    ways.note("/proc/1/maps", fs::read("/proc/1/maps"));
+    ways.note("/proc/1/environ", fs::read("/proc/1/environ"));
+    // One byte at an address that nobody has: whoever may look is told so.
+    let byte = [0u8; 1];
+    let vector = |address: usize| [address.to_ne_bytes(), 1usize.to_ne_bytes()].concat();
+    let (ours, its) = (vector(byte.as_ptr().addr()), vector(1));
+    for (name, call) in [
+        ("process_vm_readv", libc::SYS_process_vm_readv),
+        ("process_vm_writev", libc::SYS_process_vm_writev),
+    ] {
+        let arguments = [
+            Arg::Number(1),
+            Arg::Bytes(&ours),
+            Arg::Number(1),
+            Arg::Bytes(&its),
+            Arg::Number(1),
+            Arg::Number(0),
+        ];
+        ways.note(name, sys::call(call, arguments));
+    }
+    ways.finding()
+}
+
+/// A descriptor that PID 1 does not have is told only to those who might have had it.
+pub fn descriptors() -> Finding {
+    let mut ways = Ways::judged(Judge::ByRefusal);
+    match sys::call(libc::SYS_pidfd_open, [Arg::Number(1), Arg::Number(0)]) {
+        Ok(pidfd) => DESCRIPTORS.for_each(|number| {
+            let arguments = [pidfd, number, 0].map(Arg::Number);
+            ways.note("pidfd_getfd", sys::call(libc::SYS_pidfd_getfd, arguments));
+        }),
+        Err(errno) => ways.refuse(format!("pidfd_open: {errno}")),
+    }
+    let mut by_path = Ways::judged(Judge::BySuccess);
+    for number in DESCRIPTORS {
+        let path = format!("/proc/1/fd/{number}");
+        by_path.note(&path, File::open(&path));
+        by_path.note(&path, fs::read_link(&path));
+    }
+    worse(ways.finding(), by_path.finding())
+}
+
+fn worse(one: Finding, other: Finding) -> Finding {
+    match one.verdict {
+        probe::Verdict::Leaked => one,
+        probe::Verdict::Held | probe::Verdict::NotApplicable => match other.verdict {
+            probe::Verdict::Held => one,
+            probe::Verdict::Leaked | probe::Verdict::NotApplicable => other,
+        },
+    }
+}
+
+/// They may be looked at, as long as they show what everybody sees.
+pub fn root() -> Finding {
+    let mut ways = Ways::judged(Judge::BySuccess);
+    let place = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let Ok(ours) = place("/") else {
+        return not_applicable("the root of this process cannot be looked at");
+    };
+    for path in ["/proc/1/root/.", "/proc/1/cwd/."] {
+        match place(path) {
+            Ok(its) if its == ours => ways.refuse(format!("{path} is the root that all see")),
+            Ok(_) => ways.leak(format!("{path} is another place")),
+            Err(error) => ways.refuse(format!("{path}: {}", Errno::from(error))),
+        }
+    }
+    ways.finding()
+}
+
+/// Opens for writing and writes nothing. A file that is busy because it runs can be written to when it does not.
+pub fn binary() -> Finding {
+    let mut ways = Ways::judged(Judge::BySuccess);
+    let apart = ["/proc", "/sys", "/dev", "/usr", "/tmp"];
+    let named = find(Path::new("/"), Kind::File, &apart).into_iter();
+    let copies = named.filter(|path| path.file_name().is_some_and(|name| name == GUEST));
+    for path in [PathBuf::from("/proc/1/exe")].into_iter().chain(copies) {
+        match OpenOptions::new().write(true).open(&path).map_err(Errno::from) {
+            Ok(file) if sys::seals(&file) & libc::F_SEAL_WRITE > 0 => {
+                ways.refuse(format!("{} is sealed", path.display()));
+            }
+            Ok(_) => ways.leak(format!("{} can be written to", path.display())),
+            Err(errno) if errno.number() == libc::ETXTBSY => {
+                ways.leak(format!("{} can be written to when it does not run", path.display()));
+            }
+            Err(errno) => ways.refuse(format!("{}: {errno}", path.display())),
+        }
+    }
+    ways.finding()
+}

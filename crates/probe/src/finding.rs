@@ -1,0 +1,96 @@
+//! What an attempt found, and the usual ways to judge it.
+
+use std::io;
+
+use probe::Verdict;
+
+use crate::sys::Errno;
+
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub verdict: Verdict,
+    pub detail: String,
+}
+
+pub fn held(detail: impl Into<String>) -> Finding {
+    Finding { verdict: Verdict::Held, detail: detail.into() }
+}
+
+pub fn leaked(detail: impl Into<String>) -> Finding {
+    Finding { verdict: Verdict::Leaked, detail: detail.into() }
+}
+
+pub fn not_applicable(reason: impl Into<String>) -> Finding {
+    Finding { verdict: Verdict::NotApplicable, detail: reason.into() }
+}
+
+/// How one call is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// Only a success is a leak.
+    BySuccess,
+    /// Its arguments are such that it fails in any case. If that is not for want of permission, the kernel went as far
+    /// as to look at them, and real ones would have worked.
+    ByRefusal,
+}
+
+/// Several ways to the same thing: a leak by one of them is a leak.
+pub struct Ways {
+    judge: Judge,
+    refusals: Vec<String>,
+    leaks: Vec<String>,
+}
+
+impl Ways {
+    pub fn judged(judge: Judge) -> Self {
+        Self { judge, refusals: Vec::new(), leaks: Vec::new() }
+    }
+
+    /// Notes the result of one way, and returns whether it succeeded, for whoever has to clean up.
+    pub fn note<T, E: Into<Errno>>(&mut self, way: &str, result: Result<T, E>) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.leaks.push(format!("{way} succeeded"));
+                Some(value)
+            }
+            Err(error) => {
+                let errno = error.into();
+                match self.judge == Judge::BySuccess || errno.is_refusal() {
+                    true => self.refusals.push(format!("{way}: {errno}")),
+                    false => self.leaks.push(format!("{way} was not refused: {errno}")),
+                }
+                None
+            }
+        }
+    }
+
+    /// Notes something that is not the result of a call.
+    pub fn leak(&mut self, what: impl Into<String>) {
+        self.leaks.push(what.into());
+    }
+
+    pub fn refuse(&mut self, what: impl Into<String>) {
+        self.refusals.push(what.into());
+    }
+
+    pub fn finding(self) -> Finding {
+        const SHOWN_MAX: usize = 4;
+        let told = |all: &[String]| {
+            let mut text = all.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join(", ");
+            if all.len() > SHOWN_MAX {
+                text += &format!(" and {} more", all.len() - SHOWN_MAX);
+            }
+            text
+        };
+        match self.leaks.is_empty() {
+            true => held(told(&self.refusals)),
+            false => leaked(told(&self.leaks)),
+        }
+    }
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self::new(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
