@@ -61,7 +61,10 @@ fn forks(max: u64, held: &mut Held) -> Reached {
 }
 
 fn descriptors(max: u64, held: &mut Held) -> Reached {
-    until(max, |_| Ok(held.files.push(File::open("/dev/null")?)))
+    until(max, |_| {
+        held.files.push(File::open("/dev/null")?);
+        Ok(())
+    })
 }
 
 fn disk(max: u64, place: &Path, held: &mut Held) -> Reached {

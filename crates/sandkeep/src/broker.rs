@@ -16,6 +16,7 @@
 mod abilities;
 mod activity;
 mod admission;
+mod batteries;
 mod clock;
 mod ensure;
 mod exec;
@@ -50,7 +51,7 @@ use tokio_util::sync::DropGuard;
 use tracing::{debug, warn};
 
 use crate::error::Error;
-use crate::home::DataDir;
+use crate::home::{Battery, DataDir};
 use crate::journal::JournalLimits;
 use crate::limits;
 use crate::runtime::{Lifetime, Runtime, Usable};
@@ -104,6 +105,8 @@ pub struct Broker {
 
 pub struct RuntimeView {
     pub name: &'static str,
+    /// What `doctor` last found of its isolation.
+    pub battery: Option<Arc<Battery>>,
     pub usable: Usable,
     pub abilities: Abilities,
     pub default: bool,
@@ -246,7 +249,8 @@ impl Broker {
         let usual = admission::usual_runtime(&self.shared);
         let view = |runtime: &Arc<dyn Runtime>| RuntimeView {
             name: runtime.name(),
-            usable: runtime.usable(),
+            battery: self.shared.batteries.last(runtime.name()),
+            usable: self.shared.offers(runtime.as_ref()),
             abilities: abilities::of(&self.shared, runtime.as_ref()),
             default: runtime.name() == usual,
         };

@@ -248,7 +248,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
         Command::Keys(args) => keys::run(args, &global, &around),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
-        Command::Doctor(args) => doctor::run(args, &around),
+        Command::Doctor(args) => with_threads(doctor::run(args, &around)),
         Command::Bench(args) => with_threads(bench(args)),
         Command::Version(args) => version::run(args),
         Command::Completions(args) => completions::run(args),

@@ -1,13 +1,16 @@
-//! `sandkeep doctor --leaks`: everything on this machine that belongs to a data directory, and to
+//! `sandkeep doctor`: what this machine offers ([`checks`]), which runtimes can be used on it ([`presence`]), and whether
+//! they isolate ([`battery`]). And `doctor --leaks`: everything on this machine that belongs to a data directory, and to
 //! which of its sandboxes. What belongs to none is a leak.
 //!
-//! It only looks: it takes no lock and changes nothing, so it may run beside the daemon. Because the
+//! The latter only looks: it takes no lock and changes nothing, so it may run beside the daemon. Because the
 //! daemon goes on meanwhile, what looks unowned is looked at again before it is called a leak.
 
+mod battery;
 mod cgroups;
 mod checks;
 mod disk;
 mod mounts;
+mod presence;
 mod processes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +23,9 @@ use crate::home::{self, Phase, Survey, names};
 use crate::sandbox::SandboxId;
 use crate::store::StoreError;
 
+pub use battery::{BatteryError, Ward, examine, kernel};
 pub use checks::{Check, checks};
+pub use presence::{Presence, presence};
 
 /// How often unowned things are looked at again, and how long apart: a destroy under way takes a
 /// moment between removing one thing and the next.

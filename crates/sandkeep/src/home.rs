@@ -7,6 +7,7 @@
 //!   secret                   0600: what passes to ports are signed with
 //!   registry.sqlite3         the state store
 //!   keys-required            there from the first API key on, for good
+//!   batteries/<runtime>.json what `doctor` last found of a runtime's isolation
 //!   sandboxes/<id>/          one home per sandbox
 //!     meta.json              0600: whose it is and what it is, synced before launch
 //!     activity.json          when it was last used, as the reaper noted it down
@@ -23,6 +24,7 @@
 //!
 //! Everything here blocks; the broker calls it from threads that may.
 
+mod battery;
 mod data_dir;
 mod file;
 pub(crate) mod layout;
@@ -32,6 +34,7 @@ mod sandbox_home;
 mod secret;
 mod survey;
 
+pub use battery::{Attempted, Battery, BatteryStamp, Verdict};
 pub use data_dir::{DataDir, Instance};
 pub use listening::Listening;
 pub use meta::{Meta, Phase, Unreadable};

@@ -301,3 +301,18 @@ pub const TERMINAL_PING: Duration = Duration::from_secs(20);
 pub const TERMINAL_SILENCE_MAX: Duration = Duration::from_secs(65);
 /// How long a client at a terminal has to take in the end and close its side.
 pub const TERMINAL_GOODBYE: Duration = Duration::from_secs(5);
+
+/// How long one command of the escape battery may take, and how long a sandbox has to come to itself after a bomb.
+pub const BATTERY_EXEC: Duration = Duration::from_secs(60);
+pub const BATTERY_RECOVERY: Duration = Duration::from_secs(5);
+/// What is read of what the attempts say.
+pub const BATTERY_OUTPUT_MAX_BYTES: usize = 256 * 1024;
+/// What the sandbox may have in which the bombs go off: enough for a kernel in user space, and little for a host.
+pub const BATTERY_MEMORY_MB: u64 = 192;
+pub const BATTERY_PIDS: u64 = 128;
+pub const BATTERY_DISK_MB: u64 = 3;
+/// How many files and open files a bomb makes where nothing stops it.
+pub const BATTERY_INODES_MAX: u64 = 50_000;
+pub const BATTERY_DESCRIPTORS_MAX: u64 = 1 << 20;
+/// The pool in which the battery's sandboxes have their volumes.
+pub const BATTERY_POOL_BYTES: u64 = POOL_MIN_BYTES;

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use crate::sandbox::SandboxId;
 
 pub use btrfs::{BtrfsOptions, BtrfsStorage};
-pub use choose::{Opened, StorageChoice, open};
+pub use choose::{Opened, StorageChoice, begun, open};
 pub use local::LocalStorage;
 
 /// What is true of this storage on this machine.

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use super::walk::{Scratch, pids};
+use super::walk::{climb_out, pids};
 use crate::finding::{Finding, Judge, Ways, held, leaked};
 use crate::scene::Scene;
 use crate::sys::{self, Arg, ROOM};
@@ -50,12 +50,11 @@ fn search(path: &Path, word: &str) -> Finding {
     if let Some(way) = ways.iter().find(|way| holds(way, word)) {
         return leaked(format!("read as {}", way.display()));
     }
-    match out_of_a_chroot(inside, word) {
-        Ok(false) => {
-            held(format!("{} paths, and climbing out of a chroot, lead nowhere", ways.len()))
-        }
+    let count = ways.len();
+    match climb_out().map(|()| holds(path, word)) {
+        Ok(false) => held(format!("{count} paths, and climbing out of a chroot, lead nowhere")),
         Ok(true) => leaked("read after climbing out of a chroot"),
-        Err(error) => held(format!("{} paths lead nowhere, and no chroot: {error}", ways.len())),
+        Err(error) => held(format!("{count} paths lead nowhere, and no chroot: {error}")),
     }
 }
 
@@ -69,14 +68,6 @@ fn holds(path: &Path, word: &str) -> bool {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(READ_MAX).read_to_end(&mut text));
     read.is_ok() && String::from_utf8_lossy(&text).contains(word)
-}
-
-/// The classic: a chroot into a directory below, while the working directory stays above it.
-fn out_of_a_chroot(inside: &Path, word: &str) -> std::io::Result<bool> {
-    let scratch = Scratch::new("chroot")?;
-    std::env::set_current_dir("/")?;
-    std::os::unix::fs::chroot(scratch.path())?;
-    Ok(holds(&climbing(inside), word))
 }
 
 pub fn host_socket(scene: &Scene) -> Finding {

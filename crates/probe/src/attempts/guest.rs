@@ -2,9 +2,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::walk::{Kind, find};
+use super::walk::{Kind, climb_out, find};
 use crate::finding::{Finding, Judge, Ways, not_applicable};
 use crate::sys::{self, Arg, Errno};
 
@@ -97,20 +97,30 @@ pub fn root() -> Finding {
 /// Opens for writing and writes nothing. A file that is busy because it runs can be written to when it does not.
 pub fn binary() -> Finding {
     let mut ways = Ways::judged(Judge::BySuccess);
-    let apart = ["/proc", "/sys", "/dev", "/usr", "/tmp"];
-    let named = find(Path::new("/"), Kind::File, &apart).into_iter();
-    let copies = named.filter(|path| path.file_name().is_some_and(|name| name == GUEST));
-    for path in [PathBuf::from("/proc/1/exe")].into_iter().chain(copies) {
-        match OpenOptions::new().write(true).open(&path).map_err(Errno::from) {
-            Ok(file) if sys::seals(&file) & libc::F_SEAL_WRITE > 0 => {
-                ways.refuse(format!("{} is sealed", path.display()));
-            }
-            Ok(_) => ways.leak(format!("{} can be written to", path.display())),
-            Err(errno) if errno.number() == libc::ETXTBSY => {
-                ways.leak(format!("{} can be written to when it does not run", path.display()));
-            }
-            Err(errno) => ways.refuse(format!("{}: {errno}", path.display())),
+    note_writable(&mut ways, Path::new("/proc/1/exe"));
+    // Where the guest itself is in a chroot, its file is in the root around it.
+    for root in ["its root", "the root around it"] {
+        let apart = ["/proc", "/sys", "/dev", "/usr", "/tmp"];
+        let named = find(Path::new("/"), Kind::File, &apart).into_iter();
+        let copies = named.filter(|path| path.file_name().is_some_and(|name| name == GUEST));
+        copies.for_each(|path| note_writable(&mut ways, &path));
+        if let Err(error) = climb_out() {
+            ways.refuse(format!("only in {root}: {error}"));
+            break;
         }
     }
     ways.finding()
+}
+
+fn note_writable(ways: &mut Ways, path: &Path) {
+    match OpenOptions::new().write(true).open(path).map_err(Errno::from) {
+        Ok(file) if sys::seals(&file) & libc::F_SEAL_WRITE > 0 => {
+            ways.refuse(format!("{} is sealed", path.display()));
+        }
+        Ok(_) => ways.leak(format!("{} can be written to", path.display())),
+        Err(errno) if errno.number() == libc::ETXTBSY => {
+            ways.leak(format!("{} can be written to when it does not run", path.display()));
+        }
+        Err(errno) => ways.refuse(format!("{}: {errno}", path.display())),
+    }
 }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::walk::{Kind, find};
+use super::walk::{Kind, climb_out, find};
 use crate::finding::{Finding, held, leaked, not_applicable};
 use crate::sys;
 
@@ -16,13 +16,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const CONNECTIONS: usize = 8;
 
 pub fn dial_back() -> Finding {
-    let sockets = find(Path::new("/"), Kind::Socket, &["/proc", "/sys", "/usr"]);
-    if sockets.is_empty() {
-        return not_applicable("no socket is in sight: the guest was handed its own");
+    let (mut sockets, mut connected) = (0, Vec::new());
+    // Where the guest is in a chroot, what it dialed is in the root around it.
+    for _ in ["its root", "the root around it"] {
+        for path in find(Path::new("/"), Kind::Socket, &["/proc", "/sys", "/usr"]) {
+            sockets += 1;
+            connected.extend((0..CONNECTIONS).map_while(|_| UnixStream::connect(&path).ok()));
+        }
+        if climb_out().is_err() {
+            break;
+        }
     }
-    let mut connected = Vec::new();
-    for path in &sockets {
-        connected.extend((0..CONNECTIONS).map_while(|_| UnixStream::connect(path).ok()));
+    if sockets == 0 {
+        return not_applicable("no socket is in sight: the guest was handed its own");
     }
     let (all, deadline) = (connected.len(), Instant::now() + PATIENCE);
     for mut stream in connected {
@@ -31,5 +37,5 @@ pub fn dial_back() -> Finding {
             return leaked("the host spoke to somebody who only posed as the guest");
         }
     }
-    held(format!("{} sockets in sight, {all} connections, not one byte", sockets.len()))
+    held(format!("{sockets} sockets in sight, {all} connections, not one byte"))
 }

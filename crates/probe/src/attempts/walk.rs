@@ -23,8 +23,10 @@ pub fn find(top: &Path, kind: Kind, except: &[&str]) -> Vec<PathBuf> {
     while let Some((dir, depth)) = pending.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             seen += 1;
-            let Ok(file_type) = entry.file_type() else { continue };
             let path = entry.path();
+            // What the directory itself says of its entries is wrong where something is mounted on them.
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            let file_type = metadata.file_type();
             let is_of_kind = match kind {
                 Kind::Socket => file_type.is_socket(),
                 Kind::BlockDevice => file_type.is_block_device(),
@@ -43,6 +45,19 @@ pub fn find(top: &Path, kind: Kind, except: &[&str]) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// Leaves a chroot for the root around it, if there is one: the classic, a chroot into a directory below while the
+/// working directory stays above. From then on `/` is that.
+pub fn climb_out() -> std::io::Result<()> {
+    let scratch = Scratch::new("chroot")?;
+    std::env::set_current_dir("/")?;
+    std::os::unix::fs::chroot(scratch.path())?;
+    // More than any path is deep.
+    for _ in 0..64 {
+        std::env::set_current_dir("..")?;
+    }
+    std::os::unix::fs::chroot(".")
 }
 
 /// The numbers of all processes that are seen.

@@ -56,6 +56,7 @@ use utoipa_axum::routes;
 use super::urule;
 use crate::api::ports::{PortDoor, by_host};
 use crate::broker::{Abilities, Broker, RuntimeView};
+use crate::home::Battery;
 use crate::runtime::Usable;
 use crate::telemetry::RouteTable;
 
@@ -142,6 +143,9 @@ struct Runtime {
     /// Why it is not usable.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// What `sandkeep doctor` last found of its isolation; absent if it never looked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    battery: Option<Battery>,
 }
 
 /// What it can do here, in our words and in Urule's: one answer for both.
@@ -157,13 +161,14 @@ struct BothCapabilities {
 impl From<RuntimeView> for Runtime {
     fn from(view: RuntimeView) -> Self {
         let urules = urule::Capabilities::of(&view);
-        let RuntimeView { name, usable, abilities, default } = view;
+        let RuntimeView { name, usable, abilities, default, battery } = view;
         let (usable, reason) = match usable {
             Usable::Yes => (true, None),
             Usable::No { reason } => (false, Some(reason)),
         };
         let capabilities = BothCapabilities { ours: abilities, urules };
-        Self { name, usable, default, capabilities, reason }
+        let battery = battery.map(Arc::unwrap_or_clone);
+        Self { name, usable, default, capabilities, reason, battery }
     }
 }
 

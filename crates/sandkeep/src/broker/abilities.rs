@@ -50,7 +50,7 @@ pub enum IdRangeKind {
 pub(super) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
     let can = runtime.capabilities();
     // Nothing can be done in a sandbox that cannot be made.
-    let usable = runtime.usable() == Usable::Yes;
+    let usable = shared.offers(runtime) == Usable::Yes;
     let storage = shared.storage.capabilities();
     let (snapshots, disk_quota) = (usable && storage.snapshots, usable && storage.disk_quota);
     let template = shared.templates.first().filter(|_| usable && can.isolation);

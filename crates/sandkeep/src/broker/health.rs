@@ -122,7 +122,7 @@ pub(super) async fn health(shared: &Arc<Shared>) -> Health {
     if shared.detaching.is_cancelled() || shared.closing.is_cancelled() {
         fails(Error::ShuttingDown.to_string());
     }
-    if !shared.runtimes.iter().any(|runtime| runtime.usable() == Usable::Yes) {
+    if !shared.runtimes.iter().any(|runtime| shared.offers(runtime.as_ref()) == Usable::Yes) {
         fails("no runtime can be used here".to_owned());
     }
     match &finding {

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Parts;
 use super::activity::{Activity, moment};
+use super::batteries::Batteries;
 use super::clock::Clock;
 use super::ensure::Verified;
 use super::exec::Execs;
@@ -45,6 +46,7 @@ pub(super) struct Shared {
     pub idempotency: Idempotency,
     pub storage: Arc<dyn Storage>,
     pub runtimes: Vec<Arc<dyn Runtime>>,
+    pub batteries: Batteries,
     pub templates: Vec<Arc<dyn Template>>,
     pub lifetime: Lifetime,
     pub host: HostLimits,
@@ -175,6 +177,7 @@ impl Shared {
         let account = Account::new(parts.policy.quotas);
         let closing = CancellationToken::new();
         Self {
+            batteries: Batteries::in_data_dir(parts.data.path()),
             data: parts.data,
             registry: Registry::new(Arc::clone(&store) as _),
             slots: Slots::new(Arc::clone(&store) as _),
@@ -305,10 +308,19 @@ impl Shared {
         named.map_or(NO_RUNTIME, |runtime| runtime.name())
     }
 
+    /// Whether new sandboxes may be made or started with a runtime: it works here, and nothing is known to get out
+    /// of it. Those that run are looked after in any case.
+    pub fn offers(&self, runtime: &dyn Runtime) -> Usable {
+        match runtime.usable() {
+            Usable::Yes => self.batteries.verdict(runtime.name()),
+            unusable @ Usable::No { .. } => unusable,
+        }
+    }
+
     /// The runtime of this name, if it can be used here.
     pub fn usable_runtime(&self, name: &str) -> Result<&Arc<dyn Runtime>, Error> {
         let runtime = self.runtime(name)?;
-        match runtime.usable() {
+        match self.offers(runtime.as_ref()) {
             Usable::Yes => Ok(runtime),
             Usable::No { reason } => Err(Error::RuntimeUnusable { name: name.to_owned(), reason }),
         }

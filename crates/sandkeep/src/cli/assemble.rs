@@ -6,20 +6,22 @@ use std::sync::Arc;
 
 use crate::api::rest::problem;
 use crate::auth::Auth;
-use crate::broker::{Broker, Parts, Policy, SystemClock};
+use crate::broker::{Broker, Filter, Parts, Policy, SystemClock};
 use crate::config::{ConfigError, Loaded, Problem, Settings};
+use crate::doctor::Ward;
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
 use crate::runtime::{
-    Bwrap, Crun, Lifetime, MissingRuntime, MockRuntime, Native, Premises, Runc, Runtime, Staged,
-    Technique, Usable,
+    Bind, Bwrap, Crun, Lifetime, MissingRuntime, MockRuntime, Native, Premises, Runc, Runtime,
+    Staged, Technique, Usable,
 };
-use crate::storage::{self, BtrfsOptions, Storage, StorageChoice};
+use crate::sandbox::Principal;
+use crate::storage::{self, BtrfsOptions, Storage};
 use crate::store::{MemoryStore, SqliteStore, StateStore};
 use crate::sys::stage::Stage;
 use crate::telemetry::Telemetry;
-use crate::template::HostTemplate;
+use crate::template::{HostTemplate, Template};
 
 /// The names of [`local_runtimes`], in their order.
 const LOCAL_RUNTIMES: [&str; 4] = [Native::NAME, Bwrap::NAME, Crun::NAME, Runc::NAME];
@@ -131,11 +133,52 @@ pub async fn throwaway(
     parent: &Path,
     wanted: &Wanted,
 ) -> Result<Assembled, Error> {
-    let opened = storage::open(StorageChoice::Local, data.path(), &BtrfsOptions::default())?;
+    let choice = storage::begun(data.path());
+    let opened = storage::open(choice, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let runtimes = local_runtimes(&data, &sweep, wanted).await;
     let store = Arc::new(MemoryStore::new());
     open(settings, data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
+}
+
+/// Where `doctor` tries things: every runtime there is, usable or not, on a small storage of the kind that the daemon
+/// would have, under no policy. If it is killed, its launcher clears up in `parent`.
+pub async fn ward(
+    settings: &Settings,
+    data: DataDir,
+    parent: &Path,
+) -> Result<(Ward, Option<String>), Error> {
+    let options = BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES) };
+    let opened = storage::open(settings.storage, data.path(), &options)?;
+    let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
+    let runtimes = local_runtimes(&data, &sweep, &Wanted::All).await;
+    let settings = Settings {
+        limits: Default::default(),
+        quotas: Default::default(),
+        timeouts: Default::default(),
+        default_profile: None,
+        ..settings.clone()
+    };
+    let store = Arc::new(MemoryStore::new());
+    let storage = Arc::clone(&opened.storage);
+    let lifetime = Lifetime::Detached;
+    let template = host_template(&data)?;
+    let seen_as = |bind: &Bind| Path::new("/").join(&bind.target).display().to_string();
+    let shared = template.binds().iter().map(seen_as).collect();
+    let parts = parts(&settings, data, store, opened.storage, runtimes, vec![template], lifetime);
+    let broker = Broker::open(parts).await?;
+    Ok((Ward { broker, storage, shared }, opened.warning))
+}
+
+/// Destroys all sandboxes that there are, and ends the broker.
+pub async fn clear(broker: &Broker) -> Result<(), Error> {
+    let who = Principal::local();
+    // A broker of ours has a handful.
+    for view in broker.list(&who, &Filter::default()).await?.items {
+        broker.destroy(&who, &view.id).await?;
+    }
+    broker.shutdown().await;
+    Ok(())
 }
 
 /// The runtimes whose sandboxes are processes of this machine, the default first. One that cannot
@@ -192,27 +235,31 @@ async fn open(
 ) -> Result<Assembled, Error> {
     let runtime = default_runtime(&runtimes)?;
     let data_dir = data.path().to_owned();
-    let unusable = |source| Error::DataDir { path: data_dir.display().to_string(), source };
-    let template = HostTemplate::prepare(&data_dir).map_err(unusable)?;
-    let templates = vec![Arc::new(template) as _];
+    let templates = vec![host_template(&data)?];
     let name = storage.name();
+    let parts = parts(settings, data, store, storage, runtimes, templates, lifetime);
+    let broker = Broker::open(parts).await?;
+    Ok(Assembled { broker, data_dir, storage: name, runtime })
+}
+
+fn host_template(data: &DataDir) -> Result<Arc<dyn Template>, Error> {
+    let unusable = |source| Error::DataDir { path: data.path().display().to_string(), source };
+    Ok(Arc::new(HostTemplate::prepare(data.path()).map_err(unusable)?))
+}
+
+fn parts(
+    settings: &Settings,
+    data: DataDir,
+    store: Arc<dyn StateStore>,
+    storage: Arc<dyn Storage>,
+    runtimes: Vec<Arc<dyn Runtime>>,
+    templates: Vec<Arc<dyn Template>>,
+    lifetime: Lifetime,
+) -> Parts {
     let telemetry = Arc::new(Telemetry::new(|error| problem::code_of(error).as_str()));
     let (policy, journal) = (policy(settings), settings.journal);
     let clock = Arc::new(SystemClock);
-    let parts = Parts {
-        data,
-        store,
-        storage,
-        runtimes,
-        templates,
-        lifetime,
-        journal,
-        telemetry,
-        policy,
-        clock,
-    };
-    let broker = Broker::open(parts).await?;
-    Ok(Assembled { broker, data_dir, storage: name, runtime })
+    Parts { data, store, storage, runtimes, templates, lifetime, journal, telemetry, policy, clock }
 }
 
 /// The name of the first runtime, unless none can be used.

@@ -105,6 +105,7 @@ impl Exit {
             | Failure::Ambiguous { .. }
             | Failure::TooMuchStdin { .. }
             | Failure::Declined
+            | Failure::Interrupted
             | Failure::Some { .. }
             | Failure::Tool(_)
             | Failure::System { .. } => Self::RequestFailed,

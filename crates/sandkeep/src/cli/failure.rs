@@ -55,6 +55,8 @@ pub enum Failure {
     /// The person was asked, and did not say yes.
     #[error("nothing was destroyed")]
     Declined,
+    #[error("interrupted")]
+    Interrupted,
     /// Some of several; each was told when it happened.
     #[error("{failed} of {all} failed")]
     Some { failed: usize, all: usize },
@@ -134,6 +136,7 @@ impl Failure {
             Self::Config(ConfigError::Invalid(_))
             | Self::Usage { .. }
             | Self::Declined
+            | Self::Interrupted
             | Self::Some { .. }
             | Self::Tool(_)
             | Self::System { .. } => None,

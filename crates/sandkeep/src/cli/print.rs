@@ -55,6 +55,14 @@ pub fn table<const N: usize>(
     header: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) -> Result<(), Failure> {
+    wide_table(header, rows.map(Vec::from))
+}
+
+/// The same with as many columns as there are.
+pub fn wide_table<'a>(
+    header: impl IntoIterator<Item = &'a str>,
+    rows: impl Iterator<Item = Vec<String>>,
+) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     for row in rows {

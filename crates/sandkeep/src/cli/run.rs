@@ -3,7 +3,7 @@
 //! The broker lives in this process, and the sandbox with it: it ends however this process ends. Stdin,
 //! stdout, stderr and the exit code pass through as if the command had been started directly.
 
-mod place;
+pub(super) mod place;
 mod signals;
 
 use std::path::{Path, PathBuf};

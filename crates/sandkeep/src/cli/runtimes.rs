@@ -20,11 +20,11 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     let runtimes = answer["runtimes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    print::table(["NAME", "USABLE", "CAN"], runtimes.iter().map(row))?;
+    print::table(["NAME", "USABLE", "BATTERY", "CAN"], runtimes.iter().map(row))?;
     Ok(Exit::Ok)
 }
 
-fn row(runtime: &Value) -> [String; 3] {
+fn row(runtime: &Value) -> [String; 4] {
     let name = runtime["name"].as_str().unwrap_or_default();
     let name =
         if runtime["default"] == true { format!("{name} (default)") } else { name.to_owned() };
@@ -37,5 +37,6 @@ fn row(runtime: &Value) -> [String; 3] {
     let ours = has.filter(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
     let can: Vec<&str> =
         ours.filter(|(_, can)| **can == true).map(|(name, _)| name.as_str()).collect();
-    [name, usable, can.join(" ")]
+    let battery = runtime["battery"]["verdict"].as_str().unwrap_or("not run").to_owned();
+    [name, usable, battery, can.join(" ")]
 }

@@ -1,4 +1,4 @@
-//! What Sandkeep needs of a machine, and whether it is here. It changes nothing.
+//! What Sandkeep can use of this machine, and whether it is here. It changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -7,66 +7,130 @@ use serde::Serialize;
 
 use crate::sys::{cgroup, landlock};
 
+/// The first kernel that can show a directory with other ids (`mount_setattr`).
+const ID_MAPPED_MOUNTS: (u32, u32) = (5, 12);
+
 #[derive(Debug, Serialize)]
 pub struct Check {
     pub what: &'static str,
     pub ok: bool,
-    /// Without it the `native` runtime cannot be used at all.
-    pub required: bool,
     pub found: String,
 }
 
 pub fn checks() -> Vec<Check> {
-    vec![root(), cgroups(), user_namespaces(), overall_landlock(), btrfs(), loop_devices()]
+    vec![
+        root(),
+        namespaces(),
+        user_namespaces(),
+        cgroups(),
+        seccomp(),
+        overall_landlock(),
+        pidfds(),
+        id_mapped_mounts(),
+        filesystem("btrfs", "no disk quotas, unless its module is only not loaded yet"),
+        filesystem("overlay", "no templates in layers, unless its module is only not loaded yet"),
+        loop_devices(),
+    ]
 }
 
 fn root() -> Check {
     let uid = rustix::process::geteuid();
-    Check {
-        what: "root",
-        ok: uid.is_root(),
-        required: true,
-        found: format!("running as uid {}", uid.as_raw()),
-    }
+    let found = format!("running as uid {}", uid.as_raw());
+    Check { what: "root", ok: uid.is_root(), found }
 }
 
-fn cgroups() -> Check {
-    let (ok, found) = match cgroup::kind() {
-        Ok(Some(kind)) => (true, kind.to_owned()),
-        Ok(None) => (false, "no hierarchy with a freezer is mounted".to_owned()),
-        Err(error) => (false, error.to_string()),
+fn namespaces() -> Check {
+    let missing: Vec<&str> = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"]
+        .into_iter()
+        .filter(|kind| !Path::new("/proc/self/ns").join(kind).exists())
+        .collect();
+    let found = match missing.is_empty() {
+        true => "all kinds".to_owned(),
+        false => format!("this kernel has none for: {}", missing.join(", ")),
     };
-    Check { what: "control groups", ok, required: true, found }
+    Check { what: "namespaces", ok: missing.is_empty(), found }
 }
 
 fn user_namespaces() -> Check {
     let limit = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     let limit = limit.trim().parse().unwrap_or(0u64);
-    Check {
-        what: "user namespaces",
-        ok: limit > 0,
-        required: true,
-        found: format!("up to {limit}"),
-    }
+    let found = match limit {
+        0 => "none allowed: set the sysctl user.max_user_namespaces".to_owned(),
+        limit => format!("up to {limit}"),
+    };
+    Check { what: "user namespaces", ok: limit > 0, found }
+}
+
+fn cgroups() -> Check {
+    let (ok, found) = match cgroup::kind() {
+        Ok(Some(kind)) => (true, format!("{kind}, controllers: {}", controllers())),
+        Ok(None) => (false, "no hierarchy with a freezer is mounted".to_owned()),
+        Err(error) => (false, error.to_string()),
+    };
+    Check { what: "control groups", ok, found }
+}
+
+fn controllers() -> String {
+    let table = fs::read_to_string("/proc/cgroups").unwrap_or_default();
+    let enabled = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let name = fields.next()?.to_owned();
+        (fields.nth(2) == Some("1")).then_some(name)
+    };
+    let names: Vec<String> = table.lines().skip(1).filter_map(enabled).collect();
+    names.join(" ")
+}
+
+fn seccomp() -> Check {
+    let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail");
+    let found = match &actions {
+        Ok(_) => "filters of system calls".to_owned(),
+        Err(_) => "this kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)".to_owned(),
+    };
+    Check { what: "seccomp", ok: actions.is_ok(), found }
 }
 
 fn overall_landlock() -> Check {
     let ok = landlock::available();
-    let found = match ok {
-        true => "scopes signals and abstract sockets",
-        false => "needs Linux 6.12; sandboxes run without this extra wall",
+    let found = match (ok, landlock::abi()) {
+        (true, Some(abi)) => format!("version {abi}: scopes signals and abstract sockets"),
+        (_, Some(abi)) => format!("version {abi}; sandboxes run without the scopes of Linux 6.12"),
+        (_, None) => "none; sandboxes run without this extra wall".to_owned(),
     };
-    Check { what: "Landlock", ok, required: false, found: found.to_owned() }
+    Check { what: "Landlock", ok, found }
 }
 
-fn btrfs() -> Check {
-    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    let ok = known.lines().any(|line| line.trim_start_matches("nodev").trim() == "btrfs");
-    let found = match ok {
-        true => "known to the kernel",
-        false => "unknown to the kernel (or its module is not loaded): no disk quotas",
+fn pidfds() -> Check {
+    let own = rustix::process::getpid();
+    let opened = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
+    let found = match &opened {
+        Ok(_) => "processes are waited for without looking".to_owned(),
+        Err(error) => format!("needs Linux 5.3: {error}"),
     };
-    Check { what: "btrfs", ok, required: false, found: found.to_owned() }
+    Check { what: "pidfd", ok: opened.is_ok(), found }
+}
+
+fn id_mapped_mounts() -> Check {
+    let names = rustix::system::uname();
+    let release = names.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (ok, (major, minor)) = (version >= ID_MAPPED_MOUNTS, ID_MAPPED_MOUNTS);
+    let found = match ok {
+        true => format!("Linux {release}"),
+        false => format!("Linux {release}; they need {major}.{minor}"),
+    };
+    Check { what: "id-mapped mounts", ok, found }
+}
+
+fn filesystem(what: &'static str, without: &str) -> Check {
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let ok = known.lines().any(|line| line.trim_start_matches("nodev").trim() == what);
+    let found = match ok {
+        true => "known to the kernel".to_owned(),
+        false => format!("unknown to the kernel: {without}"),
+    };
+    Check { what, ok, found }
 }
 
 fn loop_devices() -> Check {
@@ -75,5 +139,5 @@ fn loop_devices() -> Check {
         true => "/dev/loop-control is there",
         false => "no /dev/loop-control: no btrfs storage unless the data directory is on btrfs",
     };
-    Check { what: "loop devices", ok, required: false, found: found.to_owned() }
+    Check { what: "loop devices", ok, found: found.to_owned() }
 }

@@ -160,7 +160,7 @@ fn new_instance(path: &Path) -> io::Result<Instance> {
 
 /// Makes a directory that only we can enter, or checks that an existing one is ours. One that
 /// others could write to may hold what they planted, so it is refused rather than mended.
-fn make_private(path: &Path) -> io::Result<()> {
+pub(super) fn make_private(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }

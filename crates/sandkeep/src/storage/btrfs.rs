@@ -66,7 +66,7 @@ impl BtrfsStorage {
     }
 
     /// Whether a data directory has a pool, usable or not.
-    pub(super) fn has_image(data_dir: &Path) -> bool {
+    pub fn has_image(data_dir: &Path) -> bool {
         image::path(data_dir).exists()
     }
 

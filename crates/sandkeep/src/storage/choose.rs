@@ -36,6 +36,14 @@ pub fn open(
     Ok(Opened { storage, warning })
 }
 
+/// The storage that a data directory began with; a new one gets the one that takes no setting up.
+pub fn begun(data_dir: &Path) -> StorageChoice {
+    match BtrfsStorage::has_image(data_dir) {
+        true => StorageChoice::Btrfs,
+        false => StorageChoice::Local,
+    }
+}
+
 /// A data directory stays with the storage that it began with: volumes in the other one would seem
 /// to be lost.
 fn open_auto(data_dir: &Path, options: &BtrfsOptions) -> Result<Opened, StorageError> {

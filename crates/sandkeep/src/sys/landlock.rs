@@ -29,6 +29,11 @@ struct PathBeneathAttr {
 
 /// Whether this kernel scopes signals and abstract sockets.
 pub fn available() -> bool {
+    abi().is_some_and(|abi| abi >= i64::from(ABI_WITH_SCOPES))
+}
+
+/// The version of the interface that this kernel has, if it has any.
+pub fn abi() -> Option<i64> {
     // SAFETY: with this flag the call reads no memory and returns the version of the interface.
     let abi = unsafe {
         libc::syscall(
@@ -38,7 +43,7 @@ pub fn available() -> bool {
             CREATE_RULESET_VERSION,
         )
     };
-    abi >= libc::c_long::from(ABI_WITH_SCOPES)
+    (abi > 0).then_some(abi)
 }
 
 /// A ruleset, made once; [`Ruleset::restrict`] puts a process under it.

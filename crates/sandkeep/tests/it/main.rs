@@ -6,6 +6,7 @@ mod browser;
 mod cli;
 mod client;
 mod crash;
+mod doctor;
 mod exec;
 #[cfg(feature = "failpoints")]
 mod failpoints;

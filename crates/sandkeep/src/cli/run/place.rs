@@ -11,12 +11,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::broker::Filter;
 use crate::cli::assemble::{self, Wanted};
 use crate::config::{Settings, Surroundings};
 use crate::error::Error;
 use crate::home::{DataDir, Instance};
-use crate::sandbox::{Principal, SandboxId};
+use crate::sandbox::SandboxId;
 use crate::sys::{cgroup, mount};
 
 const PREFIX: &str = "sandkeep-run.";
@@ -88,12 +87,7 @@ async fn clear(data: DataDir, parent: &Path) -> Result<(), Error> {
     // Nothing is made there any more, so nothing that could be configured matters.
     let settings = Settings::defaults(&Surroundings::of_this_process());
     let assembled = assemble::throwaway(&settings, data, parent, &Wanted::All).await?;
-    let who = Principal::local();
-    // A throwaway broker has one sandbox.
-    for view in assembled.broker.list(&who, &Filter::default()).await?.items {
-        assembled.broker.destroy(&who, &view.id).await?;
-    }
-    assembled.close().await;
+    assemble::clear(&assembled.broker).await?;
     place.remove()
 }
 

@@ -1,0 +1,130 @@
+//! The escape battery: tries to get out of throwaway sandboxes of a runtime, and to take more than their share.
+//!
+//! ```text
+//!   bait       what a leak would find: a file, sockets, a process of the host with words that are nowhere else
+//!   subject    a throwaway sandbox, and commands in it
+//!   tally      what everybody who tried found, put together: one verdict for each attempt
+//!   bombs      the attempts that are judged from outside
+//! ```
+//!
+//! The attempts themselves are the program `sandkeep-probe`, which is copied into the sandbox and run there by everybody
+//! who can be inside: the default user, root, and root of a sandbox with privileges of its own. An attempt that was not
+//! made, or not judged, counts as a leak: silence proves nothing.
+
+mod bait;
+mod bombs;
+mod subject;
+mod tally;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+
+use crate::broker::{Broker, RuntimeView};
+use crate::error::Error;
+use crate::home::{Battery, Verdict};
+use crate::runtime::RuntimeError;
+use crate::sandbox::Privilege;
+use crate::storage::Storage;
+use bait::Bait;
+use bombs::Small;
+use subject::{Subject, Who};
+use tally::Tally;
+
+/// The program that tries, embedded in this binary by the build script.
+static PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sandkeep-probe"));
+
+/// Why there is no verdict at all.
+#[derive(Debug, thiserror::Error)]
+pub enum BatteryError {
+    #[error("cannot lay out what the attempts are to find: {0}")]
+    Bait(#[source] std::io::Error),
+    #[error("a throwaway sandbox could not be used: {0}")]
+    Sandbox(#[from] Error),
+    #[error("the attempts could not be put into a sandbox: {0}")]
+    Probe(String),
+}
+
+/// Where throwaway sandboxes are made.
+pub struct Ward {
+    pub broker: Broker,
+    pub storage: Arc<dyn Storage>,
+    /// Directories that sandboxes of the template share with the host, as they see them.
+    pub shared: Vec<String>,
+}
+
+/// Runs the whole battery on one runtime, and leaves nothing of it behind.
+pub async fn examine(ward: &Ward, runtime: &RuntimeView) -> Result<Battery, BatteryError> {
+    let (ran_at, began) = (Timestamp::now(), Instant::now());
+    let mut tally = Tally::default();
+    from_inside(ward, runtime.name, &mut tally).await?;
+    let small = Small::for_runtime(runtime);
+    for (attempt, verdict, detail) in bombs::detonate(ward, runtime.name, &small).await? {
+        tally.note(attempt, verdict, detail);
+    }
+    Ok(Battery::of(tally.attempts(), kernel(), ran_at, began.elapsed()))
+}
+
+/// Release and version of the host's kernel, as the probe asks for its own.
+pub fn kernel() -> String {
+    let names = rustix::system::uname();
+    format!("{} {}", names.release().to_string_lossy(), names.version().to_string_lossy())
+}
+
+/// All attempts that are judged by who makes them.
+async fn from_inside(ward: &Ward, runtime: &str, tally: &mut Tally) -> Result<(), BatteryError> {
+    let create = |privilege| Subject::create(ward, runtime, privilege, None);
+    let (victim, plain, privileged) =
+        tokio::join!(create(Privilege::None), create(Privilege::None), create(Privilege::Root));
+    let privileged = match privileged {
+        // Where nobody can have privileges, nobody can misuse them.
+        Err(Error::Runtime(RuntimeError::Unsupported { .. })) => Ok(None),
+        privileged => privileged.map(Some),
+    };
+    let mut result = match (&victim, &plain, &privileged) {
+        (Ok(victim), Ok(plain), Ok(privileged)) => {
+            try_all(ward, victim, plain, privileged.as_ref(), tally).await
+        }
+        (Err(_), ..) | (_, Err(_), _) | (.., Err(_)) => Ok(()),
+    };
+    // All are destroyed whatever became of any; the first failure is told.
+    for subject in [victim.map(Some), plain.map(Some), privileged] {
+        let ended = match subject {
+            Ok(Some(subject)) => subject.destroy().await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        result = result.and(ended.map_err(BatteryError::from));
+    }
+    result
+}
+
+async fn try_all(
+    ward: &Ward,
+    victim: &Subject<'_>,
+    plain: &Subject<'_>,
+    privileged: Option<&Subject<'_>>,
+    tally: &mut Tally,
+) -> Result<(), BatteryError> {
+    let mut bait = Bait::lay(ward.shared.clone()).await.map_err(BatteryError::Bait)?;
+    bait.hide_in(victim).await?;
+    let setuid = plain.bring_probe().await?;
+    // Where there are privileges to be had, or who has them all, such a program proves nothing.
+    let mut inside = vec![(plain, Who::User, setuid), (plain, Who::Root, None)];
+    if let Some(privileged) = privileged {
+        privileged.bring_probe().await?;
+        inside.push((privileged, Who::PrivilegedRoot, None));
+    }
+    for (subject, who, setuid) in inside {
+        let said = subject.probe(who, &bait.arguments(setuid)).await?;
+        tally.take(who, &said);
+        if let Some((attempt, what)) = bait.harm() {
+            tally.note(attempt, Verdict::Leaked, format!("{}: {what}", who.name()));
+        }
+    }
+    Ok(())
+}

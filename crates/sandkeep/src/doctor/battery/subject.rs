@@ -1,0 +1,184 @@
+//! A throwaway sandbox and commands in it.
+
+use super::{BatteryError, PROBE, Ward};
+use crate::broker::{ExecDraft, Running, StatsView};
+use crate::error::Error;
+use crate::guest::{ExecEnd, ExecEvent, Outcome, OutputStream};
+use crate::journal::StdinSource;
+use crate::limits;
+use crate::sandbox::{Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft};
+use crate::storage::Root;
+
+const PROBE_PATH: &str = "/tmp/sandkeep-probe";
+/// A copy that belongs to root and has the set-user-ID bit.
+const PROBE_AS_ROOT: &str = "/tmp/sandkeep-probe-as-root";
+
+/// Somebody inside a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The default user.
+    User,
+    /// Root without privileges.
+    Root,
+    /// Root of a sandbox that was given some.
+    PrivilegedRoot,
+}
+
+impl Who {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Root => "root",
+            Self::PrivilegedRoot => "privileged root",
+        }
+    }
+
+    fn user(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Root | Self::PrivilegedRoot => "root",
+        }
+    }
+}
+
+pub struct Subject<'a> {
+    ward: &'a Ward,
+    id: SandboxId,
+}
+
+/// What a command said and how it ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub stdout: String,
+    pub end: ExecEnd,
+}
+
+impl<'a> Subject<'a> {
+    pub async fn create(
+        ward: &'a Ward,
+        runtime: &str,
+        privilege: Privilege,
+        resources: Option<ResourcesDraft>,
+    ) -> Result<Self, Error> {
+        let draft = SpecDraft {
+            runtime: Some(runtime.to_owned()),
+            privilege: Some(privilege),
+            resources,
+            ..SpecDraft::default()
+        };
+        let id = ward.broker.create(&Principal::local(), draft).await?.id;
+        Ok(Self { ward, id })
+    }
+
+    pub async fn destroy(&self) -> Result<(), Error> {
+        self.ward.broker.destroy(&Principal::local(), &self.id).await
+    }
+
+    /// Where its files are on the host.
+    pub async fn volume(&self) -> Result<Root, Error> {
+        Ok(self.ward.storage.root(&self.id).await?)
+    }
+
+    pub async fn stats(&self) -> Result<StatsView, Error> {
+        self.ward.broker.stats(&Principal::local(), &self.id).await
+    }
+
+    /// Starts a command whose stdin stays open.
+    async fn start(&self, user: &str, argv: &[&str]) -> Result<Running, Error> {
+        let draft = ExecDraft {
+            argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
+            user: Some(user.to_owned()),
+            stdin: StdinSource::Given,
+            timeout: Some(limits::BATTERY_EXEC),
+            ..ExecDraft::default()
+        };
+        self.ward.broker.exec(&Principal::local(), &self.id, draft).await
+    }
+
+    /// Runs a command to its end on this input.
+    async fn run(&self, user: &str, argv: &[&str], stdin: &[u8]) -> Result<Ran, Error> {
+        let running = self.start(user, argv).await?;
+        let input = running.input.clone();
+        let write = async move {
+            // A command that ends early does not read it all, and its end says so.
+            let _ = input.write(stdin).await;
+            let _ = input.close().await;
+        };
+        let (ran, ()) = tokio::join!(to_the_end(running), write);
+        ran
+    }
+
+    /// Copies the probe in, and returns where a copy of it is that belongs to root and has the set-user-ID bit. A sandbox
+    /// with a single user has none.
+    pub async fn bring_probe(&self) -> Result<Option<&'static str>, BatteryError> {
+        let plain = format!("cat > {PROBE_PATH} && chmod 755 {PROBE_PATH}");
+        let both =
+            format!("{plain} && cp {PROBE_PATH} {PROBE_AS_ROOT} && chmod 4755 {PROBE_AS_ROOT}");
+        let mut end = None;
+        for (user, script, as_root) in [("root", both, Some(PROBE_AS_ROOT)), ("user", plain, None)]
+        {
+            let ran = self.run(user, &["sh", "-c", &script], PROBE).await?;
+            if ran.end.outcome == Outcome::Exited(0) {
+                return Ok(as_root);
+            }
+            end = Some(ran.end);
+        }
+        Err(BatteryError::Probe(format!("{end:?}")))
+    }
+
+    /// Makes all attempts that are judged inside, and returns the lines. Meanwhile the guest has other work, so that
+    /// somebody who poses as it would be asked something.
+    pub async fn probe(&self, who: Who, bait: &[String]) -> Result<Ran, Error> {
+        let argv: Vec<&str> =
+            [PROBE_PATH, "try"].into_iter().chain(bait.iter().map(String::as_str)).collect();
+        let busy = async {
+            loop {
+                if self.run("user", &["true"], b"").await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            ran = self.run(who.user(), &argv, b"") => ran,
+            () = busy => unreachable!("it has no end"),
+        }
+    }
+
+    /// A file with a word in it, and a process that bears it and stays.
+    pub async fn hide(&self, path: &str, word: &str) -> Result<(), Error> {
+        let script = format!("cat > {path} && chmod 644 {path}");
+        self.run("user", &["sh", "-c", &script], word.as_bytes()).await?;
+        // Nobody waits for it; it ends with the sandbox.
+        self.start("user", &["sh", "-c", "sleep 1000; :", word]).await.map(drop)
+    }
+
+    /// Starts a bomb.
+    pub async fn bomb(&self, name: &str, max: u64) -> Result<Running, Error> {
+        self.start("user", &[PROBE_PATH, "bomb", name, &max.to_string()]).await
+    }
+
+    /// Whether commands still run in it.
+    pub async fn is_well(&self) -> bool {
+        let ran =
+            tokio::time::timeout(limits::BATTERY_RECOVERY, self.run("user", &["true"], b"")).await;
+        matches!(ran, Ok(Ok(ran)) if ran.end.outcome == Outcome::Exited(0))
+    }
+}
+
+/// Everything on stdout up to a bound, and the end.
+pub async fn to_the_end(mut running: Running) -> Result<Ran, Error> {
+    let mut stdout = Vec::new();
+    while let Some(event) = running.next().await {
+        match event {
+            ExecEvent::Output { stream: OutputStream::Stdout, data, .. } => {
+                let room = limits::BATTERY_OUTPUT_MAX_BYTES.saturating_sub(stdout.len());
+                stdout.extend_from_slice(&data[..data.len().min(room)]);
+            }
+            ExecEvent::Started | ExecEvent::Output { .. } => {}
+            ExecEvent::Ended(end) => {
+                return Ok(Ran { stdout: String::from_utf8_lossy(&stdout).into_owned(), end });
+            }
+        }
+    }
+    Err(Error::ShuttingDown)
+}
