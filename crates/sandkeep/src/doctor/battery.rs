@@ -27,6 +27,7 @@ use jiff::Timestamp;
 use crate::broker::{Broker, RuntimeView};
 use crate::error::Error;
 use crate::home::{Battery, Verdict};
+use crate::runtime::RuntimeError;
 use crate::sandbox::Privilege;
 use crate::storage::Storage;
 use bait::Bait;
@@ -76,42 +77,50 @@ pub fn kernel() -> String {
 
 /// All attempts that are judged by who makes them.
 async fn from_inside(ward: &Ward, runtime: &str, tally: &mut Tally) -> Result<(), BatteryError> {
-    let plain = |privilege| Subject::create(ward, runtime, privilege, None);
-    let (victim, plain_one, privileged) =
-        tokio::join!(plain(Privilege::None), plain(Privilege::None), plain(Privilege::Root));
-    // All are destroyed whatever becomes of any.
-    let result = match (&victim, &plain_one, &privileged) {
+    let create = |privilege| Subject::create(ward, runtime, privilege, None);
+    let (victim, plain, privileged) =
+        tokio::join!(create(Privilege::None), create(Privilege::None), create(Privilege::Root));
+    let privileged = match privileged {
+        // Where nobody can have privileges, nobody can misuse them.
+        Err(Error::Runtime(RuntimeError::Unsupported { .. })) => Ok(None),
+        privileged => privileged.map(Some),
+    };
+    let mut result = match (&victim, &plain, &privileged) {
         (Ok(victim), Ok(plain), Ok(privileged)) => {
-            try_all(ward, [victim, plain, privileged], tally).await
+            try_all(ward, victim, plain, privileged.as_ref(), tally).await
         }
         (Err(_), ..) | (_, Err(_), _) | (.., Err(_)) => Ok(()),
     };
-    let mut first_failure = result;
-    for subject in [victim, plain_one, privileged] {
+    // All are destroyed whatever became of any; the first failure is told.
+    for subject in [victim.map(Some), plain.map(Some), privileged] {
         let ended = match subject {
-            Ok(subject) => subject.destroy().await,
+            Ok(Some(subject)) => subject.destroy().await,
+            Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
-        if first_failure.is_ok() {
-            first_failure = ended.map_err(BatteryError::from);
-        }
+        result = result.and(ended.map_err(BatteryError::from));
     }
-    first_failure
+    result
 }
 
 async fn try_all(
     ward: &Ward,
-    [victim, plain, privileged]: [&Subject<'_>; 3],
+    victim: &Subject<'_>,
+    plain: &Subject<'_>,
+    privileged: Option<&Subject<'_>>,
     tally: &mut Tally,
 ) -> Result<(), BatteryError> {
     let mut bait = Bait::lay(ward.shared.clone()).await.map_err(BatteryError::Bait)?;
     bait.hide_in(victim).await?;
-    plain.bring_probe().await?;
-    privileged.bring_probe().await?;
-    for (subject, who) in
-        [(plain, Who::User), (plain, Who::Root), (privileged, Who::PrivilegedRoot)]
-    {
-        let said = subject.probe(who, &bait.arguments(who)).await?;
+    let setuid = plain.bring_probe().await?;
+    // Where there are privileges to be had, or who has them all, such a program proves nothing.
+    let mut inside = vec![(plain, Who::User, setuid), (plain, Who::Root, None)];
+    if let Some(privileged) = privileged {
+        privileged.bring_probe().await?;
+        inside.push((privileged, Who::PrivilegedRoot, None));
+    }
+    for (subject, who, setuid) in inside {
+        let said = subject.probe(who, &bait.arguments(setuid)).await?;
         tally.take(who, &said);
         if let Some((attempt, what)) = bait.harm() {
             tally.note(attempt, Verdict::Leaked, format!("{}: {what}", who.name()));

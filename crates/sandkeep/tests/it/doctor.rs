@@ -93,6 +93,30 @@ fn everything_holds_on_every_other_runtime_that_works_here() {
     }
 }
 
+/// With one user id, and without control groups or quotas: what cannot be limited does not apply, all else holds.
+#[test]
+fn everything_holds_on_native_without_root() {
+    crate::skip_if!(obstacle());
+    let doctor = Doctor::new();
+    let program = doctor.tmp.path().join("sandkeep");
+    fs::copy(env!("CARGO_BIN_EXE_sandkeep"), &program).expect("it is ours");
+    std::os::unix::fs::chown(doctor.tmp.path(), Some(1000), Some(1000)).expect("we are root");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(&program);
+    command.args(["doctor", "--json", "--runtime", "native", "--data-dir"]).arg(&doctor.data);
+    command.env_clear().env("TMPDIR", doctor.tmp.path()).env("SANDKEEP_CONFIG", "/dev/null");
+    let ran: Ran = command.output().expect("setpriv runs").into();
+    let said: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let native = &said["runtimes"][0];
+    // Whether a user may have namespaces is the machine's choice.
+    if native["usable"] == true {
+        assert_eq!(verdicts(&native["battery"], "leaked"), [""; 0], "{native:#}");
+        assert_eq!(ran.code, 0, "{ran:?}");
+    } else {
+        assert!(native["reason"].is_string(), "{native:#}");
+    }
+}
+
 #[test]
 fn a_runtime_that_leaks_is_not_offered_until_it_holds() {
     let daemon = crate::daemon!();

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::kernel;
-use super::subject::{PROBE_AS_ROOT, Subject, Who};
+use super::subject::Subject;
 use crate::error::Error;
 use crate::sandbox::SandboxId;
 use crate::storage::Root;
@@ -81,8 +81,8 @@ impl Bait {
         Ok(())
     }
 
-    /// The keys that the probe knows.
-    pub fn arguments(&self, who: Who) -> Vec<String> {
+    /// The keys that the probe knows. `setuid`: a program that may raise nobody.
+    pub fn arguments(&self, setuid: Option<&str>) -> Vec<String> {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let others: Vec<_> =
             self.other_files.iter().map(|path| path.display().to_string()).collect();
@@ -101,10 +101,7 @@ impl Bait {
             ("shared", self.shared.join(":")),
             ("kernel", kernel()),
         ];
-        // Where there are privileges to be had, a set-user-ID program may give them.
-        if who == Who::User {
-            pairs.push(("setuid", PROBE_AS_ROOT.to_owned()));
-        }
+        pairs.extend(setuid.map(|path| ("setuid", path.to_owned())));
         pairs.into_iter().map(|(key, value)| format!("{key}={value}")).collect()
     }
 

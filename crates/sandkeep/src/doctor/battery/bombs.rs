@@ -144,7 +144,7 @@ async fn set_off<'a>(
             let resources = Some(small.resources());
             let subject = Subject::create(ward, runtime, Privilege::None, resources).await?;
             match subject.bring_probe().await {
-                Ok(()) => subject,
+                Ok(_) => subject,
                 Err(error) => {
                     subject.destroy().await?;
                     return Err(error);

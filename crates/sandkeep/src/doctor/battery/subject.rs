@@ -11,7 +11,7 @@ use crate::storage::Root;
 
 const PROBE_PATH: &str = "/tmp/sandkeep-probe";
 /// A copy that belongs to root and has the set-user-ID bit.
-pub const PROBE_AS_ROOT: &str = "/tmp/sandkeep-probe-as-root";
+const PROBE_AS_ROOT: &str = "/tmp/sandkeep-probe-as-root";
 
 /// Somebody inside a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,17 +108,18 @@ impl<'a> Subject<'a> {
         ran
     }
 
-    /// Copies the probe in. Root's copy is what a set-user-ID program is tried with; a runtime that has no root inside
-    /// has no such program either.
-    pub async fn bring_probe(&self) -> Result<(), BatteryError> {
+    /// Copies the probe in, and returns where a copy of it is that belongs to root and has the set-user-ID bit. A sandbox
+    /// with a single user has none.
+    pub async fn bring_probe(&self) -> Result<Option<&'static str>, BatteryError> {
         let plain = format!("cat > {PROBE_PATH} && chmod 755 {PROBE_PATH}");
         let both =
             format!("{plain} && cp {PROBE_PATH} {PROBE_AS_ROOT} && chmod 4755 {PROBE_AS_ROOT}");
         let mut end = None;
-        for (user, script) in [("root", both), ("user", plain)] {
+        for (user, script, as_root) in [("root", both, Some(PROBE_AS_ROOT)), ("user", plain, None)]
+        {
             let ran = self.run(user, &["sh", "-c", &script], PROBE).await?;
             if ran.end.outcome == Outcome::Exited(0) {
-                return Ok(());
+                return Ok(as_root);
             }
             end = Some(ran.end);
         }

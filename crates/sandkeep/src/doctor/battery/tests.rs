@@ -16,7 +16,6 @@ use tempfile::TempDir;
 
 use super::PROBE;
 use super::bait::Bait;
-use super::subject::Who;
 
 /// The probe on the host, with bait and a directory that it may change.
 struct Weakness {
@@ -65,10 +64,10 @@ impl Weakness {
     }
 
     fn run(&self, wrapper: &[&str], program: &Path, only: &[Attempt]) -> String {
-        let mut arguments = self.bait.arguments(Who::PrivilegedRoot);
+        let as_root = self.path("probe-as-root").display().to_string();
+        let mut arguments = self.bait.arguments(Some(&as_root));
         let names: Vec<&str> = only.iter().map(|attempt| attempt.name()).collect();
         arguments.push(format!("only={}", names.join(":")));
-        arguments.push(format!("setuid={}", self.path("probe-as-root").display()));
         let output = Command::new(wrapper[0])
             .args(&wrapper[1..])
             .arg(program)
@@ -200,7 +199,7 @@ async fn what_another_kernel_allows_is_its_own_business() {
         .args(&OPEN[1..])
         .arg(&probe)
         .args(["try", "only=mount:bpf:host-file:host-loopback", "kernel=another"])
-        .args(weakness.bait.arguments(Who::Root).iter().filter(|bait| !bait.starts_with("kernel")))
+        .args(weakness.bait.arguments(None).iter().filter(|bait| !bait.starts_with("kernel")))
         .output()
         .expect("unshare runs");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -220,7 +219,7 @@ async fn what_the_host_sees_done_to_its_bait_is_reported() {
     let mut bait = Bait::lay(Vec::new()).await.expect("bait");
     assert_eq!(bait.harm(), None);
     let argument = |bait: &Bait, key: &str| {
-        let all = bait.arguments(Who::User);
+        let all = bait.arguments(None);
         let value = all.iter().find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
         value.expect("a key that the probe knows").to_owned()
     };
