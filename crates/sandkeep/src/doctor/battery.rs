@@ -82,7 +82,10 @@ async fn from_inside(ward: &Ward, runtime: &str, tally: &mut Tally) -> Result<()
         tokio::join!(create(Privilege::None), create(Privilege::None), create(Privilege::Root));
     let privileged = match privileged {
         // Where nobody can have privileges, nobody can misuse them.
-        Err(Error::Runtime(RuntimeError::Unsupported { .. })) => Ok(None),
+        Err(
+            Error::Runtime(RuntimeError::Unsupported { .. })
+            | Error::InvalidField { field: "privilege", .. },
+        ) => Ok(None),
         privileged => privileged.map(Some),
     };
     let mut result = match (&victim, &plain, &privileged) {
