@@ -12,7 +12,7 @@ pub struct Arguments {
     /// Where the sandbox's root is, for runtimes that can only bind it somewhere.
     pub root: Option<PathBuf>,
     pub kernel: Kernel,
-    /// When this pipe reaches its end the sandbox shall end, too.
+    /// When this pipe reaches its end the sandbox shall end, too. It may be the one that the token came on.
     pub lifeline: Option<RawFd>,
 }
 
@@ -48,7 +48,7 @@ pub fn parse(arguments: &[String]) -> Option<Arguments> {
         let value = rest.next()?;
         match name.as_str() {
             "--listen-fd" => listen = Some(descriptor(value).filter(|fd| *fd > 2)?),
-            "--lifeline-fd" => lifeline = Some(descriptor(value).filter(|fd| *fd > 2)?),
+            "--lifeline-fd" => lifeline = Some(descriptor(value)?),
             "--token-fd" => token = Some(descriptor(value)?),
             "--dial" => dial = Some(PathBuf::from(value)),
             // By it the host finds us among its processes; here it means nothing.

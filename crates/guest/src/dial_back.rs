@@ -40,7 +40,7 @@ pub struct DialBack {
 }
 
 impl DialBack {
-    /// Reads the token and closes its descriptor.
+    /// Reads the token; its descriptor is closed with the standard ones, or is known to the caller.
     pub fn new(path: &Path, token: Option<RawFd>) -> io::Result<Self> {
         let invalid = || io::Error::other(format!("{} is no path of a socket", path.display()));
         let name = path.file_name().and_then(OsStr::to_str).ok_or_else(invalid)?;
@@ -116,11 +116,15 @@ impl DialBack {
 }
 
 fn read_token(fd: RawFd) -> io::Result<Token> {
-    use std::io::Read;
     let mut token = Token::default();
-    std::fs::File::from(sys::given(fd)?)
-        .read_exact(&mut token)
-        .map_err(|error| io::Error::other(format!("cannot read the token: {error}")))?;
+    let mut read = 0;
+    while read < token.len() {
+        let failed = |error| io::Error::other(format!("cannot read the token: {error}"));
+        match sys::read_given(fd, &mut token[read..]).map_err(failed)? {
+            0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+            len => read += len,
+        }
+    }
     Ok(token)
 }
 

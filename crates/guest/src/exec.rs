@@ -370,6 +370,10 @@ impl Exec {
     fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal {
             terminal.resize(size);
+            // gVisor's kernel changes the size and tells nobody.
+            if let Leaf::Own(_) = &self.leaf {
+                self.leaf.signal(libc::SIGWINCH);
+            }
         }
     }
 

@@ -86,7 +86,7 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
         Host::Listen(socket) => Source::listening(sys::inherited(*socket)?),
         Host::Dial { path, token } => Source::Dialing(DialBack::new(path, *token)?),
     };
-    let lifeline = arguments.lifeline.map(sys::inherited).transpose()?;
+    let lifeline = arguments.lifeline.map(sys::inherited_above_standard).transpose()?;
     sys::keep_descriptors_from_children();
     if let Some(root) = &arguments.root {
         sys::change_root(root).map_err(|error| {
@@ -94,13 +94,19 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
         })?;
     }
     sys::take_standard_descriptors()?;
-    let own_leaves =
-        match arguments.kernel {
-            Kernel::Linux => None,
-            Kernel::Gvisor => Some(OwnLeaves::mount().map_err(|error| {
-                io::Error::other(format!("cannot mount control groups: {error}"))
-            })?),
-        };
+    let own_leaves = match arguments.kernel {
+        Kernel::Linux => None,
+        Kernel::Gvisor => Some(settle_in_gvisor()?),
+    };
     let spawner = Spawner::new(arguments.kernel)?;
     Reactor::new(source, spawner, own_leaves, lifeline, signals)
+}
+
+/// What has to be done before any command runs, and can not be done after.
+fn settle_in_gvisor() -> io::Result<OwnLeaves> {
+    let mounted = OwnLeaves::mount();
+    let leaves = mounted
+        .map_err(|error| io::Error::other(format!("cannot mount control groups: {error}")))?;
+    sys::give_up_mounting()?;
+    Ok(leaves)
 }

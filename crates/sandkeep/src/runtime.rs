@@ -13,6 +13,7 @@ mod bwrap;
 #[cfg(test)]
 mod conformance;
 mod grouped;
+mod gvisor;
 mod missing;
 mod mock;
 mod native;
@@ -31,6 +32,7 @@ use crate::storage::Root;
 
 pub use bwrap::Bwrap;
 pub use grouped::{NoPremises, Premises};
+pub use gvisor::Gvisor;
 pub use missing::MissingRuntime;
 pub use mock::MockRuntime;
 pub use native::{Native, NoLauncher};
@@ -47,6 +49,8 @@ pub struct Capabilities {
     /// Commands can run as any user inside, root included; else only as `user`.
     pub any_user: bool,
     pub memory_limit: bool,
+    /// An exec that runs out of memory ends alone, and is told so. Else the whole sandbox ends.
+    pub oom_per_exec: bool,
     pub cpu_limit: bool,
     pub pids_limit: bool,
     /// `freeze` and `thaw`.

@@ -243,8 +243,8 @@ impl Reactor {
     }
 }
 
-/// To whom the terminal of a command belongs.
-fn owner(user: &str) -> Result<u32, NotStarted> {
+/// To whom the terminal of a command belongs, and the pipes of a shell.
+pub(super) fn owner(user: &str) -> Result<u32, NotStarted> {
     let account = user::find(user).map_err(|error| NotStarted::cannot(error.to_string()))?;
     Ok(account.uid)
 }

@@ -10,7 +10,7 @@ use guest_proto::{
 use libc::pid_t;
 
 use super::Reactor;
-use super::operation::Refused;
+use super::operation::{Refused, owner};
 use crate::connection::Role;
 use crate::exec::{Exec, Pipes, Place};
 use crate::plan::{NotStarted, Plan};
@@ -92,7 +92,7 @@ impl Reactor {
     ) -> Result<Process, NotStarted> {
         let cannot = |error| NotStarted::cannot(format!("cannot make the shell's pipes: {error}"));
         let (Pipes { stdout, stderr, .. }, stdio) = self.pipes(StdinMode::Null).map_err(cannot)?;
-        let (mut channel, given) = Channel::open(dialect).map_err(cannot)?;
+        let (mut channel, given) = Channel::open(dialect, owner(&open.user)?).map_err(cannot)?;
         let exec = as_exec(open, dialect);
         let mut plan = Plan::new(&exec, stdio, enter, self.spawner.descriptor_limit)?;
         plan.given = given;

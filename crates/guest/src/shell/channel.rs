@@ -39,16 +39,16 @@ pub enum Heard {
 }
 
 impl Channel {
-    pub fn open(dialect: Dialect) -> io::Result<(Self, Given)> {
-        let (script_end, script) = sys::pipe()?;
-        let (status, status_end) = sys::pipe()?;
-        let (stdin_end, _) = sys::pipe()?;
+    pub fn open(dialect: Dialect, user: u32) -> io::Result<(Self, Given)> {
+        let (script_end, script) = sys::pipe_to_reopen(user)?;
+        let (status, status_end) = sys::pipe_to_reopen(user)?;
+        let (stdin_end, _) = sys::pipe_to_reopen(user)?;
         sys::set_nonblocking(script.as_fd())?;
         sys::set_nonblocking(status.as_fd())?;
         let mut ends = vec![
-            (sys::let_all_reopen(script_end)?, script::SCRIPT),
-            (sys::let_all_reopen(status_end)?, script::STATUS),
-            (sys::let_all_reopen(stdin_end)?, script::STDIN),
+            (script_end, script::SCRIPT),
+            (status_end, script::STATUS),
+            (stdin_end, script::STDIN),
         ];
         let stdin = sys::reopen_to_read(ends[2].0.as_fd())?;
         let text = match dialect {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 
-use super::owned;
+use super::{as_owner_of_files, owned, pipe};
 
 /// A nameless file that any user may open again who has it open.
 pub fn memory_file() -> io::Result<File> {
@@ -25,11 +25,18 @@ pub fn copy_above(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
     owned(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) })
 }
 
-/// Lets every user who has a pipe open it again through /proc.
-pub fn let_all_reopen(pipe: OwnedFd) -> io::Result<OwnedFd> {
-    let file = File::from(pipe);
-    file.set_permissions(Permissions::from_mode(0o666))?;
-    Ok(file.into())
+/// A pipe that every user who has it can open again through /proc, or at least this one: gVisor's kernel
+/// does not let a pipe's permissions change.
+pub fn pipe_to_reopen(user: u32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe()?;
+    let read = File::from(read);
+    match read.set_permissions(Permissions::from_mode(0o666)) {
+        Ok(()) => Ok((read.into(), write)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            as_owner_of_files(user, pipe)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens a pipe that we have a second time, for reading; this end does not block.

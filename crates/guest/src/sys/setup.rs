@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::{check, open_null, owned, pid};
+use super::{check, check_len, open_null, owned, pid};
 
 /// Nothing in the sandbox may trace the guest or reach into its memory and descriptors, whatever
 /// its user. To be repeated after each spawn: a child that shares our memory and changes its user
@@ -85,14 +85,20 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// The same for a descriptor that is read once and then closed.
-pub fn given(fd: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: only looks at the descriptor's flags; nobody else here uses it.
-    unsafe {
-        check(libc::fcntl(fd, libc::F_GETFD))
-            .map_err(|error| io::Error::other(format!("descriptor {fd}: {error}")))?;
-        Ok(OwnedFd::from_raw_fd(fd))
+/// The same for one that may be a standard descriptor, which are about to be taken.
+pub fn inherited_above_standard(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd > 2 {
+        return inherited(fd);
     }
+    // SAFETY: makes a new descriptor of one that we were told of.
+    let copy = owned(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) })?;
+    inherited(copy.into_raw_fd())
+}
+
+/// Reads from a descriptor that whoever started us left open for us.
+pub fn read_given(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: `buffer` is writable for its length.
+    check_len(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) })
 }
 
 /// A directory to look things up in, whatever becomes of the root.
@@ -113,8 +119,7 @@ pub fn change_root(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Mounts a hierarchy of control groups of the kernel inside and takes it out of everybody's sight; then
-/// gives up the right to mount, for good and for all that come after.
+/// Mounts a hierarchy of control groups of the kernel inside, and takes it out of everybody's sight.
 pub fn mount_groups_out_of_sight() -> io::Result<OwnedFd> {
     // Any directory will do, for a moment in which nobody else is there.
     let place = c"/dev";
@@ -127,13 +132,13 @@ pub fn mount_groups_out_of_sight() -> io::Result<OwnedFd> {
         check(libc::umount2(place.as_ptr(), libc::MNT_DETACH))?;
         root?
     };
-    give_up_mounting()?;
     Ok(root)
 }
 
 const CAP_SYS_ADMIN: u32 = 21;
 
-fn give_up_mounting() -> io::Result<()> {
+/// Gives up the right to mount and the like, for good and for all that come after.
+pub fn give_up_mounting() -> io::Result<()> {
     let header = [0x2008_0522u32, 0];
     // Effective, permitted and inheritable, in two halves.
     let mut sets = [[0u32; 3]; 2];

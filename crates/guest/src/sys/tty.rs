@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use guest_proto::TerminalSize;
 
-use super::{check, hide_from_ptrace, owned};
+use super::{check, effective_uid, hide_from_ptrace, owned};
 
 /// A new terminal: the end that we keep, which does not block, and the line, which the command gets.
 /// Its file belongs to `owner`, so that the command can open it by name.
@@ -14,13 +14,10 @@ pub fn open_terminal(owner: u32) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // The file gets the owner of whoever opens its other end. To become that for a moment takes less
     // than the right to give files away.
-    let before = be_owner_of_files(owner);
-    // SAFETY: the path is a NUL-terminated string.
-    let master = owned(unsafe { libc::open(c"/dev/ptmx".as_ptr(), flags | libc::O_NONBLOCK) });
-    be_owner_of_files(before);
-    // The change has made us as visible as the host's `fs.suid_dumpable` says.
-    hide_from_ptrace()?;
-    let master = master?;
+    let master = as_owner_of_files(owner, || {
+        // SAFETY: the path is a NUL-terminated string.
+        owned(unsafe { libc::open(c"/dev/ptmx".as_ptr(), flags | libc::O_NONBLOCK) })
+    })?;
     let line = open_line(master.as_fd(), flags)?;
     erase_whole_characters(line.as_fd());
     Ok((master, line))
@@ -51,10 +48,32 @@ fn open_line_by_name(master: BorrowedFd<'_>, flags: c_int) -> io::Result<OwnedFd
     owned(unsafe { libc::open(path.as_ptr(), flags) })
 }
 
-/// Returns who it was before.
-fn be_owner_of_files(uid: u32) -> u32 {
-    // SAFETY: no memory is involved. If it may not be changed nothing happens.
-    unsafe { libc::setfsuid(uid) }.cast_unsigned()
+/// Makes something that then belongs to a user.
+pub fn as_owner_of_files<T>(owner: u32, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    const NOBODY: u32 = u32::MAX;
+    // SAFETY: no memory is involved. If it may not be changed nothing happens, and an invalid id changes
+    // nothing and tells what is.
+    let (before, now) = unsafe { (libc::setfsuid(owner), libc::setfsuid(NOBODY)) };
+    // gVisor's kernel does not know it, but has no other threads that an effective id could confuse.
+    let by_effective_id = now.cast_unsigned() != owner && effective_uid() == 0;
+    if by_effective_id {
+        set_effective_uid(owner)?;
+    }
+    let made = make();
+    if by_effective_id {
+        set_effective_uid(0)?;
+    }
+    // SAFETY: as above.
+    unsafe { libc::setfsuid(before.cast_unsigned()) };
+    // The change has made us as visible as the host's `fs.suid_dumpable` says.
+    hide_from_ptrace()?;
+    made
+}
+
+fn set_effective_uid(uid: u32) -> io::Result<()> {
+    const KEEP: u32 = u32::MAX;
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, KEEP, uid, KEEP) as c_int }).map(drop)
 }
 
 /// In a line that is edited, a backspace takes a character and not one byte of it. Without it the

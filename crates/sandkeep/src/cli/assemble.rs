@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
 use crate::runtime::{
-    Bind, Bwrap, Crun, Lifetime, MissingRuntime, MockRuntime, Native, Premises, Runc, Runtime,
-    Staged, Technique, Usable,
+    Bind, Bwrap, Crun, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, Premises, Runc,
+    Runtime, Staged, Technique, Usable,
 };
 use crate::sandbox::Principal;
 use crate::storage::{self, BtrfsOptions, Storage};
@@ -24,7 +24,7 @@ use crate::telemetry::Telemetry;
 use crate::template::{HostTemplate, Template};
 
 /// The names of [`local_runtimes`], in their order.
-const LOCAL_RUNTIMES: [&str; 4] = [Native::NAME, Bwrap::NAME, Crun::NAME, Runc::NAME];
+const LOCAL_RUNTIMES: [&str; 5] = [Native::NAME, Bwrap::NAME, Crun::NAME, Runc::NAME, Gvisor::NAME];
 
 /// Which runtimes to look for, besides the native one: asking a tool for its version takes as long as
 /// running it.
@@ -202,12 +202,13 @@ async fn local_runtimes(
         Err(reason) => MissingRuntime::listed(Native::NAME, &reason),
     };
     let stage = Stage::new(["/proc/self/exe", "stage"].map(OsString::from).to_vec());
-    let (bwrap, crun, runc) = tokio::join!(
+    let (bwrap, crun, runc, gvisor) = tokio::join!(
         staged(Bwrap, &premises, &stage, wanted),
         staged(Crun, &premises, &stage, wanted),
         staged(Runc, &premises, &stage, wanted),
+        gvisor(&premises, &stage, wanted),
     );
-    [Some(native), bwrap, crun, runc].into_iter().flatten().collect()
+    [Some(native), bwrap, crun, runc, gvisor].into_iter().flatten().collect()
 }
 
 async fn staged<T: Technique + 'static>(
@@ -222,6 +223,20 @@ async fn staged<T: Technique + 'static>(
     Some(match Staged::runtime(technique, Arc::clone(premises), stage.clone()).await {
         Ok(runtime) => runtime,
         Err(reason) => MissingRuntime::listed(T::NAME, &reason),
+    })
+}
+
+async fn gvisor(
+    premises: &Arc<Premises>,
+    stage: &Stage,
+    wanted: &Wanted,
+) -> Option<Arc<dyn Runtime>> {
+    if !wanted.has(Gvisor::NAME) {
+        return None;
+    }
+    Some(match Gvisor::runtime(Arc::clone(premises), stage.clone()).await {
+        Ok(runtime) => runtime,
+        Err(reason) => MissingRuntime::listed(Gvisor::NAME, &reason),
     })
 }
 

@@ -35,7 +35,7 @@ use crate::sys::pidfd;
 use leaves::Leaves;
 use live::Live;
 
-pub use parts::{HOSTNAME, Parts, privilege, shm_bytes};
+pub use parts::{HOSTNAME, Host, Parts, privilege, shm_bytes};
 pub use premises::{IdRange, NoPremises, Premises};
 
 /// A guest that runs, just started.
@@ -289,6 +289,7 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
         own_id_range: true,
         any_user: true,
         memory_limit: limits.memory,
+        oom_per_exec: limits.memory,
         cpu_limit: limits.cpu,
         pids_limit: limits.pids,
         pause: limits.freezer,

@@ -41,6 +41,7 @@ impl Runtime for MissingRuntime {
             own_id_range: false,
             any_user: false,
             memory_limit: false,
+            oom_per_exec: false,
             cpu_limit: false,
             pids_limit: false,
             pause: false,

@@ -98,6 +98,7 @@ impl Runtime for MockRuntime {
             own_id_range: false,
             any_user: true,
             memory_limit: false,
+            oom_per_exec: false,
             cpu_limit: false,
             pids_limit: false,
             pause: false,

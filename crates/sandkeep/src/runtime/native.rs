@@ -15,7 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, HOSTNAME, IdRange, Parts, Premises, Started, Starter, privilege,
+    self, GroupedRuntime, HOSTNAME, Host, IdRange, Parts, Premises, Started, Starter, privilege,
     shm_bytes,
 };
 use super::{Capabilities, Plan, RuntimeError};
@@ -77,7 +77,7 @@ impl Native {
         let mut tries = 0;
         loop {
             tries += 1;
-            let parts = Parts::open(Self::NAME, premises, plan, Place::Beside)?;
+            let parts = Parts::open(Self::NAME, premises, plan, Place::Beside, Host::Connects)?;
             let (launch, fds) = request(premises, plan, ids, &parts);
             match self.launcher.launch(launch, &fds).await {
                 Ok(launched) => return Ok(launched),

@@ -40,6 +40,33 @@ pub enum CgroupNamespace {
     Shared,
 }
 
+/// Who carries out the sandbox's system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    Host,
+    /// gVisor's: its guest makes control groups there and gives up the right to once it has.
+    Gvisor,
+}
+
+impl Kernel {
+    /// What the guest may do besides.
+    fn also(self) -> &'static [&'static str] {
+        match self {
+            Self::Host => &[],
+            Self::Gvisor => &["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"],
+        }
+    }
+
+    /// Whether files can be made in /dev. gVisor's kernel lets nobody write to a device of a read-only
+    /// file system, and only root could make one.
+    fn dev(self) -> &'static str {
+        match self {
+            Self::Host => "ro",
+            Self::Gvisor => "rw",
+        }
+    }
+}
+
 /// What differs from one sandbox to the next.
 #[derive(Clone, Debug)]
 pub struct Bundle {
@@ -49,6 +76,7 @@ pub struct Bundle {
     /// The host's id of the sandbox's root; the range goes up from there.
     pub id_base: u32,
     pub privilege: Privilege,
+    pub kernel: Kernel,
     /// How much fits into /dev/shm.
     pub shm_bytes: u64,
     pub cgroup_namespace: CgroupNamespace,
@@ -67,6 +95,11 @@ impl Bundle {
             Ok(()) | Err(_) => {}
         }
         fs::DirBuilder::new().mode(0o700).create(dir)?;
+        self.write_into(dir)
+    }
+
+    /// Writes the bundle into a directory that was made for it.
+    pub fn write_into(&self, dir: &Path) -> io::Result<()> {
         let file = dir.join("config.json");
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
         Ok(serde_json::to_writer(io::BufWriter::new(file), &self.spec())?)
@@ -103,7 +136,12 @@ impl Bundle {
     }
 
     fn process(&self) -> Process {
-        let keep = || capability::names_of_guest(self.privilege);
+        let keep = || {
+            let mut names = capability::names_of_guest(self.privilege);
+            let more = self.kernel.also().iter().map(|name| (*name).to_owned());
+            names.extend(more.filter(|name| !names.contains(name)).collect::<Vec<_>>());
+            names
+        };
         Process {
             terminal: false,
             user: User { uid: 0, gid: 0, umask: 0o022 },
@@ -129,7 +167,7 @@ impl Bundle {
         let quiet = "nosuid,noexec";
         vec![
             mount("/proc", "proc", "nosuid,noexec,nodev"),
-            mount("/dev", "tmpfs", &format!("{quiet},mode=755,size=64k,ro")),
+            mount("/dev", "tmpfs", &format!("{quiet},mode=755,size=64k,{}", self.kernel.dev())),
             mount(
                 "/dev/pts",
                 "devpts",

@@ -16,12 +16,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::grouped::{self, GroupedRuntime, Parts, Premises, Started, Starter};
+use super::grouped::{self, GroupedRuntime, Host, Parts, Premises, Started, Starter};
 use super::{Capabilities, Plan, RuntimeError};
 use crate::sys::cgroup::{Controllers, Place};
 use crate::sys::launcher::{EntryKind, Lifeline, Standing};
 use crate::sys::stage::{
-    self, Bundle, Dev, GUEST_FDS, GUEST_FDS_WITH_LIFELINE, Identity, Stage, StageError, Staging,
+    self, Bundle, Dev, GUEST_FDS, GUEST_FDS_WITH_LIFELINE, Identity, Meeting, Stage, StageError,
+    Staging,
 };
 use crate::sys::{mount, namespace, pidfd};
 
@@ -142,7 +143,7 @@ impl<T: Technique + 'static> Staged<T> {
         plan: &Plan,
         id_base: u32,
     ) -> Result<stage::Tool, RuntimeError> {
-        let parts = Parts::open(T::NAME, premises, plan, self.place())?;
+        let parts = Parts::open(T::NAME, premises, plan, self.place(), Host::Connects)?;
         let Some(entry) = parts.entry_kind else {
             let what = "work without control groups";
             return Err(RuntimeError::Unsupported { runtime: T::NAME, what });
@@ -158,6 +159,7 @@ impl<T: Technique + 'static> Staged<T> {
             id_base,
             bind_targets: parts.bind_targets.clone(),
             lifeline: parts.lifeline,
+            meeting: Meeting::Listen,
             bundle: if bundle.is_some() { Bundle::Passed } else { Bundle::None },
             entry,
             dev: direction.dev,
@@ -169,13 +171,17 @@ impl<T: Technique + 'static> Staged<T> {
     }
 }
 
-/// A tool's own words reach the caller.
 fn refused<T: Technique>(error: StageError) -> RuntimeError {
+    tool_failed(T::NAME, T::NAME, error)
+}
+
+/// A tool's own words reach the caller.
+pub fn tool_failed(runtime: &'static str, tool: &str, error: StageError) -> RuntimeError {
     let (what, source) = match error {
         StageError::Failed { step, source } => (step, source),
-        other => (format!("have {} start it", T::NAME), io::Error::other(other.to_string())),
+        other => (format!("have {tool} start it"), io::Error::other(other.to_string())),
     };
-    RuntimeError::Io { runtime: T::NAME, what, source }
+    RuntimeError::Io { runtime, what, source }
 }
 
 #[async_trait]

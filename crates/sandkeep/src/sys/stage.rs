@@ -58,6 +58,7 @@ pub struct Staging {
     /// Where the binds go, relative to the root.
     pub bind_targets: Vec<String>,
     pub lifeline: Lifeline,
+    pub meeting: Meeting,
     pub bundle: Bundle,
     pub entry: EntryKind,
     pub dev: Dev,
@@ -65,6 +66,17 @@ pub struct Staging {
     /// The tool, by its path, and its arguments.
     pub program: String,
     pub arguments: Vec<String>,
+}
+
+/// How the guest and the host come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Meeting {
+    /// The host connects. The tool hands descriptors on to the guest.
+    Listen,
+    /// The guest dials. The tool hands nothing on but its stdin, from which the guest reads its token and
+    /// which comes in the place of the listening socket. The stage's socket ends with the stage, and
+    /// only the tool's own end says whether the guest runs.
+    Dial,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

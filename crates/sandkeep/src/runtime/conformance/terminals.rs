@@ -29,7 +29,7 @@ pub(super) async fn a_terminal_is_the_users_own_and_has_its_size(
     lab: &Lab<'_>,
 ) -> Result<(), Broken> {
     let Some(guest) = guest_with_terminals(lab).await? else { return Ok(()) };
-    let text = "test -t 0 && test -t 1 && test -t 2 && stty size; stat -c %U $(tty); \
+    let text = "test -t 0 && test -t 1 && test -t 2 && stty size; test -O $(tty) && id -un; \
                 echo by name > $(tty); echo err >&2; exit 3";
     let said = run(&*guest, in_terminal(text)).await?;
     same("stdout", said.stdout.as_str(), "30 90\r\nuser\r\nby name\r\nerr\r\n")?;

@@ -18,9 +18,17 @@ pub const HOSTNAME: &str = "sandbox";
 /// Connections that wait while the guest comes up; as many as execs may be started at once.
 const BACKLOG: i32 = 1024;
 
+/// How the host gets connections to the guest.
+pub enum Host {
+    Connects,
+    /// The guest dials, and shows the token that it reads here.
+    IsDialed(OwnedFd),
+}
+
 /// The descriptors of a start, open until whoever makes the sandbox has its copies.
 pub struct Parts {
-    listener: OwnedFd,
+    /// The guest's listening socket, or what it reads its token from.
+    meeting: OwnedFd,
     /// The root, then the binds.
     mounts: Vec<OwnedFd>,
     entry: Vec<OwnedFd>,
@@ -39,6 +47,7 @@ impl Parts {
         premises: &Premises,
         plan: &Plan,
         place: Place,
+        host: Host,
     ) -> Result<Self, RuntimeError> {
         let failed = |what: &'static str| {
             move |source| RuntimeError::Io { runtime, what: what.to_owned(), source }
@@ -55,11 +64,14 @@ impl Parts {
             Some(_) => sources.map(|path| mount::clone_path(path)).collect::<io::Result<_>>(),
             None => Ok(Vec::new()),
         };
-        let listener = open_dir(&plan.home)
-            .and_then(|home| socket::listen_in(home, home::GUEST_SOCKET, BACKLOG));
+        let meeting = match host {
+            Host::Connects => open_dir(&plan.home)
+                .and_then(|home| socket::listen_in(home, home::GUEST_SOCKET, BACKLOG)),
+            Host::IsDialed(token) => Ok(token),
+        };
         let target = |bind: &Bind| bind.target.to_string_lossy().into_owned();
         Ok(Self {
-            listener: listener.map_err(failed("listen for its guest"))?,
+            meeting: meeting.map_err(failed("listen for its guest"))?,
             mounts: mounts.map_err(failed("open its root and template"))?,
             entry,
             entry_kind,
@@ -71,9 +83,10 @@ impl Parts {
         })
     }
 
-    /// The listening socket, the lifeline if there is one, the root and the binds, in this order.
+    /// The listening socket or the token, the lifeline if there is one, the root and the binds, in this
+    /// order.
     pub fn before_entry<'a>(&'a self, premises: &'a Premises) -> Vec<BorrowedFd<'a>> {
-        let mut fds = vec![self.listener.as_fd()];
+        let mut fds = vec![self.meeting.as_fd()];
         match self.lifeline {
             Lifeline::None => {}
             Lifeline::Passed => fds.push(premises.lifeline()),

@@ -161,12 +161,15 @@ impl Premises {
     }
 
     pub fn make_groups(&self, plan: &Plan) -> io::Result<()> {
+        self.make_groups_for(plan, plan.resources.pids)
+    }
+
+    /// The same with another bound on how many processes the host has for the sandbox: where a kernel of
+    /// its own runs its processes, those of the host are not what the sandbox was given so many of.
+    pub fn make_groups_for(&self, plan: &Plan, pids: u64) -> io::Result<()> {
         let resources = &plan.resources;
-        let limits = Limits {
-            memory_bytes: resources.memory_mb * limits::MIB,
-            cpus: resources.cpus,
-            pids: resources.pids,
-        };
+        let limits =
+            Limits { memory_bytes: resources.memory_mb * limits::MIB, cpus: resources.cpus, pids };
         self.cgroups.make(plan.id.as_str(), &limits)
     }
 

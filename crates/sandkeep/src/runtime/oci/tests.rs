@@ -5,7 +5,7 @@ use std::fs;
 use guest_proto::Privilege;
 use serde_json::{Value, json};
 
-use super::{Bundle, CgroupNamespace, Crun, Runc};
+use super::{Bundle, CgroupNamespace, Crun, Kernel, Runc};
 use crate::runtime::conformance::{keeps, promise_tests, runtime_conformance};
 use crate::runtime::grouped::bench::{GroupedBench, Version};
 use crate::runtime::staged::tests::staged;
@@ -37,6 +37,7 @@ fn bundle(privilege: Privilege) -> Bundle {
         hostname: "sandbox".to_owned(),
         id_base: 655_360,
         privilege,
+        kernel: Kernel::Host,
         shm_bytes: 1024,
         cgroup_namespace: CgroupNamespace::Own,
         args: vec!["/proc/self/fd/4".to_owned()],

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Bundle, CgroupNamespace};
+use super::{Bundle, CgroupNamespace, Kernel};
 use crate::runtime::grouped::{HOSTNAME, privilege, shm_bytes};
 use crate::runtime::staged::{Afterwards, Direction, Scene, Technique};
 use crate::sys::launcher::EntryKind;
@@ -48,6 +48,7 @@ fn direct(scene: &Scene<'_>, options: &[&str]) -> io::Result<Direction> {
         hostname: HOSTNAME.to_owned(),
         id_base: scene.id_base,
         privilege: privilege(scene.plan),
+        kernel: Kernel::Host,
         shm_bytes: shm_bytes(scene.plan),
         cgroup_namespace: match scene.entry {
             EntryKind::V1 => CgroupNamespace::Own,

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{Staged, Technique, guest, refused};
-use crate::runtime::grouped::{Parts, Premises, Starter};
+use crate::runtime::grouped::{Host, Parts, Premises, Starter};
 use crate::runtime::{Plan, RuntimeError};
 use crate::sys::launcher::Lifeline;
 use crate::sys::stage::{self, BareStaging};
@@ -31,7 +31,7 @@ impl<T: Technique + 'static> Staged<T> {
         premises: &Premises,
         plan: &Plan,
     ) -> Result<stage::Tool, RuntimeError> {
-        let parts = Parts::open(T::NAME, premises, plan, self.place())?;
+        let parts = Parts::open(T::NAME, premises, plan, self.place(), Host::Connects)?;
         let scene = UserScene { plan, lifeline: parts.lifeline, badge: premises.badge(&plan.id) };
         let directed = self.technique.direct_as_user(&scene);
         let staging = BareStaging {

@@ -41,7 +41,7 @@ impl Program {
         let found = dirs.map(|dir| dir.join(name)).find(|path| is_executable(path));
         let found = found.as_deref().and_then(Path::to_str);
         let path = found.ok_or(ToolMissing::NotInstalled { name, package })?.to_owned();
-        let said = ask(&path).await?;
+        let said = ask(&path, "--version").await?;
         let mute =
             |reason: &str| ToolMissing::Mute { path: path.clone(), reason: reason.to_owned() };
         let found = version(&said).ok_or_else(|| mute(said.lines().next().unwrap_or("nothing")))?;
@@ -51,6 +51,11 @@ impl Program {
             return Err(ToolMissing::TooOld { path, found, oldest, package });
         }
         Ok(Self { path })
+    }
+
+    /// What the tool says to this one argument.
+    pub async fn ask(&self, argument: &str) -> Result<String, ToolMissing> {
+        ask(&self.path, argument).await
     }
 
     pub fn path(&self) -> &str {
@@ -64,12 +69,15 @@ fn is_executable(path: &Path) -> bool {
     path.is_absolute() && path.is_file() && access.is_ok()
 }
 
-async fn ask(path: &str) -> Result<String, ToolMissing> {
+async fn ask(path: &str, argument: &str) -> Result<String, ToolMissing> {
     let mute = |reason: String| ToolMissing::Mute { path: path.to_owned(), reason };
     let mut command = Command::new(path);
-    command.arg("--version").env_clear().stdin(Stdio::null()).kill_on_drop(true);
+    command.arg(argument).env_clear().stdin(Stdio::null()).kill_on_drop(true);
     match tokio::time::timeout(limits::TOOL_VERSION, command.output()).await {
-        Ok(Ok(output)) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(Ok(output)) => {
+            let said = [output.stdout, output.stderr].concat();
+            Ok(String::from_utf8_lossy(&said).into_owned())
+        }
         Ok(Err(error)) => Err(mute(error.to_string())),
         Err(_) => Err(mute("it does not answer".to_owned())),
     }

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 
 use super::process::{Given, Never, during, execute, filter, restrict};
-use super::{BareStaging, Failure, Lifeline};
+use super::{BareStaging, Failure, Lifeline, Meeting};
 use crate::sys::launcher::guest_image;
 
 pub fn perform(staging: &BareStaging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
@@ -24,7 +24,7 @@ pub fn perform(staging: &BareStaging, fds: Vec<OwnedFd>) -> Result<Never, Failur
         .map_err(|errno| during("give up new privileges")(errno.into()))?;
     restrict().map_err(during("restrict itself with Landlock"))?;
     let given = Given { null, listener, guest, lifeline, filter: Some(filter) };
-    given.arrange().map_err(during("arrange its descriptors"))?;
+    given.arrange(Meeting::Listen).map_err(during("arrange its descriptors"))?;
     Err(during("execute the tool")(execute(&staging.program, &staging.arguments)))
 }
 

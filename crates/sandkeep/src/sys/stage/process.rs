@@ -13,8 +13,8 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::{
-    BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, Order, ROOT,
-    STATE, Staging, bare,
+    BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, Meeting, Order,
+    ROOT, STATE, Staging, bare,
 };
 use crate::sys::cgroup::{MountKind, cgroup_mounts};
 use crate::sys::landlock::{self, Ruleset};
@@ -107,7 +107,7 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     // Nothing that could be closed later may sit at a number that is about to mean something else.
     drop((root, binds, things.bundle, users));
     let given = Given { null, listener, guest, lifeline, filter };
-    given.arrange().map_err(during("arrange its descriptors"))?;
+    given.arrange(staging.meeting).map_err(during("arrange its descriptors"))?;
     Err(during("execute the tool")(execute(&staging.program, &staging.arguments)))
 }
 
@@ -253,17 +253,21 @@ pub struct Given {
 
 impl Given {
     /// Puts each descriptor at its number; stderr stays what the daemon made it.
-    pub fn arrange(self) -> io::Result<()> {
+    pub fn arrange(self, meeting: Meeting) -> io::Result<()> {
         // The sources move out of the way first, because they may sit where targets go.
         let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE_FD);
         let socket = high(rustix::stdio::stdin().as_fd())?;
-        let mut plan = vec![(SOCKET_FD, socket)];
-        plan.push((0, high(self.null.as_fd())?));
-        plan.push((1, high(self.null.as_fd())?));
-        plan.push((LISTEN_FD, high(self.listener.as_fd())?));
-        plan.push((GUEST_FD, high(self.guest.as_fd())?));
-        if let Some(lifeline) = &self.lifeline {
-            plan.push((LIFELINE_FD, high(lifeline.as_fd())?));
+        let mut plan = vec![(SOCKET_FD, socket), (1, high(self.null.as_fd())?)];
+        match meeting {
+            Meeting::Listen => {
+                plan.push((0, high(self.null.as_fd())?));
+                plan.push((LISTEN_FD, high(self.listener.as_fd())?));
+                plan.push((GUEST_FD, high(self.guest.as_fd())?));
+                if let Some(lifeline) = &self.lifeline {
+                    plan.push((LIFELINE_FD, high(lifeline.as_fd())?));
+                }
+            }
+            Meeting::Dial => plan.push((0, high(self.listener.as_fd())?)),
         }
         if let Some(filter) = &self.filter {
             plan.push((FILTER_FD as RawFd, high(filter.as_fd())?));
@@ -276,6 +280,9 @@ impl Given {
             if unsafe { libc::dup2(source.as_raw_fd(), *target) } < 0 {
                 return Err(io::Error::last_os_error());
             }
+        }
+        if meeting == Meeting::Dial {
+            mark_close_on_exec(LISTEN_FD as u32)?;
         }
         // Their numbers may be taken by copies now, which dropping them would close.
         std::mem::forget(self);
