@@ -12,11 +12,14 @@
 mod bwrap;
 #[cfg(test)]
 mod conformance;
+mod docker;
+mod engine;
 mod grouped;
 mod missing;
 mod mock;
 mod native;
 mod oci;
+mod podman;
 mod staged;
 
 use std::path::PathBuf;
@@ -30,11 +33,14 @@ use crate::sandbox::{Owner, Privilege, Resources, SandboxId};
 use crate::storage::Root;
 
 pub use bwrap::Bwrap;
+pub use docker::Docker;
+pub use engine::NoEngine;
 pub use grouped::{NoPremises, Premises};
 pub use missing::MissingRuntime;
 pub use mock::MockRuntime;
 pub use native::{Native, NoLauncher};
 pub use oci::{Crun, Runc};
+pub use podman::Podman;
 pub use staged::{Staged, Technique};
 
 /// What is true of this runtime on this machine.
