@@ -88,12 +88,13 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
     };
     let lifeline = arguments.lifeline.map(sys::inherited_above_standard).transpose()?;
     sys::keep_descriptors_from_children();
+    // Where the root is changed, the new one may have no devices yet.
+    sys::take_standard_descriptors()?;
     if let Some(root) = &arguments.root {
         sys::change_root(root).map_err(|error| {
             io::Error::other(format!("cannot enter {}: {error}", root.display()))
         })?;
     }
-    sys::take_standard_descriptors()?;
     let own_leaves = match arguments.kernel {
         Kernel::Linux => None,
         Kernel::Gvisor => Some(settle_in_gvisor()?),

@@ -12,11 +12,15 @@
 //!     meta.json              0600: whose it is and what it is, synced before launch
 //!     activity.json          when it was last used, as the reaper noted it down
 //!     guest.sock             where the guest listens
+//!     door/                  what a container sees of it: the guest, and the socket that it dials
 //!     execs/                 the journals of its execs
 //!     listening.json         which sockets of the host lead to which of its ports
 //!   quarantine/<name>        homes that could not be read; nothing deletes them
 //!   storage/…                the storage's own
 //!   host/{etc,empty}         the shared parts of the `host` template
+//!   guest                    the guest's program, for containers
+//!   podman-root/             the empty root of Podman's containers
+//!   podman-seccomp.json      the system calls that they may make
 //! ```
 //!
 //! `meta.json` is what makes the registry replaceable: without a row, a `ready` sandbox is adopted

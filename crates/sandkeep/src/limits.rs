@@ -64,12 +64,21 @@ pub const DIAL_PROOF: Duration = Duration::from_secs(5);
 pub const DIALS_REFUSED_MAX: usize = 10;
 pub const DIALS_REFUSED_WITHIN: Duration = Duration::from_millis(10);
 
+/// How long a container engine may take to answer, and how long when it is only asked whether it is there.
+pub const ENGINE_ANSWER: Duration = Duration::from_secs(60);
+pub const ENGINE_IS_THERE: Duration = Duration::from_secs(5);
+/// The largest answer of an engine: a list of as many containers as one daemon may have.
+pub const ENGINE_ANSWER_MAX_BYTES: usize = 64 * 1024 * 1024;
+/// How long an engine may take to notice that a container has ended or is gone, and how often it is asked.
+pub const ENGINE_SETTLES: Duration = Duration::from_secs(30);
+pub const ENGINE_LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// How long to wait for the end of a killed sandbox before thawing it once more: the guest may have
 /// frozen something in its last moment.
 pub const KILL_LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How long to wait until the kernel tells how a guest that is dead has died.
-pub const DEATH_TOLD: Duration = Duration::from_millis(200);
+pub const DEATH_TOLD: Duration = Duration::from_secs(1);
 
 /// How long nobody must have asked the launcher for anything before it makes namespaces ahead.
 pub const LAUNCHER_QUIET: Duration = Duration::from_millis(10);

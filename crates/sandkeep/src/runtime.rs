@@ -12,12 +12,15 @@
 mod bwrap;
 #[cfg(test)]
 mod conformance;
+mod docker;
+mod engine;
 mod grouped;
 mod gvisor;
 mod missing;
 mod mock;
 mod native;
 mod oci;
+mod podman;
 mod staged;
 
 use std::path::PathBuf;
@@ -31,12 +34,15 @@ use crate::sandbox::{Owner, Privilege, Resources, SandboxId};
 use crate::storage::Root;
 
 pub use bwrap::Bwrap;
+pub use docker::Docker;
+pub use engine::NoEngine;
 pub use grouped::{NoPremises, Premises};
 pub use gvisor::Gvisor;
 pub use missing::MissingRuntime;
 pub use mock::MockRuntime;
 pub use native::{Native, NoLauncher};
 pub use oci::{Crun, Runc};
+pub use podman::Podman;
 pub use staged::{Staged, Technique};
 
 /// What is true of this runtime on this machine.

@@ -4,6 +4,7 @@
 pub mod btrfs;
 pub mod capability;
 pub mod cgroup;
+pub mod container;
 pub mod dev;
 pub mod landlock;
 pub mod launcher;

@@ -63,11 +63,11 @@ pub(super) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
     for claim in &claims {
         mend(claim, rows.get(&claim.id)).await;
     }
-    let alive = liveness(shared).await?;
+    let Heard { alive, silent } = listen(shared).await;
     let actions = claims.into_iter().map(|claim| {
         let row = rows.remove(&claim.id);
         let liveness = alive.get(&claim.id).copied();
-        settle(claim, row, liveness)
+        settle(claim, row, liveness, &silent)
     });
     futures_util::stream::iter(actions)
         .buffer_unordered(limits::RECOVERIES_AT_ONCE)
@@ -140,11 +140,27 @@ async fn mend(claim: &Claim, row: Option<&Row>) {
     }
 }
 
-/// What the runtimes say. One that cannot be used here runs nothing here.
-async fn liveness(shared: &Shared) -> Result<HashMap<SandboxId, Liveness>, Error> {
-    let mut alive = HashMap::new();
+/// What the runtimes say.
+struct Heard {
+    alive: HashMap<SandboxId, Liveness>,
+    /// Those that cannot say anything now, as an engine that does not answer: whether their sandboxes run
+    /// is not known, which is not the same as that they do not.
+    silent: BTreeSet<&'static str>,
+}
+
+/// A runtime that cannot be used here runs nothing here.
+async fn listen(shared: &Shared) -> Heard {
+    let mut heard = Heard { alive: HashMap::new(), silent: BTreeSet::new() };
     for runtime in shared.runtimes.iter().filter(|runtime| runtime.usable() == Usable::Yes) {
-        alive.extend(runtime.list().await?.into_iter().map(|found| {
+        let found = match runtime.list().await {
+            Ok(found) => found,
+            Err(error) => {
+                error!(runtime = runtime.name(), %error, "cannot list sandboxes; they are left alone");
+                heard.silent.insert(runtime.name());
+                continue;
+            }
+        };
+        heard.alive.extend(found.into_iter().map(|found| {
             let liveness = match found.running {
                 true => Liveness::Running,
                 false => Liveness::NotRunning,
@@ -152,11 +168,16 @@ async fn liveness(shared: &Shared) -> Result<HashMap<SandboxId, Liveness>, Error
             (found.id, liveness)
         }));
     }
-    Ok(alive)
+    heard
 }
 
 /// Judges one sandbox and acts. What goes wrong with one is said and keeps no other from its turn.
-async fn settle(claim: Claim, row: Option<Row>, liveness: Option<Liveness>) {
+async fn settle(
+    claim: Claim,
+    row: Option<Row>,
+    liveness: Option<Liveness>,
+    silent: &BTreeSet<&'static str>,
+) {
     let (shared, id) = (Arc::clone(&claim.shared), claim.id.clone());
     let home = shared.data.home(&id);
     let look = home.clone();
@@ -182,13 +203,16 @@ async fn settle(claim: Claim, row: Option<Row>, liveness: Option<Liveness>) {
                 Err(error) => warn!(%id, why, %error, "cannot put a home aside"),
             }
         }
+        Verdict::Supervise(case) if silent.contains(case.meta.spec.runtime()) => {
+            warn!(%id, runtime = case.meta.spec.runtime(), "a sandbox waits for its runtime");
+        }
         Verdict::Supervise(case) => supervise(claim, *case).await,
     }
 }
 
 async fn supervise(mut claim: Claim, case: Case) {
     let shared = Arc::clone(&claim.shared);
-    let (runtime, shown) = match shared.runtime(case.meta.spec.runtime()) {
+    let (runtime, shown) = match shared.usable_runtime(case.meta.spec.runtime()) {
         Ok(runtime) => (Arc::clone(runtime), None),
         Err(error) => {
             warn!(id = %claim.id, %error, "a sandbox cannot be reached");

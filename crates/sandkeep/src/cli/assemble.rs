@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
 use crate::runtime::{
-    Bind, Bwrap, Crun, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, Premises, Runc,
-    Runtime, Staged, Technique, Usable,
+    Bind, Bwrap, Crun, Docker, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, NoEngine,
+    NoPremises, Podman, Premises, Runc, Runtime, Staged, Technique, Usable,
 };
 use crate::sandbox::Principal;
 use crate::storage::{self, BtrfsOptions, Storage};
@@ -56,6 +56,9 @@ impl Wanted {
     }
 }
 
+/// The names of [`engines`], in their order.
+const ENGINES: [&str; 2] = [Docker::NAME, Podman::NAME];
+
 /// A broker, and what a person wants to know of it.
 pub struct Assembled {
     pub broker: Broker,
@@ -76,6 +79,7 @@ impl Assembled {
 pub fn check_names(loaded: &Loaded) -> Result<(), ConfigError> {
     let settings = &loaded.settings;
     let mut known = LOCAL_RUNTIMES.to_vec();
+    known.extend(ENGINES);
     known.extend(settings.enable_mock.then_some(MockRuntime::NAME));
     let of_profiles = settings.profiles.iter().filter_map(|(name, profile)| {
         Some((format!("profiles.{name}.runtime"), profile.runtime.clone()?))
@@ -103,7 +107,9 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
-    let mut runtimes = local_runtimes(&data, &[], &Wanted::All).await;
+    let premises = premises(&data);
+    let mut runtimes = local_runtimes(&data, &premises, &[], &Wanted::All).await;
+    runtimes.extend(engines(settings, &premises).await);
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
@@ -136,7 +142,9 @@ pub async fn throwaway(
     let choice = storage::begun(data.path());
     let opened = storage::open(choice, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
-    let runtimes = local_runtimes(&data, &sweep, wanted).await;
+    let mut runtimes = local_runtimes(&data, &premises(&data), &sweep, wanted).await;
+    let reason = "its containers outlive the program that made them; use it with `sandkeep serve`";
+    runtimes.extend(ENGINES.map(|name| MissingRuntime::listed(name, &reason)));
     let store = Arc::new(MemoryStore::new());
     open(settings, data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
 }
@@ -151,7 +159,9 @@ pub async fn ward(
     let options = BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES) };
     let opened = storage::open(settings.storage, data.path(), &options)?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
-    let runtimes = local_runtimes(&data, &sweep, &Wanted::All).await;
+    let premises = premises(&data);
+    let mut runtimes = local_runtimes(&data, &premises, &sweep, &Wanted::All).await;
+    runtimes.extend(engines(settings, &premises).await);
     let settings = Settings {
         limits: Default::default(),
         quotas: Default::default(),
@@ -181,18 +191,45 @@ pub async fn clear(broker: &Broker) -> Result<(), Error> {
     Ok(())
 }
 
+/// What all runtimes of this daemon stand on.
+fn premises(data: &DataDir) -> Result<Arc<Premises>, NoPremises> {
+    Premises::open(data.path().to_owned(), data.instance().as_str().to_owned())
+}
+
+/// The runtimes whose sandboxes are containers of an engine that runs beside us. One that is not there is
+/// still listed, with the reason.
+async fn engines(
+    settings: &Settings,
+    premises: &Result<Arc<Premises>, NoPremises>,
+) -> [Arc<dyn Runtime>; ENGINES.len()] {
+    let premises = match premises {
+        Ok(premises) => premises,
+        Err(reason) => return ENGINES.map(|name| MissingRuntime::listed(name, reason)),
+    };
+    let (docker, podman) = tokio::join!(
+        Docker::runtime(settings.docker_host.as_deref(), Arc::clone(premises)),
+        Podman::runtime(settings.podman_host.as_deref(), Arc::clone(premises)),
+    );
+    let missing = |name| move |reason: NoEngine| MissingRuntime::listed(name, &reason);
+    [
+        docker.map_or_else(missing(Docker::NAME), |runtime| runtime as _),
+        podman.map_or_else(missing(Podman::NAME), |runtime| runtime as _),
+    ]
+}
+
 /// The runtimes whose sandboxes are processes of this machine, the default first. One that cannot
 /// work here is still listed, with the reason.
 async fn local_runtimes(
     data: &DataDir,
+    premises: &Result<Arc<Premises>, NoPremises>,
     launcher_options: &[&OsStr],
     wanted: &Wanted,
 ) -> Vec<Arc<dyn Runtime>> {
     let instance = data.instance().as_str();
-    let premises = match Premises::open(data.path().to_owned(), instance.to_owned()) {
-        Ok(premises) => premises,
+    let premises = match premises {
+        Ok(premises) => Arc::clone(premises),
         Err(reason) => {
-            return LOCAL_RUNTIMES.map(|name| MissingRuntime::listed(name, &reason)).to_vec();
+            return LOCAL_RUNTIMES.map(|name| MissingRuntime::listed(name, reason)).to_vec();
         }
     };
     let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);

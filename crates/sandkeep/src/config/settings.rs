@@ -25,6 +25,9 @@ pub struct Settings {
     pub storage: StorageChoice,
     pub storage_size_mb: Option<u64>,
     pub enable_mock: bool,
+    /// Where the container engines listen; the usual places if nobody says.
+    pub docker_host: Option<String>,
+    pub podman_host: Option<String>,
     /// The runtime of a sandbox that names none, nor has a profile that does.
     pub default_runtime: String,
     /// The profile of a sandbox that names none. It is one of `profiles`.
@@ -72,6 +75,8 @@ impl Settings {
             storage: StorageChoice::default(),
             storage_size_mb: None,
             enable_mock: false,
+            docker_host: None,
+            podman_host: None,
             default_runtime: DEFAULT_RUNTIME.to_owned(),
             default_profile: None,
             domain: "localhost".to_owned(),

@@ -237,6 +237,25 @@ static GENERAL: &[Setting] = &[
         show!(enable_mock),
     ),
     Setting::new(
+        "docker_host",
+        Shape::Text,
+        "URL",
+        "Where Docker listens, for the runtime `docker`: unix:///path/to/docker.sock",
+        set!(docker_host, |text| value::name(text).map(Some)),
+        show!(docker_host),
+    )
+    .default("/var/run/docker.sock, if it is there")
+    .aliases(&[alias("DOCKER_HOST", AliasMeaning::Value)]),
+    Setting::new(
+        "podman_host",
+        Shape::Text,
+        "URL",
+        "Where Podman listens, for the runtime `podman`: unix:///path/to/podman.sock",
+        set!(podman_host, |text| value::name(text).map(Some)),
+        show!(podman_host),
+    )
+    .default("/run/podman/podman.sock, or in $XDG_RUNTIME_DIR, if it is there"),
+    Setting::new(
         "default_runtime",
         Shape::Text,
         "NAME",

@@ -12,6 +12,7 @@
 //! promise they break.
 
 mod execs;
+mod instance;
 mod lab;
 mod lifecycle;
 mod limits;
@@ -27,14 +28,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
 use super::{Plan, Runtime};
 use crate::sandbox::{Resources, SandboxId};
+pub(crate) use instance::{Instance, discard};
 use lab::{Broken, Lab};
 
 /// No promise needs this long; whatever does, hangs.
-const PROMISE_MAX: Duration = Duration::from_secs(60);
+pub(crate) const PROMISE_MAX: Duration = Duration::from_secs(60);
 
 /// What a runtime's author brings: the runtime and all that it needs around it.
 #[async_trait]
@@ -179,11 +182,27 @@ pub(crate) async fn keeps(bench: &dyn Bench, name: &str) -> Result<(), Violation
 
 /// Tries every promise in turn; what is returned was broken.
 pub(crate) async fn run_all(bench: &dyn Bench) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    for promise in PROMISES {
-        violations.extend(check(bench, promise).await.err());
+    run_at_once(bench, 1).await
+}
+
+/// The same, so many side by side: for runtimes whose bench is dear and whose verbs take their time.
+pub(crate) async fn run_at_once(bench: &dyn Bench, width: usize) -> Vec<Violation> {
+    let checks = PROMISES.iter().map(|promise| check(bench, promise));
+    let results = futures_util::stream::iter(checks).buffer_unordered(width);
+    results.filter_map(|result| std::future::ready(result.err())).collect().await
+}
+
+/// What two instances were made for, or `None`, with the reason printed, where this machine cannot run
+/// them.
+pub(crate) fn unless_skipped<T>(made: (anyhow::Result<T>, anyhow::Result<T>)) -> Option<(T, T)> {
+    match made {
+        (Ok(ours), Ok(theirs)) => Some((ours, theirs)),
+        (Err(reason), _) | (_, Err(reason)) => {
+            let thread = std::thread::current();
+            eprintln!("SKIP {}: {reason}", thread.name().unwrap_or("runtime"));
+            None
+        }
     }
-    violations
 }
 
 async fn check(bench: &dyn Bench, promise: &Promise) -> Result<(), Violation> {

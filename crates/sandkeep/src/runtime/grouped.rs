@@ -32,11 +32,11 @@ use crate::sandbox::SandboxId;
 use crate::sys::cgroup::{Controllers, Place};
 use crate::sys::launcher::Standing;
 use crate::sys::pidfd;
-use leaves::Leaves;
-use live::Live;
 
+pub use leaves::Leaves;
+pub use live::Live;
 pub use parts::{HOSTNAME, Host, Parts, privilege, shm_bytes};
-pub use premises::{IdRange, NoPremises, Premises};
+pub use premises::{IdRange, NoPremises, Premises, end, limits_of};
 
 /// A guest that runs, just started.
 pub struct Started {
@@ -151,7 +151,7 @@ impl<S: Starter> GroupedRuntime<S> {
     fn watch(&self, id: &SandboxId, started: Started) -> io::Result<Arc<Live>> {
         let cgroups = self.premises.cgroups();
         let leaves: Arc<dyn LeafPool> = match cgroups.kind() {
-            LeafKind::V1 | LeafKind::V2 => Leaves::open(Arc::clone(cgroups), id.clone())?,
+            LeafKind::V1 | LeafKind::V2 => Leaves::open(Arc::clone(cgroups), id.to_string())?,
             LeafKind::None => Arc::new(NoLeaves),
         };
         let guest = self.starter.client(&self.premises, id, leaves)?;

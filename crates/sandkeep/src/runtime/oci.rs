@@ -6,7 +6,7 @@
 //! template's directories there. Control groups are not in it at all: they are ours, and the tool
 //! is executed within them.
 
-mod seccomp;
+pub mod seccomp;
 mod spec;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,10 @@
 //! Nothing here writes a foreign pid into a group: that costs an RCU grace period (10 ms). A
 //! single-threaded child enters by writing `0` into a `tasks` file that we opened (v1), or is cloned
 //! into the group (v2).
+//!
+//! A container engine makes the group of a container itself and names it. Everything beneath is the same
+//! there ([`around`]): the engine's group is the sandbox's, and its first process is the guest. On v2 the
+//! guest has to be moved into `guest/` then, once, because the engine started it above.
 
 mod files;
 mod groupless;
@@ -35,8 +39,19 @@ pub use v2::V2;
 /// The group of [`Place::Within`]; no leaf is called so.
 const TOOL: &str = "tool";
 
+/// The group of the guest on v2.
+const GUEST: &str = "guest";
+
+/// Who makes and removes the group of a sandbox itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Maker {
+    We,
+    /// A container engine; all beneath is still ours.
+    Engine,
+}
+
 /// The span over which the kernel counts a cpu limit.
-const CPU_PERIOD_MICROS: u64 = 100_000;
+pub const CPU_PERIOD_MICROS: u64 = 100_000;
 
 /// How often `freeze` looks whether all tasks stand still. A look takes microseconds; the kernel
 /// needs a few when a task is in an uninterruptible wait.
@@ -181,6 +196,26 @@ pub fn open(instance: &str) -> Result<Box<dyn Hierarchy>, Unusable> {
         Some(v2) => Ok(Box::new(v2)),
         None => Err(Unusable::NotMounted),
     }
+}
+
+/// The groups of a container that an engine has made, found by one of its processes.
+pub struct Around {
+    /// Its sandboxes are containers.
+    pub hierarchy: Box<dyn Hierarchy>,
+    /// The container's name in it.
+    pub name: String,
+}
+
+/// The hierarchy that the group of a container's process is in. `None` if the process is in no group of
+/// its own.
+pub fn around(pid: u32) -> io::Result<Option<Around>> {
+    let mounts = files::cgroup_mounts()?;
+    let groups = files::groups_of(pid)?;
+    if let Some((v1, name)) = V1::around(&mounts, &groups) {
+        return Ok(Some(Around { hierarchy: Box::new(v1), name }));
+    }
+    let found = V2::around(&mounts, &groups)?;
+    Ok(found.map(|(v2, name)| Around { hierarchy: Box::new(v2), name }))
 }
 
 /// Where an instance has its groups, in every hierarchy that is mounted; makes nothing.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How a process ended, as far as the kernel tells.
@@ -34,6 +35,14 @@ impl fmt::Display for Exit {
 pub fn open(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Whether the process runs no more; it may still be waited for by its parent.
+pub fn has_ended(pidfd: impl AsFd) -> bool {
+    let mut poll = [PollFd::new(&pidfd, PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    // An error could only be of our own making; then the process is looked at another time.
+    matches!(rustix::event::poll(&mut poll, Some(&now)), Ok(count) if count > 0)
 }
 
 /// Sends SIGKILL; a process that is gone already is fine.

@@ -157,7 +157,7 @@ fn a_guest_that_died_while_the_daemon_was_away_is_noticed_at_the_start() {
     assert_eq!(daemon.sh(&id, "cat ~/note").ok(), "kept");
 }
 
-fn remove_registry(daemon: &Daemon) {
+pub fn remove_registry(daemon: &Daemon) {
     for suffix in ["", "-wal", "-shm"] {
         let path = daemon.data_dir().join(format!("registry.sqlite3{suffix}"));
         match fs::remove_file(&path) {

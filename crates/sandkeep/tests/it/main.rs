@@ -7,6 +7,7 @@ mod cli;
 mod client;
 mod crash;
 mod doctor;
+mod engines;
 mod exec;
 #[cfg(feature = "failpoints")]
 mod failpoints;

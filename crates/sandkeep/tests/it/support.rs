@@ -3,6 +3,7 @@
 
 mod cli;
 mod daemon;
+mod engines;
 mod exec;
 mod host;
 mod http;
@@ -12,6 +13,7 @@ mod wait;
 
 pub use cli::{Ran, binary, run_with_stdin, sandkeep};
 pub use daemon::{Daemon, Setup};
+pub use engines::{Engine, Kind};
 pub use exec::{Finished, bytes, joined};
 pub use host::{children_named, cpu_seconds, kill_sandbox, processes_in_cgroup, wait_gone};
 pub use leaks::{assert_nothing_left, cgroups_of, doctor};

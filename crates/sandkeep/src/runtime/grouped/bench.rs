@@ -8,17 +8,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use tempfile::TempDir;
 
 use super::{GroupedRuntime, Premises, Starter};
-use crate::home::{Home, Meta};
-use crate::runtime::conformance::Bench;
-use crate::runtime::{Labels, Lifetime, Plan, Runtime};
-use crate::sandbox::{HostLimits, Owner, Resources, SandboxId, SpecDraft};
-use crate::storage::Root;
+use crate::runtime::conformance::{Bench, Instance, discard, unless_skipped};
+use crate::runtime::{Plan, Runtime};
+use crate::sandbox::{Resources, SandboxId};
 use crate::sys::cgroup::{Hierarchy, V1, V2, cgroup_mounts};
 use crate::sys::pidfd;
-use crate::template::{HostTemplate, Template};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
@@ -66,70 +62,16 @@ pub(crate) type Make<S> =
     fn(Arc<Premises>) -> BoxFuture<'static, anyhow::Result<Arc<GroupedRuntime<S>>>>;
 
 pub(crate) struct GroupedBench<S> {
-    pub ours: Instance<S>,
-    theirs: Instance<S>,
-}
-
-/// One instance: a runtime and its data directory.
-pub(crate) struct Instance<S> {
-    name: String,
-    data: TempDir,
-    template: HostTemplate,
-    pub runtime: Arc<GroupedRuntime<S>>,
+    pub ours: Instance<GroupedRuntime<S>>,
+    theirs: Instance<GroupedRuntime<S>>,
 }
 
 impl<S: Starter> GroupedBench<S> {
     /// `None`, with the reason printed, where this machine cannot run it.
     pub async fn new(version: Version, make: Make<S>) -> Option<Self> {
-        let ours = Instance::start(version, make).await;
-        let theirs = Instance::start(version, make).await;
-        match (ours, theirs) {
-            (Ok(ours), Ok(theirs)) => Some(Self { ours, theirs }),
-            (Err(reason), _) | (_, Err(reason)) => {
-                let thread = std::thread::current();
-                eprintln!("SKIP {}: {reason}", thread.name().unwrap_or("runtime"));
-                None
-            }
-        }
-    }
-}
-
-impl<S: Starter> Instance<S> {
-    async fn start(version: Version, make: Make<S>) -> anyhow::Result<Self> {
-        let data = tempfile::tempdir()?;
-        std::fs::create_dir(data.path().join("sandboxes"))?;
-        let name = SandboxId::random().as_str()[2..18].to_owned();
-        let groups = hierarchy(version, data.path(), &name)?;
-        let premises = Premises::with(data.path().to_owned(), name.clone(), groups)?;
-        let runtime = make(premises).await?;
-        let template = HostTemplate::prepare(data.path())?;
-        Ok(Self { name, data, template, runtime })
-    }
-
-    async fn plan(&self, resources: Resources) -> Plan {
-        let id = SandboxId::random();
-        let labels = Labels { instance: self.name.clone(), owner: Owner::local() };
-        let host = HostLimits { memory_mb: 1024 * 1024, cpus: 64.0, disk_default_mb: None };
-        let runtime = Some(self.runtime.name().to_owned());
-        let draft = SpecDraft { runtime, ..SpecDraft::default() };
-        let spec = draft.check(&host).expect("defaults are valid");
-        let meta = Meta::new(id.clone(), labels.clone(), spec, "this boot".to_owned());
-        let home = Home::new(self.data.path(), id.clone(), self.name.clone());
-        home.create(&meta).expect("a home");
-        let root = self.data.path().join("volumes").join(id.as_str());
-        std::fs::create_dir_all(&root).expect("a volume");
-        let root = Root::Dir(root);
-        self.template.lay_out(&root).await.expect("a skeleton");
-        Plan {
-            id,
-            labels,
-            root,
-            binds: self.template.binds(),
-            resources,
-            privilege: self.template.default_privilege(),
-            home: home.path().to_owned(),
-            lifetime: Lifetime::Detached,
-        }
+        let start = || Instance::start(|data, name| hierarchy(version, data, name), make);
+        let (ours, theirs) = unless_skipped(tokio::join!(start(), start()))?;
+        Some(Self { ours, theirs })
     }
 }
 
@@ -180,13 +122,6 @@ impl<S: Starter + 'static> Bench for GroupedBench<S> {
     }
 
     async fn discard(&self, plan: &Plan) {
-        let Root::Dir(root) = &plan.root;
-        for dir in [root.as_path(), plan.home.as_path()] {
-            remove(dir);
-        }
+        discard(plan);
     }
-}
-
-fn remove(dir: &Path) {
-    std::fs::remove_dir_all(dir).expect("nothing uses it any more");
 }

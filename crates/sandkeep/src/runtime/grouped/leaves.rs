@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::guest::{Leaf, LeafKind, LeafPool};
-use crate::sandbox::SandboxId;
 use crate::sys::cgroup::{Hierarchy, LeafFiles};
 
 pub struct Leaves {
     cgroups: Arc<dyn Hierarchy>,
-    sandbox: SandboxId,
+    /// The sandbox's name there.
+    sandbox: String,
     book: Mutex<Book>,
 }
 
@@ -36,8 +36,8 @@ struct Opened {
 
 impl Leaves {
     /// Leaves that an earlier daemon made are taken as lingering until they are found empty.
-    pub fn open(cgroups: Arc<dyn Hierarchy>, sandbox: SandboxId) -> io::Result<Arc<Self>> {
-        let lingering = cgroups.leaves(sandbox.as_str())?;
+    pub fn open(cgroups: Arc<dyn Hierarchy>, sandbox: String) -> io::Result<Arc<Self>> {
+        let lingering = cgroups.leaves(&sandbox)?;
         let numbers = lingering.iter().filter_map(|name| name.strip_prefix('l')?.parse().ok());
         let made = numbers.map(|number: usize| number + 1).max().unwrap_or(0);
         let book = Mutex::new(Book { made, ready: None, free: Vec::new(), lingering });
@@ -54,24 +54,24 @@ impl Leaves {
             return Ok(name);
         }
         for at in 0..book.lingering.len() {
-            if self.cgroups.leaf_is_empty(self.sandbox.as_str(), &book.lingering[at])? {
+            if self.cgroups.leaf_is_empty(&self.sandbox, &book.lingering[at])? {
                 return Ok(book.lingering.swap_remove(at));
             }
         }
         let name = format!("l{}", book.made);
-        self.cgroups.make_leaf(self.sandbox.as_str(), &name)?;
+        self.cgroups.make_leaf(&self.sandbox, &name)?;
         book.made += 1;
         Ok(name)
     }
 
     fn open_leaf(&self, name: String) -> io::Result<Opened> {
-        let files = self.cgroups.open_leaf(self.sandbox.as_str(), &name)?;
+        let files = self.cgroups.open_leaf(&self.sandbox, &name)?;
         let oom_kills = files.oom_kills()?;
         Ok(Opened { name, files, oom_kills })
     }
 
     fn give_back(&self, leaf: Opened) {
-        let empty = self.cgroups.leaf_is_empty(self.sandbox.as_str(), &leaf.name);
+        let empty = self.cgroups.leaf_is_empty(&self.sandbox, &leaf.name);
         let mut book = self.book();
         match (empty, &book.ready) {
             (Ok(true), None) => book.ready = Some(leaf),

@@ -48,8 +48,11 @@ impl Live {
     /// Waits until every process of the sandbox is gone: the kernel ends a pid namespace before its
     /// first process is.
     pub async fn died(&self) -> Death {
-        // An error means that the reactor is gone, and the daemon with it.
-        let _ = self.pidfd.readable().await;
+        // Whoever waits for how it ended makes the descriptor not ready for a while, though it has.
+        if !pidfd::has_ended(self.pidfd.get_ref()) {
+            // An error means that the reactor is gone, and the daemon with it.
+            let _ = self.pidfd.readable().await;
+        }
         let told = tokio::time::timeout(limits::DEATH_TOLD, self.exit()).await;
         let exit = told.unwrap_or(Exit::Unknown);
         self.death

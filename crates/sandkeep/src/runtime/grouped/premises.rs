@@ -12,7 +12,7 @@ use super::id_ranges::IdRanges;
 use crate::home::{self, Home};
 use crate::limits;
 use crate::runtime::{Plan, RuntimeError};
-use crate::sandbox::{Privilege, SandboxId};
+use crate::sandbox::{Privilege, Resources, SandboxId};
 use crate::sys::cgroup::{self, Entry, Groupless, Hierarchy, Limits, Place};
 use crate::sys::launcher::Standing;
 use crate::sys::{pidfd, reactor};
@@ -105,6 +105,14 @@ impl Premises {
         cgroup::badge(&self.instance, id.as_str())
     }
 
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
     pub fn cgroups(&self) -> &Arc<dyn Hierarchy> {
         &self.cgroups
     }
@@ -167,9 +175,7 @@ impl Premises {
     /// The same with another bound on how many processes the host has for the sandbox: where a kernel of
     /// its own runs its processes, those of the host are not what the sandbox was given so many of.
     pub fn make_groups_for(&self, plan: &Plan, pids: u64) -> io::Result<()> {
-        let resources = &plan.resources;
-        let limits =
-            Limits { memory_bytes: resources.memory_mb * limits::MIB, cpus: resources.cpus, pids };
+        let limits = Limits { pids, ..limits_of(&plan.resources) };
         self.cgroups.make(plan.id.as_str(), &limits)
     }
 
@@ -195,18 +201,30 @@ impl Premises {
             if !self.cgroups.pids(id.as_str(), place)?.contains(&pid) {
                 continue;
             }
-            pidfd::kill(&pidfd)?;
-            let gone = reactor::watch(pidfd, Interest::READABLE)?;
-            loop {
-                // A frozen process dies only when it is thawed.
-                self.cgroups.thaw(id.as_str())?;
-                let gone = tokio::time::timeout(limits::KILL_LOOK_AGAIN, gone.readable()).await;
-                if gone.is_ok() {
-                    break;
-                }
-            }
+            end(pidfd, || self.cgroups.thaw(id.as_str())).await?;
         }
         Ok(())
+    }
+}
+
+/// Kills a process and waits until it is gone. A frozen one dies only when it is thawed.
+pub async fn end(process: OwnedFd, thaw: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    pidfd::kill(&process)?;
+    let gone = reactor::watch(process, Interest::READABLE)?;
+    loop {
+        thaw()?;
+        if tokio::time::timeout(limits::KILL_LOOK_AGAIN, gone.readable()).await.is_ok() {
+            return Ok(());
+        }
+    }
+}
+
+/// What a sandbox may use, in the words of control groups.
+pub fn limits_of(resources: &Resources) -> Limits {
+    Limits {
+        memory_bytes: resources.memory_mb * limits::MIB,
+        cpus: resources.cpus,
+        pids: resources.pids,
     }
 }
 

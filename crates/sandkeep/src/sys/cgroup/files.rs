@@ -44,6 +44,36 @@ fn parse_mount(line: &str) -> Option<CgroupMount> {
     Some(CgroupMount { path, kind })
 }
 
+/// One line of `/proc/<pid>/cgroup`: a hierarchy, and the group of the process in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// None for v2.
+    pub controllers: Vec<String>,
+    /// From the root of the hierarchy.
+    pub path: PathBuf,
+}
+
+pub fn groups_of(pid: u32) -> io::Result<Vec<Membership>> {
+    Ok(parse_groups(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
+}
+
+/// Lines of `4:cpu,cpuacct:/a/b`.
+fn parse_groups(text: &str) -> Vec<Membership> {
+    let parse = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let controllers = fields.next()?.split(',').filter(|name| !name.is_empty());
+        let controllers = controllers.map(str::to_owned).collect();
+        Some(Membership { controllers, path: PathBuf::from(fields.next()?) })
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+/// Where a group is, split into the directory it is in and its name. `None` for the root of a hierarchy.
+pub fn locate(mount: &Path, group: &Path) -> Option<(PathBuf, String)> {
+    let (parent, name) = (group.parent()?, group.file_name()?.to_str()?);
+    Some((mount.join(parent.strip_prefix("/").ok()?), name.to_owned()))
+}
+
 /// The group that holds the groups of all instances.
 pub const OURS: &str = "sandkeep";
 
@@ -162,5 +192,15 @@ mod tests {
         assert!(matches!(&mounts[0].kind, MountKind::V1(c) if c.iter().any(|c| c == "cpuacct")));
         assert_eq!(mounts[1].path, Path::new("/sys/fs/cgroup/odd name"));
         assert_eq!(mounts[2].kind, MountKind::V2);
+    }
+
+    #[test]
+    fn the_groups_of_a_process_are_told_apart_by_controller() {
+        let groups = parse_groups("9:name=systemd:/x\n2:cpu,cpuacct:/docker/c1\n0::/docker/c1\n");
+        assert_eq!(groups[1].controllers, ["cpu", "cpuacct"]);
+        assert!(groups[2].controllers.is_empty());
+        let found = locate(Path::new("/sys/fs/cgroup/cpu"), &groups[1].path);
+        assert_eq!(found, Some(("/sys/fs/cgroup/cpu/docker".into(), "c1".to_owned())));
+        assert_eq!(locate(Path::new("/sys/fs/cgroup/cpu"), Path::new("/")), None);
     }
 }

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use guest_proto::LeafKind;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::files::{self, CgroupMount, MountKind};
+use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits, Place,
-    TOOL, Unusable, Used,
+    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits, Maker,
+    Place, TOOL, Unusable, Used,
 };
 
 pub struct V1 {
@@ -28,21 +28,14 @@ pub struct V1 {
     pids: Option<PathBuf>,
     cpu: Option<PathBuf>,
     cpuacct: Option<PathBuf>,
+    maker: Maker,
 }
 
 impl V1 {
     /// `None` if this machine has no v1 freezer.
     pub fn open(mounts: &[CgroupMount], instance: &str) -> Result<Option<Self>, Unusable> {
-        let find = |controller: &str| {
-            mounts.iter().find_map(|mount| match &mount.kind {
-                MountKind::V1(controllers) if controllers.iter().any(|c| c == controller) => {
-                    Some(mount.path.as_path())
-                }
-                _ => None,
-            })
-        };
         let base = |controller: &str| -> Result<Option<PathBuf>, Unusable> {
-            find(controller).map(|mount| make_base(mount, instance)).transpose()
+            mounted(mounts, controller).map(|mount| make_base(mount, instance)).transpose()
         };
         let Some(freezer) = base("freezer")? else { return Ok(None) };
         Ok(Some(Self {
@@ -51,7 +44,31 @@ impl V1 {
             pids: base("pids")?,
             cpu: base("cpu")?,
             cpuacct: base("cpuacct")?,
+            maker: Maker::We,
         }))
+    }
+
+    /// The trees in which a process has a group, and the group's name: that in the freezer's. A controller
+    /// in whose tree the process is elsewhere counts as missing.
+    pub fn around(mounts: &[CgroupMount], groups: &[Membership]) -> Option<(Self, String)> {
+        let find = |controller: &str| {
+            let group =
+                groups.iter().find(|group| group.controllers.iter().any(|c| c == controller));
+            files::locate(mounted(mounts, controller)?, &group?.path)
+        };
+        let (freezer, name) = find("freezer")?;
+        let base = |controller: &str| {
+            find(controller).filter(|(_, other)| *other == name).map(|(base, _)| base)
+        };
+        let v1 = Self {
+            freezer,
+            memory: base("memory"),
+            pids: base("pids"),
+            cpu: base("cpu"),
+            cpuacct: base("cpuacct"),
+            maker: Maker::Engine,
+        };
+        Some((v1, name))
     }
 
     /// The distinct directories of this instance: `cpu` and `cpuacct` are often one.
@@ -66,6 +83,15 @@ impl V1 {
     }
 }
 
+fn mounted<'a>(mounts: &'a [CgroupMount], controller: &str) -> Option<&'a Path> {
+    mounts.iter().find_map(|mount| match &mount.kind {
+        MountKind::V1(controllers) if controllers.iter().any(|c| c == controller) => {
+            Some(mount.path.as_path())
+        }
+        _ => None,
+    })
+}
+
 fn make_base(mount: &Path, instance: &str) -> Result<PathBuf, Unusable> {
     files::make_instance(mount, instance)
         .map_err(|source| Unusable::NotWritable { path: mount.to_owned(), source })
@@ -74,8 +100,8 @@ fn make_base(mount: &Path, instance: &str) -> Result<PathBuf, Unusable> {
 impl Drop for V1 {
     /// An instance without sandboxes leaves nothing behind.
     fn drop(&mut self) {
-        for base in self.bases() {
-            files::remove_instance(base);
+        if self.maker == Maker::We {
+            self.bases().into_iter().for_each(files::remove_instance);
         }
     }
 }
@@ -120,8 +146,10 @@ impl Hierarchy for V1 {
     }
 
     fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()> {
-        for base in self.bases() {
-            files::make(&base.join(sandbox))?;
+        if self.maker == Maker::We {
+            for base in self.bases() {
+                files::make(&base.join(sandbox))?;
+            }
         }
         files::make(&self.freezer.join(sandbox).join("work"))?;
         if let Some(memory) = &self.memory {

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use guest_proto::LeafKind;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::files::{self, CgroupMount, MountKind};
+use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits, Place,
-    TOOL, Unusable, Used,
+    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, GUEST, Hierarchy, LeafFiles, Limits,
+    Maker, Place, TOOL, Unusable, Used,
 };
 
 /// Where the daemon goes if it is in the way at the top.
@@ -24,6 +24,7 @@ const WANTED: [&str; 3] = ["memory", "pids", "cpu"];
 pub struct V2 {
     base: PathBuf,
     controllers: Controllers,
+    maker: Maker,
 }
 
 impl V2 {
@@ -41,17 +42,32 @@ impl V2 {
         let base = files::make_instance(mount, instance).map_err(wrap)?;
         let none = Controllers { memory: false, cpu: false, pids: false, freezer: true };
         // From here on what was made is removed if the rest fails.
-        let mut made = Self { base, controllers: none };
+        let mut made = Self { base, controllers: none, maker: Maker::We };
         delegate_top(mount)?;
         for group in [&mount.join(files::OURS), &made.base] {
             delegate(group).map_err(wrap)?;
         }
-        let has = delegated(&made.base).map_err(wrap)?;
-        let has = |controller: &str| has.iter().any(|c| c == controller);
-        made.controllers.memory = has("memory");
-        made.controllers.cpu = has("cpu");
-        made.controllers.pids = has("pids");
+        made.controllers = there(&delegated(&made.base).map_err(wrap)?);
         Ok(made)
+    }
+
+    /// The hierarchy in which a process has a group, and the group's name. `None` if v2 is not mounted, or
+    /// the process is at its root.
+    pub fn around(
+        mounts: &[CgroupMount],
+        groups: &[Membership],
+    ) -> io::Result<Option<(Self, String)>> {
+        let mount = mounts.iter().find(|mount| mount.kind == MountKind::V2);
+        let group = groups.iter().find(|group| group.controllers.is_empty());
+        let (Some(mount), Some(group)) = (mount, group) else { return Ok(None) };
+        // A guest that an earlier daemon has moved is one further down.
+        let path = match group.path.file_name() {
+            Some(name) if name == GUEST => group.path.parent().unwrap_or(&group.path),
+            Some(_) | None => group.path.as_path(),
+        };
+        let Some((base, name)) = files::locate(&mount.path, path) else { return Ok(None) };
+        let available = words(&base.join(&name).join("cgroup.controllers"))?;
+        Ok(Some((Self { base, controllers: there(&available), maker: Maker::Engine }, name)))
     }
 
     fn work(&self, sandbox: &str) -> PathBuf {
@@ -60,7 +76,7 @@ impl V2 {
 
     fn place(&self, sandbox: &str, place: Place) -> PathBuf {
         match place {
-            Place::Beside => self.base.join(sandbox).join("guest"),
+            Place::Beside => self.base.join(sandbox).join(GUEST),
             Place::Within => self.work(sandbox).join(TOOL),
         }
     }
@@ -69,19 +85,18 @@ impl V2 {
 impl Drop for V2 {
     /// An instance without sandboxes leaves nothing behind.
     fn drop(&mut self) {
-        files::remove_instance(&self.base);
+        if self.maker == Maker::We {
+            files::remove_instance(&self.base);
+        }
     }
 }
 
 /// Hands the controllers we want, as far as they are there, to the children of a group.
 fn delegate(group: &Path) -> io::Result<()> {
-    let available = std::fs::read_to_string(group.join("cgroup.controllers"))?;
-    let there: Vec<&str> =
-        available.split_whitespace().filter(|controller| WANTED.contains(controller)).collect();
-    let missing = {
-        let already = delegated(group)?;
-        there.into_iter().filter(move |c| !already.iter().any(|a| a == c))
-    };
+    let available = words(&group.join("cgroup.controllers"))?;
+    let already = delegated(group)?;
+    let wanted = available.into_iter().filter(|controller| WANTED.contains(&controller.as_str()));
+    let missing = wanted.filter(|controller| !already.contains(controller));
     let change: Vec<String> = missing.map(|controller| format!("+{controller}")).collect();
     if change.is_empty() {
         return Ok(());
@@ -109,8 +124,29 @@ fn delegate_top(mount: &Path) -> Result<(), Unusable> {
 }
 
 fn delegated(group: &Path) -> io::Result<Vec<String>> {
-    let text = std::fs::read_to_string(group.join("cgroup.subtree_control"))?;
-    Ok(text.split_whitespace().map(str::to_owned).collect())
+    words(&group.join("cgroup.subtree_control"))
+}
+
+fn words(file: &Path) -> io::Result<Vec<String>> {
+    Ok(std::fs::read_to_string(file)?.split_whitespace().map(str::to_owned).collect())
+}
+
+fn there(controllers: &[String]) -> Controllers {
+    let has = |controller: &str| controllers.iter().any(|c| c == controller);
+    Controllers { memory: has("memory"), cpu: has("cpu"), pids: has("pids"), freezer: true }
+}
+
+/// Moves the processes of a group one down. It has none of its own from then on, so that its controllers
+/// can be handed to its children.
+fn move_down(group: &Path, child: &Path) -> io::Result<()> {
+    for pid in files::pids(&group.join("cgroup.procs"))? {
+        match files::write(&child.join("cgroup.procs"), &pid.to_string()) {
+            // It has ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            moved => moved?,
+        }
+    }
+    Ok(())
 }
 
 impl Hierarchy for V2 {
@@ -127,10 +163,15 @@ impl Hierarchy for V2 {
     }
 
     fn make(&self, sandbox: &str, limits: &Limits) -> io::Result<()> {
-        let group = self.base.join(sandbox);
-        files::make(&group)?;
+        let (group, guest) = (self.base.join(sandbox), self.place(sandbox, Place::Beside));
+        if self.maker == Maker::We {
+            files::make(&group)?;
+        }
+        files::make(&guest)?;
+        if self.maker == Maker::Engine {
+            move_down(&group, &guest)?;
+        }
         delegate(&group)?;
-        files::make(&group.join("guest"))?;
         let work = group.join("work");
         files::make(&work)?;
         delegate(&work)?;

@@ -1,0 +1,114 @@
+//! One container that runs, as we see it: its first process, the groups beneath its own, and the
+//! guest that dialed.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::container::{DOOR, VOLUME};
+use crate::guest::{DialBack, Guest, GuestClient, Proof};
+use crate::home::GUEST_SOCKET;
+use crate::runtime::grouped::{Leaves, Live, end, limits_of, open_dir};
+use crate::runtime::{Death, Stats};
+use crate::sandbox::Resources;
+use crate::sys::cgroup::{self, Around, Hierarchy};
+use crate::sys::{container, pidfd};
+
+/// What the guest finds beneath its root as in the container's.
+const SHOWN_AGAIN: [&str; 2] = ["proc", "dev"];
+
+/// The id of root in a container, which has the host's ids.
+const ROOT: u32 = 0;
+
+pub struct Contained {
+    live: Live,
+    groups: Arc<dyn Hierarchy>,
+    /// The container's name in them.
+    name: String,
+    process: OwnedFd,
+}
+
+/// The socket that the guest of this home dials.
+pub fn listen(home: &Path) -> io::Result<DialBack> {
+    DialBack::bind(open_dir(&home.join(DOOR))?, GUEST_SOCKET, ROOT)
+}
+
+impl Contained {
+    /// Takes care of a container, just started or found. `None` if it does not run.
+    pub async fn new(
+        id: &str,
+        pid: u32,
+        resources: &Resources,
+        door: DialBack,
+    ) -> io::Result<Option<Self>> {
+        let Some((process, around)) = find(id, pid)? else { return Ok(None) };
+        around.hierarchy.make(&around.name, &limits_of(resources))?;
+        Self::watch(process, around, door).await.map(Some)
+    }
+
+    async fn watch(process: OwnedFd, around: Around, door: DialBack) -> io::Result<Self> {
+        let process = furnish(process).await?;
+        let Around { hierarchy, name } = around;
+        let groups: Arc<dyn Hierarchy> = Arc::from(hierarchy);
+        let leaves = Leaves::open(Arc::clone(&groups), name.clone())?;
+        let guest = GuestClient::dialed(door, process.try_clone()?, Proof::Process, leaves)?;
+        let live = Live::new(process.try_clone()?, guest, None)?;
+        Ok(Self { live, groups, name, process })
+    }
+
+    pub fn guest(&self) -> Arc<dyn Guest> {
+        self.live.guest()
+    }
+
+    /// Whether it runs no more, whoever has noticed.
+    pub fn is_over(&self) -> bool {
+        self.live.is_dead() || pidfd::has_ended(&self.process)
+    }
+
+    pub fn death(&self) -> Option<Death> {
+        self.live.death()
+    }
+
+    pub async fn died(&self) -> Death {
+        self.live.died().await
+    }
+
+    pub async fn kill(&self) -> io::Result<()> {
+        end(self.process.try_clone()?, || self.thaw()).await
+    }
+
+    pub fn freeze(&self) -> io::Result<()> {
+        self.groups.freeze(&self.name)
+    }
+
+    pub fn thaw(&self) -> io::Result<()> {
+        self.groups.thaw(&self.name)
+    }
+
+    pub fn stats(&self) -> io::Result<Stats> {
+        let used = self.groups.used(&self.name)?;
+        Ok(Stats { memory_bytes: used.memory_bytes, cpu_micros: used.cpu_micros, pids: used.pids })
+    }
+}
+
+/// The first process of a container and the groups around it. `None` if it is gone: its number may be
+/// another's by now, but that one is in no group with the container's id.
+fn find(id: &str, pid: u32) -> io::Result<Option<(OwnedFd, Around)>> {
+    let Ok(process) = pidfd::open(pid) else { return Ok(None) };
+    let around = match cgroup::around(pid) {
+        Ok(around) => around,
+        Err(_) if pidfd::has_ended(&process) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let around = around.filter(|around| around.name.contains(id));
+    Ok(around.filter(|_| !pidfd::has_ended(&process)).map(|around| (process, around)))
+}
+
+async fn furnish(process: OwnedFd) -> io::Result<OwnedFd> {
+    let furnished = tokio::task::spawn_blocking(move || {
+        container::show_again(process.as_fd(), Path::new(VOLUME), &SHOWN_AGAIN)?;
+        Ok(process)
+    });
+    furnished.await.map_err(io::Error::other)?
+}

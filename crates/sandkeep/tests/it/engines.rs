@@ -1,0 +1,93 @@
+//! Sandboxes as containers of a real Docker and a real Podman, through the daemon.
+
+use serde_json::{Value, json};
+
+use crate::crash::remove_registry;
+use crate::skip_if;
+use crate::support::{Daemon, Engine, Kind, Raw, Setup, obstacle};
+
+/// The runtime, and the setting that says where its engine is.
+fn words(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Docker => ("docker", "SANDKEEP_DOCKER_HOST"),
+        Kind::Podman => ("podman", "SANDKEEP_PODMAN_HOST"),
+    }
+}
+
+fn assert_same(after: &Value, before: &Value) {
+    for field in ["id", "owner", "slot", "labels", "resources", "runtime", "state"] {
+        assert_eq!(after[field], before[field], "{field}");
+    }
+}
+
+/// One life, in which the daemon is killed and forgets everything.
+fn outlives_the_daemon_and_its_registry(kind: Kind) {
+    let engine = match Engine::start(kind) {
+        Ok(engine) => engine,
+        Err(reason) => panic!("{kind:?} is needed: {}", reason.0),
+    };
+    let (runtime, variable) = words(kind);
+    let setup = Setup::default().env(variable, &engine.host());
+    let mut daemon = Daemon::start_with(&setup);
+    let spec =
+        json!({ "runtime": runtime, "slot": "agent", "project": "web", "labels": { "a": "b" } });
+    let id = daemon.create_with(&spec);
+    assert_eq!(engine.containers(), 1);
+    assert!(!daemon.sh(&id, "echo kept > ~/note; sleep 100000 & echo $!").ok().is_empty());
+    let left = daemon.sh(&id, "pgrep -x sleep").ok();
+    let server = json!({
+        "argv": ["python3", "-u", "-m", "http.server", "8000", "--bind", "127.0.0.1"],
+        "port": 8000,
+        "ready": { "http_path": "/note", "timeout_secs": 60 },
+    });
+    let target = format!("/api/v1/sandboxes/{id}/processes");
+    let process = daemon.expect(201, "POST", &target, &server);
+    assert_eq!(process["status"], "running", "{process:#}");
+    let before = daemon.get(&id);
+
+    daemon.kill_9();
+    remove_registry(&daemon);
+    daemon.start_again(&setup);
+    assert_same(&daemon.get(&id), &before);
+    assert_eq!(daemon.sh(&id, "pgrep -x sleep").ok(), left, "what ran was disturbed");
+    let looked = daemon.expect(200, "GET", &target, &Value::Null);
+    let address = looked["items"][0]["address"].as_str().expect("an address");
+    let reply = Raw::open(address.parse().expect("host:port"))
+        .send(b"GET /note HTTP/1.1\r\nHost: x\r\n\r\n")
+        .reply("GET");
+    assert_eq!((reply.status, reply.text().as_str()), (200, "kept\n"));
+
+    daemon.verb(&id, "stop");
+    assert_eq!(daemon.verb(&id, "start")["state"], "running");
+    assert_eq!(daemon.sh(&id, "cat ~/note; pgrep -cx sleep || :").ok(), "kept\n0");
+    daemon.destroy(&id);
+    assert_eq!(engine.containers(), 0);
+}
+
+#[test]
+fn a_docker_sandbox_outlives_the_daemon_and_its_registry() {
+    skip_if!(obstacle());
+    outlives_the_daemon_and_its_registry(Kind::Docker);
+}
+
+#[test]
+fn a_podman_sandbox_outlives_the_daemon_and_its_registry() {
+    skip_if!(obstacle());
+    outlives_the_daemon_and_its_registry(Kind::Podman);
+}
+
+#[test]
+fn an_engine_that_is_not_there_is_named_with_a_remedy_and_costs_nobody_else() {
+    skip_if!(obstacle());
+    let setup = Setup::default().env("SANDKEEP_DOCKER_HOST", "unix:///no/such/socket");
+    let daemon = Daemon::start_with(&setup);
+    let listed = daemon.expect(200, "GET", "/api/v1/runtimes", &Value::Null);
+    let listed = listed["runtimes"].as_array().expect("a list");
+    let docker = listed.iter().find(|runtime| runtime["name"] == "docker").expect("it is listed");
+    assert!(docker.to_string().contains("/no/such/socket"), "{docker:#}");
+    let spec = json!({ "runtime": "docker" });
+    let (status, problem) = daemon.request("POST", "/api/v1/sandboxes", &spec);
+    assert!(status >= 400, "{problem:#}");
+    assert!(problem["detail"].to_string().contains("/no/such/socket"), "{problem:#}");
+    assert_eq!(daemon.sh(&daemon.create(), "echo fine").ok(), "fine");
+}
