@@ -377,6 +377,17 @@ impl Exec {
         }
     }
 
+    /// gVisor's kernel gives keys that stand for signals to the command like any others, and does not say who
+    /// is in the foreground: there they interrupt all of the exec. Also says how many keys those were.
+    fn sort_out_signals(&self, mut typed: Vec<u8>) -> (Vec<u8>, usize) {
+        let (Some(terminal), Leaf::Own(_)) = (&self.terminal, &self.leaf) else {
+            return (typed, 0);
+        };
+        let signals = terminal.sort_out_signals(&mut typed);
+        signals.iter().for_each(|signal| self.leaf.signal(*signal));
+        (typed, signals.len())
+    }
+
     /// Reads more output where there is room, and ends if that was the last.
     fn advance(&mut self) {
         self.stdout.fill();
@@ -393,7 +404,8 @@ impl Exec {
     pub fn hear(&mut self, message: ToGuest) -> Result<Heard, AgainstTheRules> {
         match message {
             ToGuest::Stdin(bytes) if !self.has_ended() => {
-                self.stdin.feed(bytes).map_err(|_| AgainstTheRules)?;
+                let (bytes, swallowed) = self.sort_out_signals(bytes);
+                self.stdin.feed(bytes, swallowed).map_err(|_| AgainstTheRules)?;
             }
             // It ended while the bytes were on their way.
             ToGuest::Stdin(_) => {}

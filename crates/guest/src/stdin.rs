@@ -97,8 +97,9 @@ impl Stdin {
         self.received
     }
 
-    pub fn feed(&mut self, bytes: Vec<u8>) -> Result<(), Unwanted> {
-        let end = self.received.saturating_add(bytes.len() as u64);
+    /// Takes what the host has sent. `swallowed` were among it and are not for the command.
+    pub fn feed(&mut self, bytes: Vec<u8>, swallowed: usize) -> Result<(), Unwanted> {
+        let end = self.received.saturating_add((bytes.len() + swallowed) as u64);
         if end > self.announced || self.ending == Ending::AfterWaiting {
             return Err(Unwanted);
         }
@@ -197,7 +198,7 @@ mod tests {
     fn stdin_nobody_reads_is_dropped_and_asked_for_again() {
         let mut stdin = Stdin::new(None, AtEnd::Close);
         assert_eq!(stdin.announce(), None, "the first window needs no announcement");
-        stdin.feed(vec![1; STDIN_WINDOW]).unwrap();
+        stdin.feed(vec![1; STDIN_WINDOW], 0).unwrap();
         assert_eq!(stdin.announce(), Some(2 * STDIN_WINDOW as u64));
         assert_eq!(stdin.announce(), None);
     }
@@ -205,8 +206,8 @@ mod tests {
     #[test]
     fn more_than_was_asked_for_is_refused() {
         let mut stdin = Stdin::new(None, AtEnd::Close);
-        assert_eq!(stdin.feed(vec![1; STDIN_WINDOW + 1]), Err(Unwanted));
+        assert_eq!(stdin.feed(vec![1; STDIN_WINDOW], 1), Err(Unwanted));
         stdin.end();
-        assert_eq!(stdin.feed(vec![1]), Err(Unwanted));
+        assert_eq!(stdin.feed(vec![1], 0), Err(Unwanted));
     }
 }

@@ -16,7 +16,7 @@ use crate::sys;
 
 pub struct Terminal {
     control: OwnedFd,
-    _line: OwnedFd,
+    line: OwnedFd,
 }
 
 impl Terminal {
@@ -32,7 +32,7 @@ impl Terminal {
             stdin: typed,
             stdout: control.try_clone()?,
             stderr: None,
-            terminal: Some(Self { control, _line: line.try_clone()? }),
+            terminal: Some(Self { control, line: line.try_clone()? }),
         };
         let stdio = Stdio {
             stdin: line.try_clone()?,
@@ -41,6 +41,22 @@ impl Terminal {
             kind: StdioKind::Terminal,
         };
         Ok((pipes, stdio))
+    }
+
+    /// For a kernel that passes every key on: takes those that stand for a signal out of what was typed,
+    /// shows them, and says which signals they are.
+    pub fn sort_out_signals(&self, typed: &mut Vec<u8>) -> Vec<i32> {
+        let mut signals = Vec::new();
+        typed.retain(|key| match sys::signal_of_key(self.control.as_fd(), *key) {
+            None => true,
+            Some(signal) => {
+                // A full line shows no keys.
+                let _ = sys::write(self.line.as_fd(), &[b'^', key ^ 0x40]);
+                signals.push(signal);
+                false
+            }
+        });
+        signals
     }
 
     /// A window of no rows or columns is one of unknown size, as everywhere.

@@ -101,6 +101,15 @@ pub fn end_of_file_key(terminal: BorrowedFd<'_>) -> Option<u8> {
     (settings.c_lflag & libc::ICANON != 0 && key != 0).then_some(key)
 }
 
+/// What a key stands for while the command wants keys to interrupt it.
+pub fn signal_of_key(terminal: BorrowedFd<'_>, key: u8) -> Option<c_int> {
+    let settings = settings(terminal).ok()?;
+    let keys =
+        [(libc::VINTR, libc::SIGINT), (libc::VQUIT, libc::SIGQUIT), (libc::VSUSP, libc::SIGTSTP)];
+    let asked = settings.c_lflag & libc::ISIG != 0 && key != 0;
+    keys.into_iter().find(|(at, _)| asked && settings.c_cc[*at] == key).map(|(_, signal)| signal)
+}
+
 /// Tells the terminal how large its window is; if that changes, the command gets SIGWINCH.
 pub fn resize(terminal: BorrowedFd<'_>, size: TerminalSize) -> io::Result<()> {
     let size = libc::winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };

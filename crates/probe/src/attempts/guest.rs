@@ -1,11 +1,12 @@
 //! PID 1: the program that carries out what the host asks, and so the one worth becoming.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::walk::{Kind, climb_out, find};
 use crate::finding::{Finding, Judge, Ways, not_applicable};
+use crate::scene::Scene;
 use crate::sys::{self, Arg, Errno};
 
 const PTRACE_SEIZE: i64 = 0x4206;
@@ -22,11 +23,19 @@ pub fn ptrace() -> Finding {
     ways.finding()
 }
 
-pub fn memory() -> Finding {
+/// A kernel of the sandbox's own may show everybody where PID 1 has its memory, but not what is in it.
+pub fn memory(scene: &Scene) -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     ways.note("/proc/1/mem", OpenOptions::new().read(true).write(true).open("/proc/1/mem"));
-    ways.note("/proc/1/maps", fs::read("/proc/1/maps"));
-    ways.note("/proc/1/environ", fs::read("/proc/1/environ"));
+    if scene.has_kernel_of_its_own() {
+        match fs::read("/proc/1/environ") {
+            Ok(variables) if says_nothing(&variables) => ways.refuse("/proc/1/environ is empty"),
+            read => drop(ways.note("/proc/1/environ", read)),
+        }
+    } else {
+        ways.note("/proc/1/maps", fs::read("/proc/1/maps"));
+        ways.note("/proc/1/environ", fs::read("/proc/1/environ"));
+    }
     // One byte at an address that nobody has: whoever may look is told so.
     let byte = [0u8; 1];
     let vector = |address: usize| [address.to_ne_bytes(), 1usize.to_ne_bytes()].concat();
@@ -48,8 +57,14 @@ pub fn memory() -> Finding {
     ways.finding()
 }
 
+/// Whether variables are those that every kernel gives its first process.
+fn says_nothing(variables: &[u8]) -> bool {
+    let mut names = variables.split(|byte| *byte == 0).filter(|variable| !variable.is_empty());
+    names.all(|variable| variable.starts_with(b"HOME=") || variable.starts_with(b"TERM="))
+}
+
 /// A descriptor that PID 1 does not have is told only to those who might have had it.
-pub fn descriptors() -> Finding {
+pub fn descriptors(scene: &Scene) -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     match sys::call(libc::SYS_pidfd_open, [Arg::Number(1), Arg::Number(0)]) {
         Ok(pidfd) => DESCRIPTORS.for_each(|number| {
@@ -61,10 +76,25 @@ pub fn descriptors() -> Finding {
     let mut by_path = Ways::judged(Judge::BySuccess);
     for number in DESCRIPTORS {
         let path = format!("/proc/1/fd/{number}");
-        by_path.note(&path, File::open(&path));
-        by_path.note(&path, fs::read_link(&path));
+        match File::open(&path) {
+            Ok(file) if scene.has_kernel_of_its_own() && is_no_gain(&file) => {
+                by_path.refuse(format!("{path} is nothing that this user could not open anyway"));
+            }
+            opened => drop(by_path.note(&path, opened)),
+        }
+        // A kernel of the sandbox's own may tell everybody what they are called.
+        if !scene.has_kernel_of_its_own() {
+            by_path.note(&path, fs::read_link(&path));
+        }
     }
     worse(ways.finding(), by_path.finding())
+}
+
+/// Devices and directories are there by name. The pipes of commands are root's in any case, who may look into the
+/// commands themselves.
+fn is_no_gain(file: &File) -> bool {
+    let Ok(kind) = file.metadata().map(|metadata| metadata.file_type()) else { return false };
+    kind.is_char_device() || kind.is_dir() || (kind.is_fifo() && sys::effective_uid() == 0)
 }
 
 fn worse(one: Finding, other: Finding) -> Finding {

@@ -54,7 +54,11 @@ pub fn write(scene: &Scene) -> Finding {
         }
         if let Ok(metadata) = fs::metadata(dir) {
             let same = Permissions::from_mode(metadata.mode() & 0o7777);
-            ways.note(&format!("the mode of {shown}"), fs::set_permissions(dir, same));
+            let changed = fs::set_permissions(dir, same);
+            // A kernel of the sandbox's own may say so and keep it to itself; whoever shares the directory sees.
+            if !scene.has_kernel_of_its_own() {
+                ways.note(&format!("the mode of {shown}"), changed);
+            }
         }
         if let Some(file) = some_file(dir) {
             ways.note(&format!("{} for writing", file.display()), for_writing(&file));

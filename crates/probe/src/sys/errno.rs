@@ -59,9 +59,9 @@ impl Errno {
         self.0
     }
 
-    /// Whether it says that one may not, rather than that one did it wrong.
+    /// Whether it says that one may not, or that there is no such thing, rather than that one did it wrong.
     pub fn is_refusal(self) -> bool {
-        matches!(self.0, libc::EPERM | libc::EACCES | libc::ENOSYS)
+        matches!(self.0, libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EOPNOTSUPP)
     }
 }
 

@@ -175,9 +175,10 @@ pub async fn ward(
     let template = host_template(&data)?;
     let seen_as = |bind: &Bind| Path::new("/").join(&bind.target).display().to_string();
     let shared = template.binds().iter().map(seen_as).collect();
+    let sources = template.binds().iter().map(|bind| bind.source.clone()).collect();
     let parts = parts(&settings, data, store, opened.storage, runtimes, vec![template], lifetime);
     let broker = Broker::open(parts).await?;
-    Ok((Ward { broker, storage, shared }, opened.warning))
+    Ok((Ward { broker, storage, shared, sources }, opened.warning))
 }
 
 /// Destroys all sandboxes that there are, and ends the broker.

@@ -19,10 +19,13 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use probe::Attempt;
 
 use crate::broker::{Broker, RuntimeView};
 use crate::error::Error;
@@ -55,18 +58,44 @@ pub struct Ward {
     pub storage: Arc<dyn Storage>,
     /// Directories that sandboxes of the template share with the host, as they see them.
     pub shared: Vec<String>,
+    /// The same, as the host names them.
+    pub sources: Vec<PathBuf>,
 }
 
 /// Runs the whole battery on one runtime, and leaves nothing of it behind.
 pub async fn examine(ward: &Ward, runtime: &RuntimeView) -> Result<Battery, BatteryError> {
     let (ran_at, began) = (Timestamp::now(), Instant::now());
     let mut tally = Tally::default();
+    let before: Vec<_> = ward.sources.iter().map(|source| changes(source)).collect();
     from_inside(ward, runtime.name, &mut tally).await?;
+    for (source, before) in ward.sources.iter().zip(before) {
+        let after = changes(source);
+        // Whoever else adds a file there changes both.
+        if before.content == after.content && before.attributes != after.attributes {
+            let detail = format!("the mode or owner of {} was changed", source.display());
+            tally.note(Attempt::SharedWrite, Verdict::Leaked, detail);
+        }
+    }
     let small = Small::for_runtime(runtime);
     for (attempt, verdict, detail) in bombs::detonate(ward, runtime.name, &small).await? {
         tally.note(attempt, verdict, detail);
     }
     Ok(Battery::of(tally.attempts(), kernel(), ran_at, began.elapsed()))
+}
+
+/// When a directory was last changed; of one that is not there, never.
+#[derive(Default)]
+struct Changes {
+    content: (i64, i64),
+    attributes: (i64, i64),
+}
+
+fn changes(dir: &Path) -> Changes {
+    let Ok(metadata) = std::fs::metadata(dir) else { return Changes::default() };
+    Changes {
+        content: (metadata.mtime(), metadata.mtime_nsec()),
+        attributes: (metadata.ctime(), metadata.ctime_nsec()),
+    }
 }
 
 /// Release and version of the host's kernel, as the probe asks for its own.

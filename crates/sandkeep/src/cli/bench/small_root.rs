@@ -31,11 +31,17 @@ impl SmallRoot {
             symlink(Path::new("usr").join(link), made.root().join(link))?;
         }
         fs::write(made.bundle.join("config.json"), config().to_string())?;
+        fs::write(made.stdio(), "")?;
         Ok(made)
     }
 
     pub fn bundle(&self) -> &Path {
         &self.bundle
+    }
+
+    /// An empty file to read from and write to.
+    pub fn stdio(&self) -> PathBuf {
+        self.bundle.join("stdio")
     }
 
     fn root(&self) -> PathBuf {

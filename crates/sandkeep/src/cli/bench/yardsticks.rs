@@ -1,8 +1,9 @@
 //! What we are compared with: the cheapest way to run a command at all, and other ways to run it
 //! isolated. A yardstick that is not on this machine says why and is left out.
 
+use std::fs::OpenOptions;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,9 @@ const BWRAP: &[&str] = &[
 pub struct Yardstick {
     pub measure: Measure,
     argv: Vec<String>,
+    /// What it reads and writes instead of the host's null device: runsc and crun give that away to the
+    /// user that they run their container as.
+    stdio: Option<PathBuf>,
     /// It takes a good part of a second: only some rounds run it.
     pub slow: bool,
 }
@@ -51,19 +55,35 @@ pub struct Yardstick {
 impl Yardstick {
     fn new(measure: Measure, argv: &[&str]) -> Self {
         let slow = !matches!(measure, Measure::Spawn | Measure::Bwrap);
-        Self { measure, argv: argv.iter().map(|&word| word.to_owned()).collect(), slow }
+        let argv = argv.iter().map(|&word| word.to_owned()).collect();
+        Self { measure, argv, stdio: None, slow }
     }
 
     /// Runs it once. `std::process` uses `posix_spawn` here: nothing is to be done between fork and
     /// exec.
     pub fn sample(&self) -> io::Result<Duration> {
+        let mut command = self.quiet()?;
         let began = Instant::now();
-        let status = quiet(&self.argv).status()?;
+        let status = command.status()?;
         let elapsed = began.elapsed();
         match status.success() {
             true => Ok(elapsed),
             false => Err(io::Error::other(format!("{} ended with {status}", self.argv[0]))),
         }
+    }
+
+    fn quiet(&self) -> io::Result<Command> {
+        let mut command = Command::new(&self.argv[0]);
+        command.args(&self.argv[1..]);
+        let [stdin, stdout, stderr] = match &self.stdio {
+            None => [Stdio::null(), Stdio::null(), Stdio::null()],
+            Some(path) => {
+                let open = || OpenOptions::new().read(true).write(true).open(path);
+                [open()?.into(), open()?.into(), open()?.into()]
+            }
+        };
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
+        Ok(command)
     }
 
     fn probed(self) -> Result<Self, LeftOut> {
@@ -72,12 +92,6 @@ impl Yardstick {
             Err(error) => Err(LeftOut { measure: self.measure, reason: error.to_string() }),
         }
     }
-}
-
-fn quiet(argv: &[String]) -> Command {
-    let mut command = Command::new(&argv[0]);
-    command.args(&argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
 }
 
 /// All yardsticks this machine has, and what they need.
@@ -119,21 +133,26 @@ impl Yardsticks {
         let name = format!("sandkeep-bench-{}", std::process::id());
         let run = ["run", "--bundle", &bundle, &name];
         let with = |words: &[&'static str]| [words, &run].concat();
-        self.add(Yardstick::new(Measure::RuncRun, &with(&["runc"])));
-        self.add(Yardstick::new(Measure::RunscRun, &with(RUNSC)));
+        let stdio = Some(root.stdio());
+        let tool = |measure, argv: Vec<&str>| {
+            let stdio = stdio.clone();
+            Yardstick { stdio, ..Yardstick::new(measure, &argv) }
+        };
+        self.add(tool(Measure::RuncRun, with(&["runc"])));
+        self.add(tool(Measure::RunscRun, with(RUNSC)));
         // It takes no hybrid layout of control groups, so there it must not see the second version's.
         let crun = match Path::new("/sys/fs/cgroup/unified").exists() {
             true => with(&["unshare", "-m", "sh", "-c", HIDE_UNIFIED, "crun"]),
             false => with(&["crun"]),
         };
-        self.add(Yardstick::new(Measure::CrunRun, &crun));
+        self.add(tool(Measure::CrunRun, crun));
     }
 
     fn add_engine(&mut self, command: &'static str, root: &SmallRoot, [run, exec]: [Measure; 2]) {
         match Engine::start(command, root) {
             Ok(engine) => {
-                self.add(Yardstick { measure: run, argv: engine.run(), slow: true });
-                self.add(Yardstick { measure: exec, argv: engine.exec(), slow: true });
+                self.add(Yardstick { measure: run, argv: engine.run(), stdio: None, slow: true });
+                self.add(Yardstick { measure: exec, argv: engine.exec(), stdio: None, slow: true });
                 self.engines.push(engine);
             }
             Err(error) => {
