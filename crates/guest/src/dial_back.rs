@@ -24,6 +24,9 @@ use crate::sys;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
+/// How long to wait in the host's queue behind whoever else dials there; everything else waits meanwhile.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 /// What the host knows us by. No process of the sandbox can read our memory.
 type Token = [u8; DIAL_TOKEN_LEN];
 
@@ -68,7 +71,7 @@ impl DialBack {
 
     /// A connection on which the host may say what it wants.
     pub fn connect(&self) -> io::Result<OwnedFd> {
-        let socket = sys::connect_unix(self.address.as_bytes())?;
+        let socket = sys::connect_unix(self.address.as_bytes(), PATIENCE)?;
         if let Some(token) = &self.token
             && sys::send(socket.as_fd(), token)? != token.len()
         {

@@ -42,7 +42,7 @@ pub use battery::{Attempted, Battery, BatteryStamp, Verdict};
 pub use data_dir::{DataDir, Instance};
 pub use listening::Listening;
 pub use meta::{Meta, Phase, Unreadable};
-pub use sandbox_home::{Home, HomeState};
+pub use sandbox_home::{Home, HomeState, make_directory};
 pub use secret::Secret;
 pub(crate) use survey::names;
 pub use survey::{Survey, SurveyedHome, survey};

@@ -1,7 +1,8 @@
 //! The listening socket and its connections: accept, receive with descriptors, send.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use guest_proto::LEAF_FDS_MAX;
 
@@ -15,8 +16,9 @@ pub fn accept(listen: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Connects to a Unix socket, or fails at once: the host's queue may be full.
-pub fn connect_unix(path: &[u8]) -> io::Result<OwnedFd> {
+/// Connects to a Unix socket. Where its queue is full it waits for its turn, up to `patience`: whoever only
+/// looks now and then never finds room among others that wait.
+pub fn connect_unix(path: &[u8], patience: Duration) -> io::Result<OwnedFd> {
     // SAFETY: all-zero is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     if path.len() >= address.sun_path.len() {
@@ -26,13 +28,30 @@ pub fn connect_unix(path: &[u8]) -> io::Result<OwnedFd> {
     for (to, from) in address.sun_path.iter_mut().zip(path) {
         *to = from.cast_signed();
     }
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     // SAFETY: no memory is involved.
     let socket = owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    wait_no_longer(socket.as_fd(), patience)?;
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: the address is valid for its length, and ends with a NUL.
     check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    // SAFETY: changes a flag of a socket that is ours.
+    check(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) })?;
     Ok(socket)
+}
+
+fn wait_no_longer(socket: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
+    let time = libc::timeval {
+        tv_sec: patience.as_secs() as libc::time_t,
+        tv_usec: patience.subsec_micros().into(),
+    };
+    let len = size_of::<libc::timeval>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_SNDTIMEO);
+    // SAFETY: `time` is valid for its length.
+    check(unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const time).cast(), len)
+    })
+    .map(drop)
 }
 
 /// Says that nothing more will be sent; what comes is still received.

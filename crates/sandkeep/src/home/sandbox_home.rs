@@ -55,10 +55,8 @@ impl Home {
 
     /// Makes the directory, if it is not there, and writes `meta`.
     pub fn create(&self, meta: &Meta) -> io::Result<()> {
-        match DirBuilder::new().mode(0o700).create(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            Ok(()) | Err(_) => self.write(meta),
-        }
+        make_directory(&self.path)?;
+        self.write(meta)
     }
 
     /// Replaces the metadata of an existing home.
@@ -151,5 +149,14 @@ impl Home {
             }
         }
         fs::remove_dir_all(&self.path)
+    }
+}
+
+/// Makes the directory of a home. A runtime that keeps something there may be faster than whoever writes the
+/// metadata, so one that is there is fine.
+pub fn make_directory(home: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(home) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -85,8 +85,7 @@ impl Dialing {
 
 impl Drop for Dialing {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        end(&mut self.process);
     }
 }
 

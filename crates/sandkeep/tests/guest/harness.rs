@@ -13,6 +13,7 @@ use std::time::Duration;
 use sandkeep::guest::*;
 use sandkeep::home::GUEST_SOCKET;
 use sandkeep::sandbox::{ExecId, Privilege};
+use sandkeep::sys::pidfd;
 
 /// Nothing in these tests takes longer unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -113,10 +114,21 @@ impl TestGuest {
 
 impl Drop for TestGuest {
     fn drop(&mut self) {
-        // The guest dies with the `unshare` above it, and takes all of its namespace along.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        end(&mut self.process);
     }
+}
+
+/// Ends a guest below its `unshare`. It outlives its parent, as it has to, and takes all of its namespace along.
+pub fn end(unshare: &mut Child) {
+    let children = format!("/proc/{0}/task/{0}/children", unshare.id());
+    let children = std::fs::read_to_string(children).unwrap_or_default();
+    for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+        if let Ok(guest) = pidfd::open(pid) {
+            let _ = pidfd::kill(guest);
+        }
+    }
+    let _ = unshare.kill();
+    let _ = unshare.wait();
 }
 
 /// Puts the guest's program into a directory.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::guest::image;
-use crate::home::GUEST_SOCKET;
+use crate::home::{self, GUEST_SOCKET};
 use crate::limits;
 use crate::runtime::grouped::{self, HOSTNAME, shm_bytes};
 use crate::runtime::{Plan, oci};
@@ -169,6 +169,7 @@ fn descriptors() -> (u64, u64) {
 /// Makes the part of a home that the container sees, with the guest of this build in it. A container that
 /// runs keeps the guest it started with.
 pub fn make_door(data: &Path, home: &Path) -> io::Result<()> {
+    home::make_directory(home)?;
     let door = home.join(DOOR);
     match DirBuilder::new().mode(0o755).create(&door) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
