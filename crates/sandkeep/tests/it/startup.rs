@@ -293,13 +293,3 @@ fn another_user_of_the_machine_is_refused() {
     }
     assert_eq!(daemon.ids(), [""; 0]);
 }
-
-#[test]
-fn without_root_the_refusal_says_what_is_missing() {
-    crate::skip_if!(obstacle());
-    let nobody = Nobody::new();
-    let data = nobody.place.path().join("data").display().to_string();
-    let ran = nobody.call(&["serve", "--listen", "127.0.0.1:0", "--data-dir", &data]);
-    assert_refused(&ran, 7, "native");
-    assert!(ran.complaint().contains("root"), "it does not say what is missing: {ran:?}");
-}
