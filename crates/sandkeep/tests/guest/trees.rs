@@ -58,7 +58,8 @@ async fn a_cancel_kills_the_whole_tree_in_a_v1_leaf() {
 async fn an_end_waits_for_all_that_obey_and_hears_their_last_words() {
     let Some(pool) = FreezerPool::new() else { return };
     let guest = TestGuest::start_with(pool.clone());
-    let child = "trap 'echo heard; exit' TERM; echo child; while :; do sleep 1001 & wait; done";
+    // Whatever is started has been started before the signal comes.
+    let child = "trap 'echo heard; exit' TERM; sleep 1001 & echo child; while :; do wait; done";
     let script = "trap 'exit 3' TERM; sh -c \"$1\" & while :; do wait; done";
     let request = command(&["/bin/sh", "-c", script, "sh", child]);
     let id = request.id.clone();
@@ -91,7 +92,9 @@ async fn an_end_goes_on_without_the_daemon_and_a_cancel_cuts_it_short() {
         let said = Offsets { stdout: 10, stderr: 0 };
         let mut execution = guest.client.attach(&id, said).await.unwrap();
         let ran = collect_from(&mut execution, said).await;
-        assert_eq!(ran.end.outcome, Outcome::Exited(3), "{cut}");
+        // Its last words come a little before its end: a cancel may be faster.
+        let canceled = cut == "by a cancel" && ran.end.outcome == Outcome::Canceled;
+        assert!(canceled || ran.end.outcome == Outcome::Exited(3), "{cut}: {:?}", ran.end);
         assert_eq!(pool.tasks(), Vec::<String>::new(), "{cut}");
     }
 }
