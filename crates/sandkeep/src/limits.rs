@@ -125,6 +125,8 @@ pub const ENV_MAX: usize = 1024;
 pub const ENV_ENTRY_MAX_BYTES: usize = 64 * 1024;
 /// The environment of a sandbox, all entries together: an exec adds its own to it.
 pub const ENV_TOTAL_MAX_BYTES: usize = 256 * 1024;
+/// Who a command runs as: a name and a group, each of which Linux bounds at 32.
+pub const USER_MAX_BYTES: usize = 256;
 /// The kernel takes at most 128 KiB for one argument, its end included.
 pub const ARGUMENT_MAX_BYTES: usize = 128 * 1024 - 1;
 /// All strings of one exec together; it must fit a frame of the guest protocol.

@@ -1,6 +1,7 @@
 //! What a sandbox is, without any IO: ids, owner, spec, the state machine.
 
 mod id;
+mod image;
 mod moment;
 mod owner;
 mod port;
@@ -12,6 +13,7 @@ mod state;
 mod terms;
 
 pub use id::{ExecId, InvalidId, ProcessId, SandboxId, ShellId};
+pub use image::{ImageDefaults, PinnedImage};
 pub use moment::Moment;
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
 pub use port::{InvalidPort, Port};
