@@ -330,3 +330,10 @@ pub const BATTERY_INODES_MAX: u64 = 50_000;
 pub const BATTERY_DESCRIPTORS_MAX: u64 = 1 << 20;
 /// The pool in which the battery's sandboxes have their volumes.
 pub const BATTERY_POOL_BYTES: u64 = POOL_MIN_BYTES;
+
+/// The largest manifest, index and config of an image that is read; registries keep to 4 MiB.
+pub const IMAGE_MANIFEST_MAX_BYTES: usize = 4 * 1024 * 1024;
+pub const IMAGE_CONFIG_MAX_BYTES: usize = 4 * 1024 * 1024;
+/// The most layers of an image, as with Docker, and the most manifests that an index may name.
+pub const IMAGE_LAYERS_MAX: usize = 128;
+pub const IMAGE_INDEX_MAX: usize = 1_024;
