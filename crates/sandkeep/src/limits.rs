@@ -221,6 +221,10 @@ pub const BENCH_SLOW_EVERY: usize = 10;
 
 /// How deep a volume's tree is looked into to measure it; every level holds a descriptor.
 pub const WALK_DEPTH_MAX: usize = 128;
+/// What the kernel lets the attributes of a file take, their names together or one value.
+pub const ATTRIBUTE_MAX_BYTES: usize = 64 * 1024;
+/// On how many layers a volume can stand: as many as images have elsewhere. The kernel would stack 500.
+pub const LAYERS_MAX: usize = 128;
 /// The pool image of `btrfs` storage: a quarter of the free space, within these bounds.
 pub const POOL_MIN_BYTES: u64 = 256 * 1024 * 1024;
 pub const POOL_MAX_BYTES: u64 = 16 * 1024 * 1024 * 1024;
@@ -332,3 +336,10 @@ pub const BATTERY_INODES_MAX: u64 = 50_000;
 pub const BATTERY_DESCRIPTORS_MAX: u64 = 1 << 20;
 /// The pool in which the battery's sandboxes have their volumes.
 pub const BATTERY_POOL_BYTES: u64 = POOL_MIN_BYTES;
+
+/// The largest manifest, index and config of an image that is read; registries keep to 4 MiB.
+pub const IMAGE_MANIFEST_MAX_BYTES: usize = 4 * 1024 * 1024;
+pub const IMAGE_CONFIG_MAX_BYTES: usize = 4 * 1024 * 1024;
+/// The most layers of an image, as with Docker, and the most manifests that an index may name.
+pub const IMAGE_LAYERS_MAX: usize = 128;
+pub const IMAGE_INDEX_MAX: usize = 1_024;

@@ -1,6 +1,11 @@
 //! What a sandbox starts from.
 
+pub mod digest;
 mod host;
+pub mod image;
+pub mod layer;
+pub mod manifest;
+pub mod source;
 
 use std::sync::Arc;
 
