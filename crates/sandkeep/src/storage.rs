@@ -4,7 +4,7 @@ mod btrfs;
 mod choose;
 mod local;
 mod offload;
-mod tree;
+pub(crate) mod tree;
 
 #[cfg(test)]
 mod conformance;
