@@ -6,7 +6,7 @@ mod layer;
 mod local;
 mod offload;
 mod root;
-mod tree;
+pub(crate) mod tree;
 
 #[cfg(test)]
 mod conformance;

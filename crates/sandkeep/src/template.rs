@@ -1,5 +1,6 @@
 //! What a sandbox starts from.
 
+pub mod archive;
 pub mod digest;
 mod host;
 pub mod image;
