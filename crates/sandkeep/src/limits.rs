@@ -363,3 +363,12 @@ pub const LAYER_ID_MAX: u64 = 65_535;
 /// How much of a file is copied at once while a layer is applied, and after how much it is told.
 pub const LAYER_COPY_BYTES: usize = 256 * 1024;
 pub const LAYER_PROGRESS_BYTES: u64 = MIB;
+
+/// The longest name of a template; references of images are no longer.
+pub const TEMPLATE_NAME_MAX_BYTES: usize = 255;
+/// How often it is told how far an import is.
+pub const IMPORT_PROGRESS_PAUSE: Duration = Duration::from_millis(100);
+/// The largest template that is uploaded, unless configured otherwise.
+pub const UPLOAD_DEFAULT_BYTES: u64 = 16 * 1024 * MIB;
+/// How long an upload may pause.
+pub const UPLOAD_SILENCE_MAX: Duration = Duration::from_secs(60);

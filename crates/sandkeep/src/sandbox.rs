@@ -10,9 +10,10 @@ mod signal;
 mod slot;
 mod spec;
 mod state;
+mod template_name;
 mod terms;
 
-pub use id::{ExecId, InvalidId, ProcessId, SandboxId, ShellId};
+pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId};
 pub use image::{ImageDefaults, PinnedImage};
 pub use moment::Moment;
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
@@ -28,4 +29,5 @@ pub use spec::{
 pub use state::{
     Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
 };
+pub use template_name::{InvalidTemplateName, TemplateName};
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

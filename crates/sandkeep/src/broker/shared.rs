@@ -28,6 +28,7 @@ use super::registry::Registry;
 use super::slots::Slots;
 use super::stats::Space;
 use super::supervisor::{Request, Snapshot};
+use super::templates::Templates;
 use crate::error::Error;
 use crate::home::{DataDir, Meta};
 use crate::journal::JournalLimits;
@@ -47,7 +48,10 @@ pub(super) struct Shared {
     pub storage: Arc<dyn Storage>,
     pub runtimes: Vec<Arc<dyn Runtime>>,
     pub batteries: Batteries,
+    /// Those that are built in.
     pub templates: Vec<Arc<dyn Template>>,
+    /// Those that were made here.
+    pub images: Templates,
     pub lifetime: Lifetime,
     pub host: HostLimits,
     pub journal: JournalLimits,
@@ -182,6 +186,7 @@ impl Shared {
             registry: Registry::new(Arc::clone(&store) as _),
             slots: Slots::new(Arc::clone(&store) as _),
             idempotency: Idempotency::new(Arc::clone(&store) as _),
+            images: Templates::new(Arc::clone(&store) as _),
             store,
             storage: parts.storage,
             runtimes: parts.runtimes,
@@ -324,14 +329,6 @@ impl Shared {
             Usable::Yes => Ok(runtime),
             Usable::No { reason } => Err(Error::RuntimeUnusable { name: name.to_owned(), reason }),
         }
-    }
-
-    pub fn template(&self, name: &str) -> Result<&Arc<dyn Template>, Error> {
-        let unknown = || Error::UnknownTemplate {
-            name: name.to_owned(),
-            known: self.templates.iter().map(|template| template.name().to_owned()).collect(),
-        };
-        self.templates.iter().find(|template| template.name() == name).ok_or_else(unknown)
     }
 
     /// Runs file work on a thread that may block. It is tracked, and holds the broker, so that the

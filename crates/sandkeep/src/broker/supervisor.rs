@@ -22,7 +22,7 @@ use crate::runtime::{Death, Plan, Runtime};
 use crate::sandbox::{
     Denied, Event, Moment, Next, SandboxId, State, Status, Terms, TermsPatch, Verb, apply,
 };
-use crate::storage::Root;
+use crate::storage::{LayerId, Root};
 use crate::store::Revision;
 
 /// A verb that waits for its turn.
@@ -37,6 +37,8 @@ pub(super) enum LifecycleVerb {
     Stop,
     Destroy,
     Amend(Box<Amendment>),
+    /// Make a layer of what its volume holds.
+    Capture(Box<LayerId>),
     /// End it, if its time is over.
     Expire,
     /// Write down when it was last used.
@@ -65,6 +67,7 @@ impl LifecycleVerb {
             Self::Stop => Some(Verb::Stop),
             Self::Destroy => Some(Verb::Destroy),
             Self::Amend(_) => Some(Verb::Amend),
+            Self::Capture(_) => Some(Verb::Capture),
             Self::Expire | Self::NoteActivity(_) => None,
         }
     }
@@ -205,6 +208,7 @@ impl Supervisor {
             LifecycleVerb::Start => self.start().await,
             LifecycleVerb::Stop => self.stop().await,
             LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
+            LifecycleVerb::Capture(layer) => self.capture(&layer).await,
             LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
             LifecycleVerb::Destroy => {
                 let result = self.destroy().await;
@@ -224,9 +228,10 @@ impl Supervisor {
                 LifecycleVerb::Destroy | LifecycleVerb::Expire | LifecycleVerb::NoteActivity(_) => {
                     Ok(())
                 }
-                LifecycleVerb::Start | LifecycleVerb::Stop | LifecycleVerb::Amend(_) => {
-                    Err(Error::NotFound { id: self.meta.id.clone() })
-                }
+                LifecycleVerb::Start
+                | LifecycleVerb::Stop
+                | LifecycleVerb::Amend(_)
+                | LifecycleVerb::Capture(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
             };
             let _ = answer.send(result);
         }
@@ -320,7 +325,7 @@ impl Supervisor {
     }
 
     pub(super) fn plan(&self, root: Root) -> Result<Plan, Error> {
-        let template = self.shared.template(self.meta.spec.template())?;
+        let template = self.shared.template_of(&self.meta.spec)?;
         Ok(Plan {
             id: self.meta.id.clone(),
             labels: self.meta.labels(),

@@ -128,6 +128,8 @@ fn policy(settings: &Settings) -> Policy {
         default_runtime: Some(settings.default_runtime.clone()),
         default_profile: settings.default_profile.clone(),
         profiles: settings.profiles.clone(),
+        source_roots: settings.source_roots.clone(),
+        max_upload_bytes: settings.limits.max_upload_mb * limits::MIB,
     }
 }
 

@@ -133,6 +133,8 @@ pub struct LayerDraft {
     /// The directory to apply the layer in. It has the root of the layers below, by mode and owner.
     pub root: PathBuf,
     pub whiteouts: Whiteouts,
+    /// The directories of the layers below, the lowest first, where whiteouts are marks; none otherwise.
+    pub lowers: Vec<PathBuf>,
     key: LayerKey,
     discard: Option<Discard>,
 }
@@ -147,7 +149,14 @@ impl LayerDraft {
         key: LayerKey,
         discard: impl FnOnce() + Send + Sync + 'static,
     ) -> Self {
-        Self { root, whiteouts, key, discard: Some(Box::new(discard)) }
+        Self { root, whiteouts, lowers: Vec::new(), key, discard: Some(Box::new(discard)) }
+    }
+
+    /// The same above others that it does not hold.
+    pub(crate) fn above(self, lowers: Vec<PathBuf>) -> Self {
+        let mut draft = self;
+        draft.lowers = lowers;
+        draft
     }
 
     pub(crate) fn key(&self) -> &LayerKey {

@@ -22,21 +22,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::archive::{ArchiveError, Entries, decoded};
 use super::digest::{Digest, Mismatch, Verified};
 use super::image::Progress;
+pub use crate::storage::Whiteouts;
 use applying::{Applying, Meter};
 
 /// The mark of a directory that hides those below. Of the `user` space, because the overlay is mounted
 /// from inside a user namespace, which has no say over the `trusted` one.
 const OPAQUE: &CStr = c"user.overlay.opaque";
-
-/// How a layer's directory shows that something below it is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whiteouts {
-    /// The directory holds the tree below, so what is gone is deleted.
-    Remove,
-    /// The directory will lie upon others in an overlay: marks for the overlay are written, a character
-    /// device 0/0 for what is gone and `user.overlay.opaque` on a directory that hides those below.
-    Overlay,
-}
 
 /// Where a layer is applied.
 #[derive(Clone, Copy, Debug)]

@@ -23,7 +23,7 @@ use crate::storage::{
 };
 use crate::store::{MemoryStore, Prefix, StateStore};
 use crate::telemetry::Telemetry;
-use crate::template::Template;
+use crate::template::{Found, Template};
 
 /// Far longer than anything here takes: a test that waits so long has failed.
 pub(super) const LONG: Duration = Duration::from_secs(20);
@@ -175,8 +175,8 @@ impl Template for EmptyTemplate {
         Arc::from([])
     }
 
-    fn has_program(&self, _: &str) -> bool {
-        false
+    fn has_program(&self, _: &str) -> Found {
+        Found::No
     }
 
     fn default_privilege(&self) -> Privilege {

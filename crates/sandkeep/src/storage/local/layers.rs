@@ -128,6 +128,7 @@ impl Inner {
             Err(StorageError::LayerMissing { .. }) => {}
             Err(error) => return Err(error),
         }
+        let lowers = self.visible(below)?;
         let name = tree::unused_name();
         let made = mkdirat(&self.drafts, &name, Mode::RWXU).map_err(io::Error::from);
         made.and_then(|()| look_alike(&tree::open_dir(&self.drafts, &name)?, top.as_ref()))
@@ -138,7 +139,8 @@ impl Inner {
                 tracing::warn!(%error, "a draft of a layer stays until the next start");
             }
         };
-        Ok(Some(LayerDraft::new(root, Whiteouts::Overlay, LayerKey(layer.clone()), discard)))
+        let key = LayerKey(layer.clone());
+        Ok(Some(LayerDraft::new(root, Whiteouts::Overlay, key, discard).above(lowers)))
     }
 
     pub(super) fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {

@@ -19,7 +19,7 @@ use crate::sandbox::Privilege;
 use crate::storage::{LocalStorage, Root, StorageError};
 use crate::store::MemoryStore;
 use crate::telemetry::Telemetry;
-use crate::template::Template;
+use crate::template::{Found, Template};
 
 pub struct Daemon {
     pub address: SocketAddr,
@@ -42,8 +42,8 @@ impl Template for Empty {
         Arc::new([])
     }
 
-    fn has_program(&self, _: &str) -> bool {
-        false
+    fn has_program(&self, _: &str) -> Found {
+        Found::No
     }
 
     fn default_privilege(&self) -> Privilege {
