@@ -219,6 +219,10 @@ pub const BENCH_SLOW_EVERY: usize = 10;
 
 /// How deep a volume's tree is looked into to measure it; every level holds a descriptor.
 pub const WALK_DEPTH_MAX: usize = 128;
+/// What the kernel lets the attributes of a file take, their names together or one value.
+pub const ATTRIBUTE_MAX_BYTES: usize = 64 * 1024;
+/// On how many layers a volume can stand: as many as images have elsewhere. The kernel would stack 500.
+pub const LAYERS_MAX: usize = 128;
 /// The pool image of `btrfs` storage: a quarter of the free space, within these bounds.
 pub const POOL_MIN_BYTES: u64 = 256 * 1024 * 1024;
 pub const POOL_MAX_BYTES: u64 = 16 * 1024 * 1024 * 1024;
