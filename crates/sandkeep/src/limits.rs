@@ -281,6 +281,9 @@ pub const JWKS_FETCHES_WITHIN: Duration = Duration::from_secs(10);
 pub const JWKS_ANSWER: Duration = Duration::from_secs(5);
 pub const JWKS_MAX_BYTES: usize = 256 * 1024;
 pub const JWKS_KEYS_MAX: usize = 64;
+/// How long to look for the address of a host that is to be called, and to connect to it.
+pub const OUTGOING_RESOLVE: Duration = Duration::from_secs(10);
+pub const OUTGOING_CONNECT: Duration = Duration::from_secs(10);
 /// How often it is looked whether the key of an open stream still holds.
 pub const LEASE_LOOK: Duration = Duration::from_secs(1);
 /// How long a client may take for the TLS handshake.
@@ -363,6 +366,40 @@ pub const LAYER_ID_MAX: u64 = 65_535;
 /// How much of a file is copied at once while a layer is applied, and after how much it is told.
 pub const LAYER_COPY_BYTES: usize = 256 * 1024;
 pub const LAYER_PROGRESS_BYTES: u64 = MIB;
+/// How many indexes may lead from one to the next until there is a manifest.
+pub const IMAGE_INDEX_DEPTH_MAX: usize = 3;
+/// The longest name of an image, its registry included, and the longest tag: as Docker has them.
+pub const IMAGE_NAME_MAX_BYTES: usize = 255;
+pub const IMAGE_TAG_MAX_BYTES: usize = 128;
+
+/// How long a registry may take to answer a request, or to send a small document, and how long it may send
+/// nothing in the midst of a layer.
+pub const REGISTRY_ANSWER: Duration = Duration::from_secs(60);
+pub const REGISTRY_IDLE: Duration = Duration::from_secs(60);
+/// How often in a row something is tried with a registry, and the pauses between: each is twice the one before.
+pub const REGISTRY_ATTEMPTS_MAX: u32 = 6;
+pub const REGISTRY_RETRY_MIN: Duration = Duration::from_millis(200);
+pub const REGISTRY_RETRY_MAX: Duration = Duration::from_secs(10);
+/// The longest pause that a registry may ask for; beyond it the caller is told instead.
+pub const REGISTRY_RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// How much a connection must have brought before it broke, so that it counts as none of those attempts.
+pub const REGISTRY_PROGRESS_MIN_BYTES: u64 = MIB;
+pub const REGISTRY_REDIRECTS_MAX: usize = 5;
+/// Layers of one image that are fetched at once, and pieces of each that may wait for the disk.
+pub const REGISTRY_DOWNLOADS_MAX: usize = 4;
+pub const REGISTRY_CHUNKS_MAX: usize = 64;
+/// How much of a file is hashed at once.
+pub const REGISTRY_CHUNK_BYTES: usize = 256 * 1024;
+/// The largest layer, compressed as it comes.
+pub const REGISTRY_LAYER_MAX_BYTES: u64 = 32 * 1024 * MIB;
+/// The largest answer of a token realm, and the largest file of credentials.
+pub const REGISTRY_TOKEN_MAX_BYTES: usize = 256 * 1024;
+pub const REGISTRY_AUTH_MAX_BYTES: u64 = MIB;
+/// What is read of the reason that a registry gives for an error, and how many characters of it are told.
+pub const REGISTRY_SAID_MAX_BYTES: usize = 64 * 1024;
+pub const REGISTRY_SAID_SHOWN: usize = 200;
+/// How long a layer that was fetched, by half or whole, is kept for a pull that goes on with it.
+pub const REGISTRY_SPOOL_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The longest name of a template; references of images are no longer.
 pub const TEMPLATE_NAME_MAX_BYTES: usize = 255;

@@ -10,6 +10,7 @@ use super::identity::{OidcSettings, TlsSettings};
 use crate::broker::{Profile, Quotas};
 use crate::journal::JournalLimits;
 use crate::limits;
+use crate::outgoing::Allowed;
 use crate::sandbox::{DEFAULT_RUNTIME, Timeouts};
 use crate::storage::StorageChoice;
 
@@ -40,6 +41,12 @@ pub struct Settings {
     pub source_roots: Vec<PathBuf>,
     /// Where events are published. Nothing is, yet.
     pub nats_url: Option<String>,
+    /// Places that may be called though they are not public.
+    pub outgoing_allow: Vec<Allowed>,
+    /// Whose certificates registries may have, besides those that this machine trusts.
+    pub registry_ca: Option<PathBuf>,
+    /// What `docker login` wrote.
+    pub registry_auth: Option<PathBuf>,
     pub tls: TlsSettings,
     pub oidc: OidcSettings,
     pub limits: Limits,
@@ -88,6 +95,9 @@ impl Settings {
             cors_origins: Vec::new(),
             source_roots: Vec::new(),
             nats_url: None,
+            outgoing_allow: Vec::new(),
+            registry_ca: None,
+            registry_auth: None,
             tls: TlsSettings::default(),
             oidc: OidcSettings::default(),
             limits: Limits::default(),

@@ -171,12 +171,23 @@ macro_rules! quota {
 }
 
 mod identity;
+mod outgoing;
 
 /// All settings, in the order in which they are shown.
 pub fn rows() -> impl Iterator<Item = &'static Setting> {
-    [GENERAL, identity::TLS, identity::OIDC, LIMITS, &ORGANIZATION, &USER, TIMEOUTS, JOURNAL]
-        .into_iter()
-        .flatten()
+    [
+        GENERAL,
+        outgoing::OUTGOING,
+        identity::TLS,
+        identity::OIDC,
+        LIMITS,
+        &ORGANIZATION,
+        &USER,
+        TIMEOUTS,
+        JOURNAL,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 static GENERAL: &[Setting] = &[

@@ -10,6 +10,7 @@ use reqwest::Url;
 
 use crate::broker::Network;
 use crate::limits;
+use crate::outgoing::{Allowed, InvalidAllowed};
 use crate::sandbox::{OnTimeout, Privilege, Scope};
 use crate::storage::StorageChoice;
 
@@ -196,6 +197,13 @@ fn origin(text: &str) -> Result<String, Invalid> {
         true => Ok(origin.ascii_serialization()),
         false => Err(wrong()),
     }
+}
+
+/// Hosts and networks that may be called.
+pub fn allowed(text: &str) -> Result<Vec<Allowed>, Invalid> {
+    let read =
+        |item: &String| item.parse().map_err(|e: InvalidAllowed| Invalid::new(e.to_string()));
+    list(text).iter().map(read).collect()
 }
 
 pub fn nats_url(text: &str) -> Result<String, Invalid> {

@@ -133,7 +133,8 @@ pub struct LayerDraft {
     /// The directory to apply the layer in. It has the root of the layers below, by mode and owner.
     pub root: PathBuf,
     pub whiteouts: Whiteouts,
-    /// The directories of the layers below, the lowest first, where whiteouts are marks; none otherwise.
+    /// Where the layers below lie, the lowest first, as far as they can be seen, if the draft holds nothing of
+    /// them. A layer may need to know what is there.
     pub lowers: Vec<PathBuf>,
     key: LayerKey,
     discard: Option<Discard>,
@@ -152,11 +153,15 @@ impl LayerDraft {
         Self { root, whiteouts, lowers: Vec::new(), key, discard: Some(Box::new(discard)) }
     }
 
-    /// The same above others that it does not hold.
-    pub(crate) fn above(self, lowers: Vec<PathBuf>) -> Self {
-        let mut draft = self;
-        draft.lowers = lowers;
-        draft
+    pub(crate) fn above(mut self, lowers: Vec<PathBuf>) -> Self {
+        self.lowers = lowers;
+        self
+    }
+
+    /// Has it kept as another layer than it was begun as: for one of which only applying it shows that it
+    /// cannot be shared.
+    pub fn rename(&mut self, key: LayerKey) {
+        self.key = key;
     }
 
     pub(crate) fn key(&self) -> &LayerKey {

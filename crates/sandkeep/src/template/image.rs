@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
+use super::source::registry::RegistryError;
 
 mod config;
 
@@ -157,9 +158,8 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
-    /// A source that is elsewhere could not be reached, or refused.
-    #[error("{what} failed: {reason}")]
-    Remote { what: String, reason: String },
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
 }
 
 fn listed<T: fmt::Display>(there: &[T]) -> String {

@@ -6,6 +6,8 @@
 //!
 //! - An entry replaces what has its name, of this layer or of one below; only two directories become one.
 //! - A whiteout hides what is below, never what the same layer brings, whichever comes first.
+//! - What a layer's directory for an overlay holds follows from the layer alone, so that all images that
+//!   have it can share it. Where that is impossible [`Applied::stands`] says so.
 //! - Directories get their modes and times at the end, when nothing is written into them any more.
 
 mod applying;
@@ -15,19 +17,14 @@ mod removing;
 mod view;
 mod whiteout;
 
-use std::ffi::CStr;
 use std::io::{self, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::archive::{ArchiveError, Entries, decoded};
-use super::digest::{Digest, Mismatch, Verified};
+use super::digest::{Digest, Hasher, Mismatch, Verified};
 use super::image::Progress;
-pub use crate::storage::Whiteouts;
+use crate::storage::Whiteouts;
 use applying::{Applying, Meter};
-
-/// The mark of a directory that hides those below. Of the `user` space, because the overlay is mounted
-/// from inside a user namespace, which has no say over the `trusted` one.
-const OPAQUE: &CStr = c"user.overlay.opaque";
 
 /// Where a layer is applied.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +33,8 @@ pub struct Target<'a> {
     pub root: BorrowedFd<'a>,
     pub whiteouts: Whiteouts,
     /// The directories of the layers below, lowest first, where `whiteouts` is `Overlay`; none otherwise. A
-    /// layer may link to files in them, and may go by links in them.
+    /// layer may link to files in them, and may go by links in them. One whose root hides all below it
+    /// comes first.
     pub lowers: &'a [OwnedFd],
 }
 
@@ -51,6 +49,26 @@ pub struct Applied {
     /// Extended attributes that are not kept: all but `user.*` and `security.capability`.
     pub xattrs_skipped: u64,
     pub owners: Owners,
+    pub stands: Stands,
+}
+
+/// Whether what was made would be the same above other layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    Alone,
+    /// The layer leaves open what only the layers below can tell: the mode of a directory, whether that is
+    /// a link, what a hard link is about. It must not be shared with an image that has others below:
+    /// whoever brought those could choose what the other gets. It is kept as [`id_above`].
+    OnWhatIsBelow,
+}
+
+/// The name of a layer as it is above others, lowest first, which themselves may have such names.
+pub fn id_above(below: &[Digest], diff_id: &Digest) -> Digest {
+    let mut hasher = Hasher::new();
+    for id in below.iter().chain([diff_id]) {
+        hasher.update(format!("above {id}\n").as_bytes());
+    }
+    hasher.finish()
 }
 
 /// Whose the files of a layer are.

@@ -1,5 +1,7 @@
 //! Where images come from. One file per source, behind one contract.
 
+pub mod registry;
+
 use async_trait::async_trait;
 
 use super::image::{Image, ImageError};

@@ -123,12 +123,12 @@ impl Inner {
         layer: &LayerId,
     ) -> Result<Option<LayerDraft>, StorageError> {
         let top = self.open_all(below)?;
+        let lowers = self.visible(below)?;
         match self.open_layer(layer) {
             Ok(_) => return Ok(None),
             Err(StorageError::LayerMissing { .. }) => {}
             Err(error) => return Err(error),
         }
-        let lowers = self.visible(below)?;
         let name = tree::unused_name();
         let made = mkdirat(&self.drafts, &name, Mode::RWXU).map_err(io::Error::from);
         made.and_then(|()| look_alike(&tree::open_dir(&self.drafts, &name)?, top.as_ref()))

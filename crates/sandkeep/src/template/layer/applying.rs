@@ -1,5 +1,6 @@
 //! A layer while it is applied, entry by entry.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -20,21 +21,24 @@ use super::path::{self, LayerPath, PathProblem};
 use super::removing::remove;
 use super::view::{self, Found, LookupError, View, file_type, is_whiteout, open_dir};
 use super::whiteout::{Mark, mark_opaque};
-use super::{Applied, LayerError, Owners, Target, Whiteouts, attributes};
+use super::{Applied, LayerError, Owners, Stands, Target, attributes};
 use crate::limits;
+use crate::storage::Whiteouts;
 use crate::template::archive::{Attributes, Entries, Entry, Kind, Moment, Segment};
 use crate::template::image::Progress;
 
+/// What a directory is that nobody has described.
+const DIRECTORY_MODE: u32 = 0o755;
+
 pub(super) struct Applying<'a> {
     pub(super) view: View<'a>,
-    pub(super) whiteouts: Whiteouts,
     /// The directory of the entry before, which nearly always is the next one's.
     parent: Option<Parent>,
     /// All directories that this layer touched, and what is left to do on them.
     directories: BTreeMap<LayerPath, Pending>,
     directories_bytes: usize,
     /// All other paths that this layer touched, as hashes that nobody outside can foresee. Only where
-    /// `whiteouts` is `Remove`: else whatever is in the layer's directory is the layer's.
+    /// whiteouts remove: else whatever is in the layer's directory is the layer's.
     files: HashSet<u64>,
     hashes: RandomState,
     applied: Applied,
@@ -90,8 +94,12 @@ impl<'a> Applying<'a> {
             false => Owners::Ours,
         };
         Self {
-            view: View { upper: target.root, lowers: target.lowers, hides_lowers: false },
-            whiteouts: target.whiteouts,
+            view: View {
+                upper: target.root,
+                whiteouts: target.whiteouts,
+                lowers: target.lowers,
+                asked_below: Cell::new(false),
+            },
             parent: None,
             directories: BTreeMap::new(),
             directories_bytes: 0,
@@ -103,6 +111,7 @@ impl<'a> Applying<'a> {
                 devices_skipped: 0,
                 xattrs_skipped: 0,
                 owners,
+                stands: Stands::Alone,
             },
             buffer: vec![0; limits::LAYER_COPY_BYTES],
         }
@@ -216,7 +225,7 @@ impl<'a> Applying<'a> {
     ) -> Result<(), LayerError> {
         let make = || {
             mkdirat(parent, name, Mode::RWXU)?;
-            match (self.whiteouts, hides) {
+            match (self.view.whiteouts, hides) {
                 (Whiteouts::Overlay, Hides::WhatIsBelow) => mark_opaque(open_dir(parent, name)?),
                 (Whiteouts::Overlay, Hides::Nothing) | (Whiteouts::Remove, _) => Ok(()),
             }
@@ -429,7 +438,7 @@ impl<'a> Applying<'a> {
                 attributes::of(below.as_fd(), &node.stat).map_err(os)?
             }
             Found::Below(_) | Found::Here(_) | Found::Nowhere => {
-                Attributes { mode: 0o755, ..Attributes::default() }
+                Attributes { mode: DIRECTORY_MODE, ..Attributes::default() }
             }
         };
         self.make_directory(path, parent, name, hides)?;
@@ -456,14 +465,14 @@ impl<'a> Applying<'a> {
     }
 
     fn note_file(&mut self, path: &LayerPath) {
-        if self.whiteouts == Whiteouts::Remove {
+        if self.view.whiteouts == Whiteouts::Remove {
             self.files.insert(self.hashes.hash_one(path.bytes()));
         }
     }
 
     /// Whether this layer has something under a path that is there.
     pub(super) fn is_ours(&self, path: &LayerPath) -> bool {
-        match self.whiteouts {
+        match self.view.whiteouts {
             Whiteouts::Overlay => true,
             Whiteouts::Remove => {
                 self.directories.contains_key(path)
@@ -490,10 +499,31 @@ impl<'a> Applying<'a> {
         })
     }
 
+    fn stands(&self) -> Result<Stands, LayerError> {
+        if self.view.whiteouts == Whiteouts::Remove {
+            return Ok(Stands::Alone);
+        }
+        // A layer that does not say what its root is got that of the layers below, which must be the usual.
+        let root = LayerPath::default();
+        let borrowed = match self.directories.get(&root) {
+            Some(Pending::All(_)) => false,
+            Some(Pending::Time(_)) | None => {
+                let stat = fstat(self.view.upper).map_err(|error| at(&root, error.into()))?;
+                let foreign =
+                    self.applied.owners == Owners::Kept && (stat.st_uid, stat.st_gid) != (0, 0);
+                foreign || stat.st_mode & 0o7777 != DIRECTORY_MODE
+            }
+        };
+        match borrowed || self.view.asked_below.get() {
+            true => Ok(Stands::OnWhatIsBelow),
+            false => Ok(Stands::Alone),
+        }
+    }
+
     /// The layer is complete: directories get what they wait for, the deepest first, because one may
     /// forbid its owner to enter it.
     pub(super) fn finish(mut self) -> Result<Applied, LayerError> {
-        self.hide_lowers()?;
+        self.applied.stands = self.stands()?;
         for (path, pending) in std::mem::take(&mut self.directories).into_iter().rev() {
             match open_dir(self.view.upper, path.bytes()) {
                 Ok(directory) => settle(&directory, &pending, &mut self.applied)

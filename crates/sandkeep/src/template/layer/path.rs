@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(LayerPath::clean(&[b'a'; 256]), Err(PathProblem::TooLong));
         assert_eq!(
             LayerPath::clean(&b"abc/".repeat(1024)),
-            Ok(LayerPath([b"abc/"; 1024].concat()[..4095].to_vec()))
+            Ok(LayerPath(b"abc/".repeat(1024)[..4095].to_vec()))
         );
         assert_eq!(LayerPath::clean(&b"abc/".repeat(1025)), Err(PathProblem::TooLong));
     }
@@ -187,7 +187,8 @@ mod tests {
                     part => stack.push(part),
                 }
             }
-            prop_assert_eq!(LayerPath::clean(name.as_bytes()).unwrap().bytes(), stack.join("/").as_bytes());
+            let expected = stack.join("/").into_bytes();
+            prop_assert_eq!(LayerPath::clean(name.as_bytes()).unwrap().0, expected);
         }
     }
 }

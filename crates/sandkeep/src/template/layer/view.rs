@@ -5,6 +5,7 @@
 //! by [`View::resolve`], which starts again from the layer's root where a link is absolute and stays there
 //! where one leads up too far. So a path means what it will mean in a sandbox that has the layer as root.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -13,9 +14,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::OPAQUE;
 use super::path::{LayerPath, PathProblem, parts};
 use crate::limits;
+use crate::storage::{OPAQUE, Whiteouts};
 
 const STAY: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
@@ -50,10 +51,11 @@ pub(super) fn file_type(stat: &Stat) -> FileType {
 /// The layer's directory upon the ones below.
 pub(super) struct View<'a> {
     pub(super) upper: BorrowedFd<'a>,
+    pub(super) whiteouts: Whiteouts,
     /// Lowest first.
     pub(super) lowers: &'a [OwnedFd],
-    /// The layer hides all there is below. A mark on the root itself means nothing to an overlay.
-    pub(super) hides_lowers: bool,
+    /// Whether any answer has depended on those below.
+    pub(super) asked_below: Cell<bool>,
 }
 
 /// Where something was found, if anywhere.
@@ -95,13 +97,15 @@ pub(super) enum LookupError {
 impl View<'_> {
     /// What a path without links in it is.
     pub(super) fn look(&self, path: &LayerPath) -> rustix::io::Result<Found> {
-        match self.ask(self.upper, path, self.hides_lowers)? {
+        match self.ask(self.upper, path)? {
             Said::This(node) => return Ok(Found::Here(node)),
             Said::Hidden => return Ok(Found::Nowhere),
             Said::Nothing => {}
         }
+        // That nothing is there is an answer, too.
+        self.asked_below.set(true);
         for lower in self.lowers.iter().rev() {
-            match self.ask(lower.as_fd(), path, false)? {
+            match self.ask(lower.as_fd(), path)? {
                 Said::This(node) => return Ok(Found::Below(node)),
                 Said::Hidden => return Ok(Found::Nowhere),
                 Said::Nothing => {}
@@ -111,20 +115,15 @@ impl View<'_> {
     }
 
     /// Asks one tree, as an overlay does: name by name, minding the marks.
-    fn ask(
-        &self,
-        tree: BorrowedFd<'_>,
-        path: &LayerPath,
-        mut opaque: bool,
-    ) -> rustix::io::Result<Said> {
+    fn ask(&self, tree: BorrowedFd<'_>, path: &LayerPath) -> rustix::io::Result<Said> {
         let mut fd = open(tree, b"", OFlags::PATH)?;
         let mut stat = fstat(&fd)?;
-        let mut is_top = true;
+        let mut opaque = false;
         for part in path.parts() {
             if file_type(&stat) != FileType::Directory {
                 return Ok(Said::Hidden);
             }
-            opaque |= !is_top && !self.lowers.is_empty() && is_opaque(&fd)?;
+            opaque |= self.whiteouts == Whiteouts::Overlay && is_opaque(&fd)?;
             fd = match open(&fd, part, OFlags::PATH) {
                 Ok(next) => next,
                 Err(Errno::NOENT) if opaque => return Ok(Said::Hidden),
@@ -132,7 +131,6 @@ impl View<'_> {
                 Err(error) => return Err(error),
             };
             stat = fstat(&fd)?;
-            is_top = false;
             if is_whiteout(&stat) {
                 return Ok(Said::Hidden);
             }

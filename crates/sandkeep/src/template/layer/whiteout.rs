@@ -3,15 +3,15 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{FileType, Mode, OFlags, XattrFlags, fsetxattr, mknodat};
+use rustix::fs::{FileType, Mode, OFlags, XattrFlags, fsetxattr, fstat, mknodat};
 use rustix::io::Errno;
 
+use super::LayerError;
 use super::applying::{Applying, at};
 use super::path::LayerPath;
 use super::removing::remove;
 use super::view::{self, Found, file_type, open_dir};
-use super::{LayerError, OPAQUE, Whiteouts};
-use crate::storage::tree;
+use crate::storage::{OPAQUE, Whiteouts, tree};
 
 const PREFIX: &[u8] = b".wh.";
 /// What aufs kept for itself has two of the prefix; one of these is a mark, the others mean nothing.
@@ -49,21 +49,38 @@ impl Applying<'_> {
     pub(super) fn hide(&mut self, directory: &LayerPath, name: &[u8]) -> Result<(), LayerError> {
         let directory = self.resolve(directory)?;
         let path = self.join(&directory, name)?;
-        match self.look(&path)? {
-            Found::Nowhere => Ok(()),
-            Found::Here(node) if self.is_ours(&path) => match file_type(&node.stat) {
+        let os = |error: Errno| at(&path, error.into());
+        match view::open(self.view.upper, path.bytes(), OFlags::PATH) {
+            Ok(node) if self.is_ours(&path) => match file_type(&fstat(&node).map_err(os)?) {
                 FileType::Directory => self.make_opaque(&path),
                 _ => Ok(()),
             },
             // Only where the directory holds the tree below can something be here and not ours.
-            Found::Here(_) => {
+            Ok(_) => {
                 let parent = self.enter(&directory)?;
                 self.forget_parent();
                 remove(self.view.upper, parent.as_fd(), name).map_err(|error| at(&path, error))
             }
-            Found::Below(_) => {
-                let parent = self.enter(&directory)?;
-                make_whiteout(&parent, name).map_err(|error| at(&path, error.into()))
+            Err(Errno::NOENT | Errno::NOTDIR) => self.hide_below(&directory, &path, name),
+            Err(error) => Err(os(error)),
+        }
+    }
+
+    /// Hides a name that this layer does not have. Whether the layers below do have it is not asked.
+    fn hide_below(
+        &mut self,
+        directory: &LayerPath,
+        path: &LayerPath,
+        name: &[u8],
+    ) -> Result<(), LayerError> {
+        if self.view.whiteouts == Whiteouts::Remove {
+            return Ok(());
+        }
+        match self.look(directory)? {
+            Found::Nowhere => Ok(()),
+            Found::Here(_) | Found::Below(_) => {
+                let parent = self.enter(directory)?;
+                make_whiteout(&parent, name).map_err(|error| at(path, error.into()))
             }
         }
     }
@@ -78,12 +95,8 @@ impl Applying<'_> {
     }
 
     fn make_opaque(&mut self, directory: &LayerPath) -> Result<(), LayerError> {
-        match self.whiteouts {
+        match self.view.whiteouts {
             Whiteouts::Remove => self.remove_what_is_not_ours(directory),
-            Whiteouts::Overlay if directory.is_root() => {
-                self.view.hides_lowers = true;
-                Ok(())
-            }
             Whiteouts::Overlay => {
                 let entered = self.enter(directory)?;
                 mark_opaque(&entered).map_err(|error| at(directory, error.into()))
@@ -113,36 +126,6 @@ impl Applying<'_> {
             }
         }
         Ok(())
-    }
-
-    /// An overlay does not look for a mark on its root, so each name there is hidden by itself.
-    pub(super) fn hide_lowers(&mut self) -> Result<(), LayerError> {
-        if !self.view.hides_lowers {
-            return Ok(());
-        }
-        let root = LayerPath::default();
-        for lower in self.view.lowers {
-            let lower = open_dir(lower, b"").map_err(|error| at(&root, error.into()))?;
-            for (name, _) in tree::entries(&lower).map_err(|error| at(&root, error.into()))? {
-                self.hide_in_root(name.to_bytes())?;
-            }
-        }
-        Ok(())
-    }
-
-    fn hide_in_root(&mut self, name: &[u8]) -> Result<(), LayerError> {
-        let path = self.join(&LayerPath::default(), name)?;
-        match view::open(self.view.upper, name, OFlags::PATH | OFlags::DIRECTORY) {
-            Ok(_) => self.make_opaque(&path),
-            Err(Errno::NOENT) => {
-                let root =
-                    open_dir(self.view.upper, b"").map_err(|error| at(&path, error.into()))?;
-                make_whiteout(&root, name).map_err(|error| at(&path, error.into()))
-            }
-            // A file, or a whiteout already.
-            Err(Errno::NOTDIR | Errno::LOOP) => Ok(()),
-            Err(error) => Err(at(&path, error.into())),
-        }
     }
 }
 
