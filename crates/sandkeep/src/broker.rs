@@ -62,6 +62,7 @@ use crate::storage::Storage;
 use crate::store::StateStore;
 use crate::telemetry::Telemetry;
 use crate::template::Template;
+use crate::template::source::registry::Registries;
 use shared::{Handle, Shared};
 use supervisor::{Amendment, LifecycleVerb, Request, Restart};
 
@@ -93,6 +94,8 @@ pub struct Parts {
     pub runtimes: Vec<Arc<dyn Runtime>>,
     /// Those that are built in; the first is the default.
     pub templates: Vec<Arc<dyn Template>>,
+    /// What images are pulled with.
+    pub registries: Registries,
     pub lifetime: Lifetime,
     /// How much of what execs say is kept.
     pub journal: JournalLimits,

@@ -37,6 +37,7 @@ use crate::sandbox::{HostLimits, Moment, Owner, Principal, SandboxId, SlotName, 
 use crate::storage::Storage;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use crate::template::Template;
+use crate::template::source::registry::Registries;
 
 pub(super) struct Shared {
     pub data: DataDir,
@@ -52,6 +53,8 @@ pub(super) struct Shared {
     pub templates: Vec<Arc<dyn Template>>,
     /// Those that were made here.
     pub images: Templates,
+    /// Where images can be pulled from.
+    pub registries: Registries,
     pub lifetime: Lifetime,
     pub host: HostLimits,
     pub journal: JournalLimits,
@@ -191,6 +194,7 @@ impl Shared {
             storage: parts.storage,
             runtimes: parts.runtimes,
             templates: parts.templates,
+            registries: parts.registries,
             lifetime: parts.lifetime,
             host,
             journal: parts.journal,

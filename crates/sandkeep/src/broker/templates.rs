@@ -11,9 +11,11 @@
 //! else needs. A sandbox pins the layers and the config of its template when it is made, so a record may
 //! go or change its meaning under it; but not while anybody would miss it by name.
 
+mod capture;
 mod collect;
 mod import;
 mod intent;
+mod layers;
 mod opening;
 mod pins;
 mod progress;

@@ -2,6 +2,7 @@
 
 mod importing;
 
+use std::io::BufRead;
 use std::path::PathBuf;
 
 use clap::Subcommand;
@@ -24,6 +25,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum TemplateCommand {
     Import(ImportArgs),
+    Pull(PullArgs),
     From(FromArgs),
     /// List templates
     Ls(LsArgs),
@@ -46,6 +48,26 @@ struct ImportArgs {
     /// What to call it, such as python:3.12 [default: the file's name without its endings]
     #[arg(long, value_name = "NAME")]
     name: Option<TemplateName>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Make a template of an image in a registry
+///
+/// The daemon pulls it, with the credentials that it has for the registry, or with those given here.
+#[derive(Debug, clap::Args)]
+struct PullArgs {
+    /// Such as python:3.12 or ghcr.io/acme/tools@sha256:…
+    #[arg(value_name = "IMAGE")]
+    image: String,
+    /// What to call it [default: as the image]
+    #[arg(long, value_name = "NAME")]
+    name: Option<TemplateName>,
+    /// Who asks the registry; the password is read from stdin
+    #[arg(long, value_name = "USER")]
+    username: Option<String>,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
@@ -107,11 +129,34 @@ struct RmArgs {
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     match args.command {
         TemplateCommand::Import(args) => importing::import(args, client).await,
+        TemplateCommand::Pull(args) => pull(args, client).await,
         TemplateCommand::From(args) => from(args, client).await,
         TemplateCommand::Ls(args) => ls(args, client).await,
         TemplateCommand::Show(args) => show(args, client).await,
         TemplateCommand::Rm(args) => rm(args, client).await,
     }
+}
+
+async fn pull(args: PullArgs, client: &Client) -> Result<Exit, Failure> {
+    let name = match args.name {
+        Some(name) => name,
+        None => args.image.parse().map_err(|_| Failure::Usage {
+            problem: format!("{:?} does not tell a name; say --name", args.image),
+        })?,
+    };
+    let mut source = json!({ "registry": args.image });
+    if let Some(username) = args.username {
+        let password = password()?;
+        source["credentials"] = json!({ "username": username, "password": password });
+    }
+    importing::ask(client, &name, &args.place, source, args.format).await
+}
+
+/// The first line of stdin. Not from the command line, which others can read.
+fn password() -> Result<String, Failure> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(Failure::system("read the password"))?;
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 async fn from(args: FromArgs, client: &Client) -> Result<Exit, Failure> {

@@ -34,6 +34,7 @@ use crate::broker::{
 use crate::error::Error;
 use crate::limits::UPLOAD_SILENCE_MAX;
 use crate::sandbox::{SandboxId, TemplateName};
+use crate::template::source::registry::{Credentials, Reference};
 
 type Door = Extension<Arc<PortDoor>>;
 
@@ -71,8 +72,41 @@ pub struct SourceBody {
     oci: Option<String>,
     /// What `docker save` writes.
     docker_archive: Option<String>,
+    /// An image in a registry, as Docker names it: `python:3.12`, `ghcr.io/acme/tools@sha256:…`.
+    registry: Option<String>,
+    /// For the registry, if it asks for any and the daemon has none.
+    credentials: Option<CredentialsBody>,
     /// A sandbox, running or stopped, as it is now.
     sandbox: Option<SandboxId>,
+}
+
+/// A user and a password, or a token. They are never shown or kept.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RegistryCredentials)]
+pub struct CredentialsBody {
+    username: Option<String>,
+    password: Option<String>,
+    token: Option<String>,
+}
+
+impl std::fmt::Debug for CredentialsBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CredentialsBody(hidden)")
+    }
+}
+
+impl CredentialsBody {
+    fn read(self) -> Result<Credentials, Error> {
+        match (self.username, self.password, self.token) {
+            (Some(user), Some(password), None) => Ok(Credentials::Password { user, password }),
+            (None, None, Some(token)) => Ok(Credentials::Token(token)),
+            _ => {
+                let problem = "give either username and password, or token".to_owned();
+                Err(Error::InvalidField { field: "source.credentials", problem })
+            }
+        }
+    }
 }
 
 impl SourceBody {
@@ -81,11 +115,24 @@ impl SourceBody {
             let path = PathBuf::from(path);
             TemplateSource::Path { kind, path, reach }
         };
+        let credentials = self.credentials.map(CredentialsBody::read).transpose()?;
+        if credentials.is_some() && self.registry.is_none() {
+            let problem = "they are for a registry".to_owned();
+            return Err(Error::InvalidField { field: "source.credentials", problem });
+        }
+        let pull = |text: String| match text.parse::<Reference>() {
+            Ok(reference) => Ok(TemplateSource::Registry { reference, credentials }),
+            Err(wrong) => {
+                let problem = wrong.to_string();
+                Err(Error::InvalidField { field: "source.registry", problem })
+            }
+        };
         let mut given = [
             self.dir.map(|dir| path(PathKind::Dir, dir)),
             self.tar.map(|tar| path(PathKind::Tar, tar)),
             self.oci.map(|oci| path(PathKind::Oci, oci)),
             self.docker_archive.map(|archive| path(PathKind::DockerArchive, archive)),
+            self.registry.map(pull).transpose()?,
             self.sandbox.map(TemplateSource::Sandbox),
         ]
         .into_iter()
@@ -93,7 +140,8 @@ impl SourceBody {
         match (given.next(), given.next()) {
             (Some(source), None) => Ok(source),
             (None, _) | (Some(_), Some(_)) => {
-                let problem = "give one of dir, tar, oci, docker_archive and sandbox".to_owned();
+                let problem =
+                    "give one of dir, tar, oci, docker_archive, registry and sandbox".to_owned();
                 Err(Error::InvalidField { field: "source", problem })
             }
         }

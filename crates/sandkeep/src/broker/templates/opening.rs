@@ -14,6 +14,7 @@ use crate::broker::shared::Shared;
 use crate::error::Error;
 use crate::sandbox::{Principal, SandboxId};
 use crate::template::source::Source;
+use crate::template::source::registry::{Credentials, Reference, RegistryImage};
 
 /// What a template is to be made of.
 pub enum TemplateSource {
@@ -24,6 +25,10 @@ pub enum TemplateSource {
     },
     /// An archive of any kind.
     Upload(Upload),
+    Registry {
+        reference: Reference,
+        credentials: Option<Credentials>,
+    },
     Sandbox(SandboxId),
 }
 
@@ -51,6 +56,7 @@ pub enum HostPaths {
 
 pub enum Opened {
     Source { source: Arc<dyn Source>, said: String },
+    Registry { image: Box<RegistryImage>, said: String },
     Sandbox(SandboxId),
 }
 
@@ -63,6 +69,11 @@ pub async fn open(
         TemplateSource::Sandbox(id) => {
             shared.find(who, &id)?;
             Ok(Opened::Sandbox(id))
+        }
+        TemplateSource::Registry { reference, credentials } => {
+            let said = format!("registry {}", reference.familiar());
+            let image = Box::new(shared.registries.image(reference, credentials));
+            Ok(Opened::Registry { image, said })
         }
         TemplateSource::Upload(upload) => {
             let file = upload.finish().await?;

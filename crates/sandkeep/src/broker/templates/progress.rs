@@ -58,6 +58,16 @@ impl Reporter {
         self.0.send_replace(progress);
     }
 
+    /// How much of all layers together is here. It is told only while somebody waits for one.
+    pub fn fetched(&self, done_bytes: u64, total_bytes: u64) {
+        self.0.send_if_modified(|progress| {
+            if progress.step == ImportStep::Fetching {
+                (progress.done_bytes, progress.total_bytes) = (done_bytes, Some(total_bytes));
+            }
+            progress.step == ImportStep::Fetching
+        });
+    }
+
     /// Begins a step of so many bytes, and gives what is to be told of them.
     pub fn bytes(&self, step: ImportStep, total_bytes: Option<u64>) -> Progress {
         self.step(step);

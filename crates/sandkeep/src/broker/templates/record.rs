@@ -144,6 +144,13 @@ impl Records {
         Ok(listing.entries.into_iter().map(read).collect())
     }
 
+    /// How many bytes a layer has, as whoever applied it found.
+    pub async fn bytes_of(&self, id: &LayerId) -> Result<Option<u64>, StoreError> {
+        let records = self.all().await?;
+        let mut layers = records.iter().flat_map(|(_, record)| &record.layers);
+        Ok(layers.find(|layer| layer.id == *id).map(|layer| layer.bytes))
+    }
+
     /// Writes a record, in place of one of the same name.
     pub async fn put(&self, whose: &Whose, record: &Record) -> Result<(), StoreError> {
         let key = key(whose, &record.name);
