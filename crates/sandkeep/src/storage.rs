@@ -9,7 +9,7 @@ mod root;
 pub(crate) mod tree;
 
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 
 use async_trait::async_trait;
 

@@ -136,6 +136,7 @@ impl Gvisor {
         fds.extend(parts.entry());
         let staging = Staging {
             id_base,
+            root: parts.root_kind.clone(),
             bind_targets: parts.bind_targets.clone(),
             lifeline: parts.lifeline,
             meeting: Meeting::Dial,

@@ -2,6 +2,7 @@
 
 mod broken;
 mod filling;
+pub(crate) mod fixture;
 mod volumes;
 
 use std::fmt;

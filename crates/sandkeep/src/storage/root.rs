@@ -18,7 +18,7 @@ pub enum Root {
     /// A directory above others, to be mounted as an overlay from inside the sandbox's user namespace
     /// with the option `userxattr`.
     Overlay {
-        /// What is below, the lowest first; never empty.
+        /// What is below, the lowest first; never empty. They lie in one directory.
         lowers: Vec<PathBuf>,
         /// What the sandbox changes. It and `work` lie in one directory that is the volume's alone.
         upper: PathBuf,

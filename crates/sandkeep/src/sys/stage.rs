@@ -27,9 +27,12 @@ mod bare;
 mod client;
 mod process;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
-use super::launcher::{EntryKind, Lifeline};
+use super::launcher::{EntryKind, Lifeline, RootKind};
+use super::overlay;
 
 pub use client::{Stage, StageError, Tool};
 #[cfg(test)]
@@ -39,6 +42,9 @@ pub use process::main;
 pub const ROOT: &str = "/tmp/root";
 pub const BUNDLE: &str = "/tmp/bundle";
 pub const STATE: &str = "/tmp/state";
+
+/// Where a tool that is not executed as root finds the root, if that is an overlay.
+pub const BARE_ROOT: &str = "/tmp/m";
 
 /// What the tool has to execute as the guest, once it has mounted /proc.
 pub const GUEST: &str = "/proc/self/fd/4";
@@ -55,6 +61,7 @@ pub const FILTER_FD: u32 = 6;
 pub struct Staging {
     /// The host's id of the sandbox's root; the range goes up from there.
     pub id_base: u32,
+    pub root: RootKind,
     /// Where the binds go, relative to the root.
     pub bind_targets: Vec<String>,
     pub lifeline: Lifeline,
@@ -111,9 +118,19 @@ pub enum Identity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BareStaging {
     pub lifeline: Lifeline,
+    /// What the tool finds as [`BARE_ROOT`].
+    pub overlay: Option<NamedOverlay>,
     /// The tool, by its path, and its arguments.
     pub program: String,
     pub arguments: Vec<String>,
+}
+
+/// An overlay whose directories are found by path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedOverlay {
+    pub volume: PathBuf,
+    pub layers: PathBuf,
+    pub names: overlay::Names,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
