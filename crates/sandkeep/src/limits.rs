@@ -346,6 +346,9 @@ pub const IMAGE_CONFIG_MAX_BYTES: usize = 4 * 1024 * 1024;
 /// The most layers of an image, as with Docker, and the most manifests that an index may name.
 pub const IMAGE_LAYERS_MAX: usize = 128;
 pub const IMAGE_INDEX_MAX: usize = 1_024;
+/// The largest archive with an image in it, uncompressed, and the most of its files that are looked at.
+pub const IMAGE_ARCHIVE_MAX_BYTES: u64 = 128 * 1024 * MIB;
+pub const IMAGE_ARCHIVE_FILES_MAX: usize = 65_536;
 /// What a layer may hold: bytes once uncompressed, headers of its archive, bytes of one that extends
 /// another, parts of one sparse file.
 pub const LAYER_MAX_BYTES: u64 = 64 * 1024 * MIB;

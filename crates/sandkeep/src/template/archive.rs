@@ -1,11 +1,17 @@
 //! Tar archives. Reading takes any bytes: it is bounded in memory, agrees with what Go's reader (and so
 //! every other tool for images) takes an entry for, and says clearly where an archive ends too soon.
+//! Writing makes one of a directory, always the same of the same.
 
+pub(super) mod attributes;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod building;
 mod compression;
 mod entry;
+mod header;
 mod pax;
 mod reader;
 mod sparse;
+mod tree;
 
 use std::io;
 
@@ -13,6 +19,7 @@ pub use compression::{Compression, Decoded, decoded};
 pub use entry::{Attributes, Entry, Kind, Moment};
 pub use reader::{Closing, Entries};
 pub use sparse::Segment;
+pub use tree::{Filter, Kept, TreeArchive, TreeOwner};
 
 /// The unit of an archive.
 pub(super) const BLOCK_BYTES: usize = 512;

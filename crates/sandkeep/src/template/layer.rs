@@ -17,6 +17,11 @@ mod removing;
 mod view;
 mod whiteout;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
+#[cfg(test)]
+mod tests;
+
 use std::io::{self, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
 

@@ -19,12 +19,14 @@ use rustix::io::Errno;
 
 use super::path::{self, LayerPath, PathProblem};
 use super::removing::remove;
-use super::view::{self, Found, LookupError, View, file_type, is_whiteout, open_dir};
+use super::view::{Found, LookupError, Node, View, file_type, is_whiteout};
 use super::whiteout::{Mark, mark_opaque};
 use super::{Applied, LayerError, Owners, Stands, Target, attributes};
 use crate::limits;
 use crate::storage::Whiteouts;
+use crate::template::archive::attributes as found;
 use crate::template::archive::{Attributes, Entries, Entry, Kind, Moment, Segment};
+use crate::template::beneath::{self, open_dir};
 use crate::template::image::Progress;
 
 /// What a directory is that nobody has described.
@@ -280,7 +282,7 @@ impl<'a> Applying<'a> {
     /// Copies what is below, bytes and all, under the same name into this layer.
     fn copy_up(
         &mut self,
-        node: &view::Node,
+        node: &Node,
         directory: &OwnedFd,
         path: &LayerPath,
     ) -> Result<(), LayerError> {
@@ -294,7 +296,7 @@ impl<'a> Applying<'a> {
                 FileType::RegularFile => return self.copy_file_up(node, directory, name),
                 other => mknodat(directory, name, other, Mode::RUSR, 0)?,
             }
-            let own = attributes::plain(&node.stat);
+            let own = found::plain(&node.stat);
             attributes::set_on_special(directory.as_fd(), name, &own, &mut self.applied)
         };
         copy().map_err(|error| at(path, error.into()))
@@ -302,16 +304,16 @@ impl<'a> Applying<'a> {
 
     fn copy_file_up(
         &mut self,
-        node: &view::Node,
+        node: &Node,
         directory: &OwnedFd,
         name: &[u8],
     ) -> rustix::io::Result<()> {
-        let mut from = File::from(view::reopen(&node.fd)?);
+        let mut from = File::from(beneath::reopen(&node.fd)?);
         let mut into = create(directory, name)?;
         let copied = io::copy(&mut from, &mut into)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         self.applied.bytes += copied;
-        let own = attributes::of(from.as_fd(), &node.stat)?;
+        let own = found::of(from.as_fd(), &node.stat)?;
         attributes::set(&into, &own, &mut self.applied)
     }
 
@@ -434,8 +436,8 @@ impl<'a> Applying<'a> {
         };
         let own = match self.look(path)? {
             Found::Below(node) if hides == Hides::Nothing => {
-                let below = view::reopen(&node.fd).map_err(os)?;
-                attributes::of(below.as_fd(), &node.stat).map_err(os)?
+                let below = beneath::reopen(&node.fd).map_err(os)?;
+                found::of(below.as_fd(), &node.stat).map_err(os)?
             }
             Found::Below(_) | Found::Here(_) | Found::Nowhere => {
                 Attributes { mode: DIRECTORY_MODE, ..Attributes::default() }
@@ -451,7 +453,7 @@ impl<'a> Applying<'a> {
             return Ok(());
         }
         let stat = fstat(fd).map_err(|error| at(path, error.into()))?;
-        self.note_directory(path.clone(), Pending::Time(attributes::modified(&stat)))
+        self.note_directory(path.clone(), Pending::Time(found::modified(&stat)))
     }
 
     fn note_directory(&mut self, path: LayerPath, pending: Pending) -> Result<(), LayerError> {

@@ -10,8 +10,9 @@ use super::LayerError;
 use super::applying::{Applying, at};
 use super::path::LayerPath;
 use super::removing::remove;
-use super::view::{self, Found, file_type, open_dir};
+use super::view::{Found, file_type};
 use crate::storage::{OPAQUE, Whiteouts, tree};
+use crate::template::beneath::{self, open_dir};
 
 const PREFIX: &[u8] = b".wh.";
 /// What aufs kept for itself has two of the prefix; one of these is a mark, the others mean nothing.
@@ -50,7 +51,7 @@ impl Applying<'_> {
         let directory = self.resolve(directory)?;
         let path = self.join(&directory, name)?;
         let os = |error: Errno| at(&path, error.into());
-        match view::open(self.view.upper, path.bytes(), OFlags::PATH) {
+        match beneath::open(self.view.upper, path.bytes(), OFlags::PATH) {
             Ok(node) if self.is_ours(&path) => match file_type(&fstat(&node).map_err(os)?) {
                 FileType::Directory => self.make_opaque(&path),
                 _ => Ok(()),
