@@ -86,7 +86,7 @@ impl Broker {
         let shared = &self.shared;
         let _alone = shared.images.names.join(record::key(&job.whose, &job.name)).await;
         let sandbox = match &opened {
-            Opened::Source { .. } | Opened::Registry { .. } => None,
+            Opened::Given { .. } | Opened::Registry { .. } => None,
             Opened::Sandbox(id) => Some(id.clone()),
         };
         let intent = Intent { name: job.name.clone(), sandbox };
@@ -94,7 +94,13 @@ impl Broker {
         let begun = intent.write(&*store, &job.id).await?;
         failpoint!("template.after_intent");
         let made = match opened {
-            Opened::Source { source, said } => self.take_over(job, source.as_ref(), &said).await,
+            Opened::Given { given, kind, said } => {
+                job.reporter.step(ImportStep::Reading);
+                match kind.recognize(shared, given).await {
+                    Ok(source) => self.take_over(job, source.as_ref(), &said).await,
+                    Err(error) => Err(error),
+                }
+            }
             Opened::Registry { image, said } => {
                 let made = self.take_over(job, image.as_ref(), &said).await;
                 if made.is_ok() {

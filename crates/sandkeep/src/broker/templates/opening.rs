@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
+use super::import::unusable;
 use super::upload::Upload;
 use crate::broker::shared::Shared;
 use crate::error::Error;
 use crate::sandbox::{Principal, SandboxId};
-use crate::template::source::Source;
+use crate::template::image::Platform;
 use crate::template::source::registry::{Credentials, Reference, RegistryImage};
+use crate::template::source::{Form, Given, Source, SpoolDir, Wanted, recognize};
 
 /// What a template is to be made of.
 pub enum TemplateSource {
@@ -55,8 +57,16 @@ pub enum HostPaths {
 }
 
 pub enum Opened {
-    Source { source: Arc<dyn Source>, said: String },
-    Registry { image: Box<RegistryImage>, said: String },
+    /// What it is shows when it is read.
+    Given {
+        given: Given,
+        kind: PathKind,
+        said: String,
+    },
+    Registry {
+        image: Box<RegistryImage>,
+        said: String,
+    },
     Sandbox(SandboxId),
 }
 
@@ -76,8 +86,8 @@ pub async fn open(
             Ok(Opened::Registry { image, said })
         }
         TemplateSource::Upload(upload) => {
-            let file = upload.finish().await?;
-            source_of(PathKind::Any, file, "upload".to_owned()).await
+            let given = Given::File(upload.finish().await?);
+            Ok(Opened::Given { given, kind: PathKind::Any, said: "upload".to_owned() })
         }
         TemplateSource::Path { kind, path, reach } => {
             let said = path.display().to_string();
@@ -88,7 +98,7 @@ pub async fn open(
             let work = move || open_path(&path, roots.as_deref());
             let opened = tokio::task::spawn_blocking(work).await;
             let file = opened.map_err(|_| Error::ShuttingDown)??;
-            source_of(kind, file, said).await
+            Ok(Opened::Given { given: given(file)?, kind, said })
         }
     }
 }
@@ -129,9 +139,59 @@ fn open_beneath(root: &Path, rest: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(&root, rest, FLAGS, Mode::empty(), resolve)?)
 }
 
-async fn source_of(kind: PathKind, file: File, said: String) -> Result<Opened, Error> {
-    let _ = (kind, file, said);
-    Err(Error::ShuttingDown)
+fn given(file: File) -> Result<Given, Error> {
+    let unusable = |problem: String| Error::SourceInvalid { problem };
+    let kind = file.metadata().map_err(|error| unusable(error.to_string()))?.file_type();
+    match (kind.is_dir(), kind.is_file()) {
+        (true, _) => Ok(Given::Directory(file.into())),
+        (false, true) => Ok(Given::File(file)),
+        (false, false) => Err(unusable("it is neither a file nor a directory".to_owned())),
+    }
+}
+
+impl PathKind {
+    /// Whether this is what was expected.
+    fn admits(self, form: Form) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Dir => form == Form::Directory,
+            Self::Tar => form == Form::Tar,
+            Self::Oci => form == Form::OciLayout,
+            Self::DockerArchive => form == Form::DockerArchive,
+        }
+    }
+
+    /// Finds out what was given, by reading all of it, and whether it is that.
+    pub(super) async fn recognize(
+        self,
+        shared: &Arc<Shared>,
+        given: Given,
+    ) -> Result<Box<dyn Source>, Error> {
+        let spool = shared.blocking(|data| spool(data.path())).await?;
+        let wanted = Wanted { platform: Platform::here(), reference: None };
+        let work = move || recognize(given, wanted, &spool);
+        let recognized = shared.tasks.spawn_blocking(work).await;
+        let recognized = recognized.map_err(|_| Error::ShuttingDown)?;
+        let (form, source) = recognized.map_err(unusable)?;
+        match self.admits(form) {
+            true => Ok(source),
+            false => {
+                let found = match form {
+                    Form::Directory => "a directory that is no OCI layout",
+                    Form::Tar => "an archive of plain files",
+                    Form::OciLayout => "an OCI layout",
+                    Form::DockerArchive => "what docker save writes",
+                };
+                Err(Error::SourceInvalid { problem: format!("the source is {found}") })
+            }
+        }
+    }
+}
+
+/// Where files are that nobody sees.
+fn spool(data: &Path) -> io::Result<SpoolDir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(SpoolDir::new(openat(CWD, data, flags, Mode::empty())?))
 }
 
 #[cfg(test)]
