@@ -406,6 +406,10 @@ pub const REGISTRY_SPOOL_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The longest name of a template; references of images are no longer.
 pub const TEMPLATE_NAME_MAX_BYTES: usize = 255;
+/// The most templates of one daemon, and imports and uploads that may be under way at once.
+pub const TEMPLATES_MAX: usize = 10_000;
+pub const IMPORTS_MAX: usize = 16;
+pub const UPLOADS_MAX: usize = 16;
 /// How often it is told how far an import is.
 pub const IMPORT_PROGRESS_PAUSE: Duration = Duration::from_millis(100);
 /// The largest template that is uploaded, unless configured otherwise.

@@ -26,13 +26,14 @@ mod view;
 
 use std::sync::Arc;
 
-use tokio::sync::RwLock;
+use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore};
 
 use super::Broker;
 use super::flight::Flights;
 use super::shared::Shared;
 use crate::error::Error;
 use crate::failpoint;
+use crate::limits;
 use crate::sandbox::{Owner, Principal, SandboxId, Scope, TemplateName};
 use crate::store::StateStore;
 
@@ -66,6 +67,9 @@ pub(super) struct Templates {
     /// Imports under one name, and layers in the making: each one at a time.
     names: Flights<()>,
     layers: Flights<()>,
+    /// Places for imports and for uploads.
+    imports: Arc<Semaphore>,
+    uploads: Arc<Semaphore>,
 }
 
 impl Templates {
@@ -76,7 +80,18 @@ impl Templates {
             pins: Pins::default(),
             names: Flights::default(),
             layers: Flights::default(),
+            imports: Arc::new(Semaphore::new(limits::IMPORTS_MAX)),
+            uploads: Arc::new(Semaphore::new(limits::UPLOADS_MAX)),
         }
+    }
+
+    /// A place for one more import.
+    async fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
+        if self.records.all().await?.len() >= limits::TEMPLATES_MAX {
+            return Err(Error::LimitReached { what: "templates", limit: limits::TEMPLATES_MAX });
+        }
+        let full = |_| Error::LimitReached { what: "imports at once", limit: limits::IMPORTS_MAX };
+        Arc::clone(&self.imports).try_acquire_owned().map_err(full)
     }
 }
 

@@ -64,11 +64,11 @@ pub fn as_asked(user: &str) -> &str {
 /// What a sandbox runs for whoever names no command.
 pub fn own_command(spec: &Spec) -> Result<Vec<String>, Error> {
     match spec.image_defaults() {
-        None => Err(invalid("command", "give either command or argv".to_owned())),
+        None => Err(invalid("argv", "it names no command; give command or argv".to_owned())),
         Some(image) if image.command.is_empty() => {
             let problem =
-                format!("give either command or argv: the image of {} names none", spec.template());
-            Err(invalid("command", problem))
+                format!("it names no command, and neither does the image of {}", spec.template());
+            Err(invalid("argv", problem))
         }
         Some(image) => Ok(image.command.clone()),
     }

@@ -35,6 +35,7 @@ impl Broker {
         draft: TemplateDraft,
     ) -> Result<Import, Error> {
         let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.shared)?;
+        let place = self.shared.images.place().await?;
         let opened = opening::open(&self.shared, who, draft.source).await?;
         let (import, reporter, outcome) = Import::begin();
         let job = Job { id: ImportId::random(), whose, name: draft.name, reporter };
@@ -45,6 +46,7 @@ impl Broker {
                 result = broker.carry_out(&job, opened) => result,
                 () = closing.cancelled() => Err(Error::ShuttingDown),
             };
+            drop(place);
             // Nobody may be waiting any more.
             let _ = outcome.send(result.map(Box::new));
         });

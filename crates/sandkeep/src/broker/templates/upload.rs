@@ -4,23 +4,30 @@
 use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::broker::Broker;
 use crate::error::Error;
+use crate::limits;
 
 pub struct Upload {
     file: tokio::fs::File,
     written: u64,
     limit_bytes: u64,
     path: String,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Broker {
     /// A place for what a caller is about to send.
     pub async fn begin_upload(&self) -> Result<Upload, Error> {
+        let limit = limits::UPLOADS_MAX;
+        let full = |_| Error::LimitReached { what: "uploads at once", limit };
+        let place = Arc::clone(&self.shared.images.uploads).try_acquire_owned().map_err(full)?;
         let limit_bytes = self.shared.policy.max_upload_bytes;
         let file = self
             .shared
@@ -32,7 +39,8 @@ impl Broker {
             })
             .await?;
         let path = self.shared.data.path().display().to_string();
-        Ok(Upload { file: tokio::fs::File::from_std(file), written: 0, limit_bytes, path })
+        let file = tokio::fs::File::from_std(file);
+        Ok(Upload { file, written: 0, limit_bytes, path, _place: place })
     }
 }
 

@@ -71,8 +71,8 @@ impl Image {
     /// One program and nothing else.
     pub fn one_program() -> Self {
         Self::scratch()
-            .layer(|root| copy_busybox(&root.join("tool")))
-            .config(&json!({ "Entrypoint": ["/tool", "echo"], "Cmd": ["from", "nothing"] }))
+            .layer(|root| copy_busybox(&root.join("busybox")))
+            .config(&json!({ "Entrypoint": ["/busybox", "echo"], "Cmd": ["from", "nothing"] }))
     }
 
     pub fn layer(mut self, fill: impl FnOnce(&Path)) -> Self {
