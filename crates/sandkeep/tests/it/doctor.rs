@@ -90,12 +90,7 @@ fn everything_holds_on_every_other_runtime_that_works_here() {
             assert!(runtime["reason"].is_string(), "{runtime:#}");
             continue;
         }
-        let mut leaked = verdicts(battery, "leaked");
-        if name == "gvisor" {
-            // Old releases of runsc let everybody inside open what PID 1 has open, by its path.
-            leaked.retain(|attempt| *attempt != "guest-descriptors");
-        }
-        assert_eq!(leaked, [""; 0], "{name}: {battery:#}");
+        assert_eq!(verdicts(battery, "leaked"), [""; 0], "{name}: {battery:#}");
     }
 }
 
