@@ -10,13 +10,13 @@ use tempfile::TempDir;
 use crate::support::{Daemon, Patience, Ran, binary, cgroups_of, obstacle, until, until_some};
 
 /// A doctor with directories of its own: one for its sandboxes, one for what it finds.
-struct Doctor {
-    tmp: TempDir,
+pub(crate) struct Doctor {
+    pub(crate) tmp: TempDir,
     data: PathBuf,
 }
 
 impl Doctor {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let tmp = tempfile::tempdir().expect("a temp dir");
         // Whatever a sandbox can reach, it shall not be for want of permission that it does not.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -29,7 +29,7 @@ impl Doctor {
         Self { data: daemon.data_dir(), ..Self::new() }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = binary();
         command.env("TMPDIR", self.tmp.path()).args(["doctor", "--data-dir"]).arg(&self.data);
         command.args(arguments);
@@ -49,7 +49,7 @@ impl Doctor {
     }
 
     /// What it made and did not remove.
-    fn leftovers(&self) -> Vec<PathBuf> {
+    pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.tmp.path()).expect("it is ours").flatten();
         entries.map(|entry| entry.path()).filter(|path| *path != self.data).collect()
     }

@@ -1,10 +1,13 @@
 //! Sandboxes as containers of a real Docker and a real Podman, through the daemon.
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
 use crate::crash::remove_registry;
+use crate::doctor::Doctor;
 use crate::skip_if;
-use crate::support::{Daemon, Engine, Kind, Raw, Setup, obstacle};
+use crate::support::{Daemon, Engine, Kind, Patience, Raw, Setup, binary, obstacle, until};
 
 /// The runtime, and the setting that says where its engine is.
 fn words(kind: Kind) -> (&'static str, &'static str) {
@@ -20,12 +23,13 @@ fn assert_same(after: &Value, before: &Value) {
     }
 }
 
+fn started(kind: Kind) -> Engine {
+    Engine::start(kind).unwrap_or_else(|reason| panic!("{kind:?} is needed: {}", reason.0))
+}
+
 /// One life, in which the daemon is killed and forgets everything.
 fn outlives_the_daemon_and_its_registry(kind: Kind) {
-    let engine = match Engine::start(kind) {
-        Ok(engine) => engine,
-        Err(reason) => panic!("{kind:?} is needed: {}", reason.0),
-    };
+    let engine = started(kind);
     let (runtime, variable) = words(kind);
     let setup = Setup::default().env(variable, &engine.host());
     let mut daemon = Daemon::start_with(&setup);
@@ -74,6 +78,32 @@ fn a_docker_sandbox_outlives_the_daemon_and_its_registry() {
 fn a_podman_sandbox_outlives_the_daemon_and_its_registry() {
     skip_if!(obstacle());
     outlives_the_daemon_and_its_registry(Kind::Podman);
+}
+
+#[test]
+fn what_a_doctor_leaves_that_is_killed_beside_docker_goes_with_the_next_run() {
+    skip_if!(obstacle());
+    let engine = started(Kind::Docker);
+    let (_, variable) = words(Kind::Docker);
+    let doctor = Doctor::new();
+    let mut victim = doctor.command(&["--runtime", "docker"]);
+    victim.env(variable, engine.host()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut victim = victim.spawn().expect("the binary runs");
+    until("it has a container", Patience::Long, || engine.containers() > 0);
+    victim.kill().expect("it is our child");
+    victim.wait().expect("it is our child");
+    // Its own launcher does not know where the engine is, and may be at it still.
+    until("all is cleared up", Patience::Long, || {
+        let mut run = binary();
+        run.env("TMPDIR", doctor.tmp.path())
+            .env(variable, engine.host())
+            .args(["run", "--", "true"]);
+        assert!(run.status().expect("the binary runs").success());
+        // The bait is a file and a socket, which the next doctor sweeps up.
+        let directories = doctor.leftovers().into_iter().filter(|path| path.is_dir());
+        directories.filter(|path| path.join("instance").exists()).count() == 0
+    });
+    assert_eq!(engine.containers(), 0);
 }
 
 #[test]
