@@ -93,6 +93,9 @@ pub enum Error {
     #[error("cannot {verb} {id}: {under_way} is under way")]
     Busy { id: SandboxId, verb: Verb, under_way: Verb },
 
+    #[error("cannot pause {id} while execs run: {}", comma_separated(execs))]
+    ExecsInFlight { id: SandboxId, execs: Vec<ExecId> },
+
     #[error("the limit of {limit} {what} is reached")]
     LimitReached { what: &'static str, limit: usize },
 
@@ -180,4 +183,8 @@ mod tests {
         let said = with_causes(&Error::Runtime(runtime));
         assert_eq!(said, "runtime native failed to launch: disk full");
     }
+}
+
+fn comma_separated(names: &[impl ToString]) -> String {
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

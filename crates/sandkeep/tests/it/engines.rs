@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use crate::crash::remove_registry;
 use crate::doctor::Doctor;
 use crate::skip_if;
-use crate::support::{Daemon, Engine, Kind, Patience, Raw, Setup, binary, obstacle, until};
+use crate::support::{
+    Daemon, Engine, Kind, Patience, Raw, Setup, binary, file_server, obstacle, until,
+};
 
 /// The runtime, and the setting that says where its engine is.
 fn words(kind: Kind) -> (&'static str, &'static str) {
@@ -39,13 +41,8 @@ fn outlives_the_daemon_and_its_registry(kind: Kind) {
     assert_eq!(engine.containers(), 1);
     assert!(!daemon.sh(&id, "echo kept > ~/note; sleep 100000 & echo $!").ok().is_empty());
     let left = daemon.sh(&id, "pgrep -x sleep").ok();
-    let server = json!({
-        "argv": ["python3", "-u", "-m", "http.server", "8000", "--bind", "127.0.0.1"],
-        "port": 8000,
-        "ready": { "http_path": "/note", "timeout_secs": 60 },
-    });
     let target = format!("/api/v1/sandboxes/{id}/processes");
-    let process = daemon.expect(201, "POST", &target, &server);
+    let process = daemon.expect(201, "POST", &target, &file_server(8000));
     assert_eq!(process["status"], "running", "{process:#}");
     let before = daemon.get(&id);
 
@@ -60,6 +57,9 @@ fn outlives_the_daemon_and_its_registry(kind: Kind) {
         .send(b"GET /note HTTP/1.1\r\nHost: x\r\n\r\n")
         .reply("GET");
     assert_eq!((reply.status, reply.text().as_str()), (200, "kept\n"));
+    assert_eq!(daemon.verb(&id, "pause")["state"], "paused");
+    assert_eq!(daemon.verb(&id, "resume")["state"], "running");
+    assert_eq!(daemon.sh(&id, "pgrep -x sleep").ok(), left, "what stood still goes on");
 
     daemon.verb(&id, "stop");
     assert_eq!(daemon.verb(&id, "start")["state"], "running");
