@@ -165,6 +165,10 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+fn comma_separated(names: &[impl ToString]) -> String {
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -183,8 +187,4 @@ mod tests {
         let said = with_causes(&Error::Runtime(runtime));
         assert_eq!(said, "runtime native failed to launch: disk full");
     }
-}
-
-fn comma_separated(names: &[impl ToString]) -> String {
-    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
