@@ -27,7 +27,7 @@ pub use spec::{
     ResourcesDraft, Spec, SpecDraft, check_env,
 };
 pub use state::{
-    Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
+    AtExpiry, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
 };
 pub use template_name::{InvalidTemplateName, TemplateName};
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

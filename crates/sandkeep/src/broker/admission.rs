@@ -8,9 +8,9 @@ use super::templates::Chosen;
 use crate::error::Error;
 use crate::home::Meta;
 use crate::limits;
-use crate::runtime::Capabilities;
+use crate::runtime::{Capabilities, Runtime};
 use crate::sandbox::{
-    HostLimits, Owner, Principal, Privilege, ResourcesDraft, Spec, SpecDraft, Terms,
+    HostLimits, OnTimeout, Owner, Principal, Privilege, ResourcesDraft, Spec, SpecDraft, Terms,
 };
 use crate::storage::Storage;
 
@@ -71,7 +71,17 @@ pub(super) async fn admit<'a>(
         });
     }
     let terms = draft.terms(&shared.policy.timeouts)?;
+    check_terms(&terms, runtime.as_ref())?;
     Ok(Admitted { spec, terms, _template: chosen })
+}
+
+/// What a runtime cannot do when the time is over is not promised.
+pub(super) fn check_terms(terms: &Terms, runtime: &dyn Runtime) -> Result<(), Error> {
+    if terms.on_timeout != OnTimeout::Pause || runtime.capabilities().pause {
+        return Ok(());
+    }
+    let problem = format!("runtime {} cannot pause here; use stop or destroy", runtime.name());
+    Err(Error::InvalidField { field: "on_timeout", problem })
 }
 
 /// The runtime of a sandbox that names none.

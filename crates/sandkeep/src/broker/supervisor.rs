@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::activity::Activity;
 use super::exec::Execs;
 use super::shared::{Handle, Shared};
+use super::verbs::InFlight;
 use crate::error::Error;
 use crate::guest::Guest;
 use crate::home::{Home, Meta};
@@ -35,6 +36,8 @@ pub(super) struct Request {
 pub(super) enum LifecycleVerb {
     Start,
     Stop,
+    Pause(InFlight),
+    Resume,
     Destroy,
     Amend(Box<Amendment>),
     /// Make a layer of what its volume holds.
@@ -65,6 +68,8 @@ impl LifecycleVerb {
         match self {
             Self::Start => Some(Verb::Start),
             Self::Stop => Some(Verb::Stop),
+            Self::Pause(_) => Some(Verb::Pause),
+            Self::Resume => Some(Verb::Resume),
             Self::Destroy => Some(Verb::Destroy),
             Self::Amend(_) => Some(Verb::Amend),
             Self::Capture(_) => Some(Verb::Capture),
@@ -97,6 +102,7 @@ pub(super) struct Supervisor {
     pub(super) revision: Option<Revision>,
     pub(super) snapshot: watch::Sender<Snapshot>,
     pub(super) activity: Arc<Activity>,
+    pub(super) execs: Arc<Execs>,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
     vigil: Vigil,
@@ -154,6 +160,7 @@ impl Supervisor {
             revision,
             snapshot,
             activity: Arc::clone(&handle.activity),
+            execs: Arc::clone(&handle.execs),
             inbox,
             destroys,
             vigil: Vigil::Off,
@@ -207,6 +214,8 @@ impl Supervisor {
         let result = match verb {
             LifecycleVerb::Start => self.start().await,
             LifecycleVerb::Stop => self.stop().await,
+            LifecycleVerb::Pause(in_flight) => self.pause(in_flight).await,
+            LifecycleVerb::Resume => self.resume().await,
             LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
             LifecycleVerb::Capture(layer) => self.capture(&layer).await,
             LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
@@ -230,6 +239,8 @@ impl Supervisor {
                 }
                 LifecycleVerb::Start
                 | LifecycleVerb::Stop
+                | LifecycleVerb::Pause(_)
+                | LifecycleVerb::Resume
                 | LifecycleVerb::Amend(_)
                 | LifecycleVerb::Capture(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
             };

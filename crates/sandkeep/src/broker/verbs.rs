@@ -7,5 +7,8 @@ mod amend;
 mod capture;
 mod create;
 mod destroy;
+mod pause;
 mod start;
 mod stop;
+
+pub use pause::InFlight;
