@@ -102,7 +102,7 @@ pub enum EntryKind {
 enum Request {
     /// Whether it can launch at all.
     Hello,
-    Launch(Launch),
+    Launch(Box<Launch>),
     /// The daemon leaves nothing behind: exit without looking back.
     Goodbye,
 }

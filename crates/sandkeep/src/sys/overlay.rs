@@ -44,7 +44,7 @@ pub struct Pieces<'a> {
 }
 
 /// Where an overlay is mounted, beneath the place that [`assemble`] was given.
-const MOUNTED: &str = "m";
+pub const MOUNTED: &str = "m";
 
 /// The overlay as a detached mount. `users` is the sandbox's user namespace and `ids` what is mapped there;
 /// `place` is any directory in the mount namespace of this single-threaded process.
@@ -104,7 +104,8 @@ fn enter(users: BorrowedFd<'_>, ids: Ids) -> io::Result<()> {
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     // SAFETY: CLONE_FILES is not asked for, so all descriptors stay what they are.
-    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNS)? })
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+    Ok(())
 }
 
 /// Mounts the overlay at [`MOUNTED`] beneath `place`, which becomes the working directory and is covered.

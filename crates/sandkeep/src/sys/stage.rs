@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`ROOT`] | the sandbox's root, complete: the volume with mapped ids, the template, perhaps /dev |
 //! | [`BUNDLE`] | the bundle, if there is one, read-only |
+//! | [`USERS`] | the sandbox's user namespace, for a tool that would else make another |
 //! | [`STATE`] | an empty directory for what the tool notes down; it is gone when the tool is |
 //!
 //! The guest's descriptors are 3 (its listening socket), 4 (itself, as an executable that nobody can
@@ -42,6 +43,7 @@ pub use process::main;
 pub const ROOT: &str = "/tmp/root";
 pub const BUNDLE: &str = "/tmp/bundle";
 pub const STATE: &str = "/tmp/state";
+pub const USERS: &str = "/tmp/users";
 
 /// Where a tool that is not executed as root finds the root, if that is an overlay.
 pub const BARE_ROOT: &str = "/tmp/m";
@@ -105,7 +107,7 @@ pub enum Dev {
 /// As whom the tool is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Identity {
-    /// As root of the host: it makes the user namespace itself.
+    /// As root of the host: it enters the user namespace, or makes one, itself.
     Host,
     /// As root of the sandbox's user namespace, and with a filter to load: it can do nothing to
     /// the host whatever it does.

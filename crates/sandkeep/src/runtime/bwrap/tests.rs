@@ -2,7 +2,7 @@
 
 use super::{Bwrap, arguments};
 use crate::runtime::conformance::{
-    Bench, Overlays, keeps, keeps_above_layers, promise_tests, run_all, runtime_conformance,
+    Bench, Setuid, keeps, keeps_above_layers, promise_tests, run_all, runtime_conformance,
 };
 use crate::runtime::grouped::bench::{GroupedBench, Version, as_user};
 use crate::runtime::staged::tests::staged;
@@ -46,11 +46,15 @@ fn capabilities(privilege: Privilege) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_stands_on_layers() {
     let Some(bench) = GroupedBench::new(Version::V1, staged::<Bwrap>).await else { return };
-    keeps_above_layers(&bench, Overlays::Mounted).await.unwrap_or_else(|broken| panic!("{broken}"));
+    keeps_above_layers(&bench, Setuid::GivesNothing)
+        .await
+        .unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_root_a_sandbox_stands_on_layers() {
     let Some(bench) = as_user(staged::<Bwrap>).await else { return };
-    keeps_above_layers(&bench, Overlays::Mounted).await.unwrap_or_else(|broken| panic!("{broken}"));
+    keeps_above_layers(&bench, Setuid::GivesNothing)
+        .await
+        .unwrap_or_else(|broken| panic!("{broken}"));
 }

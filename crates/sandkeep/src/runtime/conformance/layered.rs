@@ -2,6 +2,8 @@
 //!
 //! One bench for all of it, because what is tried is the root and not the verbs.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,35 +13,34 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::lab::{Broken, Lab, command, modest, run, same};
 use super::{Bench, Violation};
 use crate::guest::Outcome;
-use crate::runtime::{MOUNT_POINTS, Plan, RuntimeError};
+use crate::runtime::{MOUNT_POINTS, Plan};
 use crate::sandbox::Privilege;
 use crate::storage::conformance::fixture;
 use crate::storage::{
-    Base, BtrfsOptions, BtrfsStorage, LayerId, LocalStorage, Root, Storage, StorageError,
+    Base, BtrfsOptions, BtrfsStorage, LayerId, LocalStorage, Storage, StorageError,
 };
 
-/// Where on these storages it runs.
+/// Whether a set-user-ID program makes its caller root inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Overlays {
-    Mounted,
-    /// A root that is an overlay is refused, and nothing is left of it.
-    Refused,
+pub(crate) enum Setuid {
+    Works,
+    /// Nobody becomes more than he is.
+    GivesNothing,
+    /// It depends on the release of the tool.
+    Untold,
 }
 
 /// Tries what holds for every root on every storage of this machine.
-pub(crate) async fn keeps_above_layers(
-    bench: &dyn Bench,
-    overlays: Overlays,
-) -> Result<(), Violation> {
+pub(crate) async fn keeps_above_layers(bench: &dyn Bench, setuid: Setuid) -> Result<(), Violation> {
     let broken = |promise| move |Broken(detail)| Violation { promise, detail };
     let dir = tempfile::tempdir().expect("a temporary directory");
     let _unmounted = Unmounted(dir.path().join("storage/btrfs"));
     let local = LocalStorage::open(dir.path()).expect("local storage works everywhere");
-    try_on(bench, &local, overlays).await.map_err(broken("above layers of local storage"))?;
+    try_on(bench, &local, setuid).await.map_err(broken("above layers of local storage"))?;
     let options = BtrfsOptions { image_bytes: Some(256 * 1024 * 1024) };
     match BtrfsStorage::open(dir.path(), &options) {
         Ok(btrfs) => {
-            let kept = try_on(bench, &btrfs, overlays).await;
+            let kept = try_on(bench, &btrfs, setuid).await;
             btrfs.close().await.expect("nothing is left in it");
             kept.map_err(broken("above layers of btrfs storage"))
         }
@@ -58,18 +59,11 @@ impl Drop for Unmounted {
     }
 }
 
-async fn try_on(
-    bench: &dyn Bench,
-    storage: &dyn Storage,
-    overlays: Overlays,
-) -> Result<(), Broken> {
+async fn try_on(bench: &dyn Bench, storage: &dyn Storage, setuid: Setuid) -> Result<(), Broken> {
     let layers = layers(storage).await?;
     let lab = Lab::new(bench);
     let plans = [plan(&lab, storage, &layers).await?, plan(&lab, storage, &layers).await?];
-    let kept = match (overlays, &plans[0].root) {
-        (Overlays::Refused, Root::Overlay { .. }) => refused(&lab, &plans[0]).await,
-        (Overlays::Mounted | Overlays::Refused, _) => try_both(&lab, &plans).await,
-    };
+    let kept = try_both(&lab, &plans, setuid).await;
     let cleaned = lab.clean_up().await;
     for plan in &plans {
         storage.destroy(&plan.id).await?;
@@ -86,8 +80,18 @@ async fn layers(storage: &dyn Storage) -> Result<Vec<LayerId>, Broken> {
         for path in ["etc/lower", "etc/both", "gone", "dir/file", "opaque/hidden"] {
             fixture::write(&draft.root, path, "low")?;
         }
-        std::fs::create_dir(draft.root.join("bin"))?;
-        std::fs::copy("/bin/busybox", draft.root.join("bin/busybox")).map(drop)
+        fixture::write(
+            &draft.root,
+            "etc/passwd",
+            "root::0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n",
+        )?;
+        let bin = draft.root.join("bin");
+        std::fs::create_dir(&bin)?;
+        std::os::unix::fs::symlink("busybox", bin.join("sh"))?;
+        for program in ["busybox", "su"] {
+            std::fs::copy("/bin/busybox", bin.join(program))?;
+        }
+        std::fs::set_permissions(bin.join("su"), Permissions::from_mode(0o4755))
     });
     let lower = lower.await?;
     let upper = fixture::layer(storage, std::slice::from_ref(&lower), |draft| {
@@ -133,19 +137,25 @@ const SEE: &str = "cd /; b=bin/busybox; $b cat etc/lower etc/both dir/file; $b l
                    $b ls -d gone 2>&1 || :";
 const UNTOUCHED: &str = "lowhighlowseen\nls: gone: No such file or directory\n";
 
-async fn try_both(lab: &Lab<'_>, plans: &[Plan; 2]) -> Result<(), Broken> {
+async fn try_both(lab: &Lab<'_>, plans: &[Plan; 2], setuid: Setuid) -> Result<(), Broken> {
     let [first, second] = plans;
     for plan in plans {
         lab.runtime().create(plan).await?;
         lab.runtime().start(plan).await?;
     }
     says(lab, first, SEE, UNTOUCHED).await?;
+    let becomes = becomes_root(lab, first).await?;
+    match setuid {
+        Setuid::Works => same("that su makes one root", becomes, true)?,
+        Setuid::GivesNothing => same("that su makes one root", becomes, false)?,
+        Setuid::Untold => {}
+    }
     let change = "cd /; b=bin/busybox; echo new > etc/lower; $b rm etc/both; $b mv dir moved; \\
                   $b chmod 700 opaque; $b rm opaque/seen; echo x > opaque/own; $b sync";
     says(lab, first, change, "").await?;
     let changed = "cd /; b=bin/busybox; $b cat etc/lower moved/file; $b ls etc opaque; \
                    $b ls -d dir 2>&1 || :";
-    let seen = "new\nlowetc:\nlower\n\nopaque:\nown\nls: dir: No such file or directory\n";
+    let seen = "new\nlowetc:\nlower\npasswd\n\nopaque:\nown\nls: dir: No such file or directory\n";
     says(lab, first, changed, seen).await?;
     lab.runtime().stop(&first.id, Duration::from_secs(1)).await?;
     lab.runtime().start(first).await?;
@@ -153,9 +163,12 @@ async fn try_both(lab: &Lab<'_>, plans: &[Plan; 2]) -> Result<(), Broken> {
     says(lab, second, SEE, UNTOUCHED).await
 }
 
-async fn refused(lab: &Lab<'_>, plan: &Plan) -> Result<(), Broken> {
-    let refused = lab.runtime().create(plan).await;
-    let unsupported = matches!(refused, Err(RuntimeError::Unsupported { .. }));
-    same(&format!("that {refused:?} is a refusal"), unsupported, true)?;
-    same("what is left of it", lab.found(&plan.id).await?, None)
+/// Somebody who is nobody in particular asks the program to make him root.
+async fn becomes_root(lab: &Lab<'_>, plan: &Plan) -> Result<bool, Broken> {
+    let guest = lab.runtime().connect(&plan.id).await?;
+    let mut request = command(&["/bin/su", "root", "-c", "busybox id -u"]);
+    request.user = "1000:1000".to_owned();
+    request.privilege = plan.privilege;
+    let said = run(&*guest, request).await?;
+    Ok(said.stdout == "0\n" && said.outcome() == Outcome::Exited(0))
 }

@@ -180,7 +180,7 @@ impl Process {
             }
             match postcard::from_bytes(&buffer[..len]) {
                 Ok(Request::Hello) => tell(self.socket, &Answer::Ready, &[])?,
-                Ok(Request::Launch(launch)) => self.answer(launch, fds)?,
+                Ok(Request::Launch(launch)) => self.answer(*launch, fds)?,
                 Ok(Request::Goodbye) => return Ok(Ending::Goodbye),
                 Err(_) => return Err(io::ErrorKind::InvalidData.into()),
             }

@@ -9,13 +9,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, makedev, mkdir, mknodat, open};
-use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use rustix::mount::{
+    MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount,
+};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::{
     BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, Meeting, Order,
-    ROOT, STATE, Staging, bare,
+    ROOT, STATE, Staging, USERS, bare,
 };
 use crate::sys::cgroup::{MountKind, cgroup_mounts};
 use crate::sys::landlock::{self, Ruleset};
@@ -97,19 +99,19 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     let Received { listener, lifeline, root, binds, .. } = things.received;
     let root = root.mount(users.as_fd(), ids, "/tmp", &mut ChildStack::new(STACK_BYTES));
     let root = root.map_err(during("mount the overlay of its root"))?;
-    let set = Set { root, binds, bundle: things.bundle };
+    let set = Set { root, binds, bundle: things.bundle, users };
     let null = lay_out(staging, &set).map_err(during("lay out its root"))?;
     hide_groups().map_err(during("hide the control groups"))?;
     restrict().map_err(during("restrict itself with Landlock"))?;
     let filter = match staging.identity {
         Identity::Host => None,
         Identity::Sandbox => {
-            enter_users(&users).map_err(during("enter its user namespace"))?;
+            enter_users(&set.users).map_err(during("enter its user namespace"))?;
             Some(filter().map_err(during("make its system call filter"))?)
         }
     };
     // Nothing that could be closed later may sit at a number that is about to mean something else.
-    drop((set, users));
+    drop(set);
     let given = Given { null, listener, guest, lifeline, filter };
     given.arrange(staging.meeting).map_err(during("arrange its descriptors"))?;
     Err(during("execute the tool")(execute(&staging.program, &staging.arguments)))
@@ -158,6 +160,7 @@ struct Set {
     root: OwnedFd,
     binds: Vec<(CString, OwnedFd)>,
     bundle: Option<OwnedFd>,
+    users: OwnedFd,
 }
 
 fn user_namespace(id_base: u32) -> io::Result<OwnedFd> {
@@ -196,6 +199,8 @@ fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
         attach_dev(staging.id_base, shm_bytes)?;
     }
     rustix::process::chdir("/")?;
+    drop(open(USERS, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR)?);
+    mount_bind(format!("/proc/self/fd/{}", set.users.as_raw_fd()), USERS)?;
     if let Some(bundle) = &set.bundle {
         mount::set_attributes(bundle, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
         mount::attach(bundle, BUNDLE)?;
