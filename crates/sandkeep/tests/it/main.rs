@@ -23,6 +23,7 @@ mod parallel;
 mod ports;
 mod processes;
 mod quotas;
+mod registry;
 mod run;
 mod schemathesis;
 mod shells;
