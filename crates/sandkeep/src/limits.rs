@@ -374,3 +374,13 @@ pub const REGISTRY_SAID_MAX_BYTES: usize = 64 * 1024;
 pub const REGISTRY_SAID_SHOWN: usize = 200;
 /// How long a layer that was fetched, by half or whole, is kept for a pull that goes on with it.
 pub const REGISTRY_SPOOL_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// A build file, or a list of what one leaves out: how large it may be, and how many lines and steps.
+pub const RECIPE_MAX_BYTES: usize = 1024 * 1024;
+pub const RECIPE_LINES_MAX: usize = 20_000;
+pub const RECIPE_STEPS_MAX: usize = 1_000;
+/// The longest text that variables may come to, how deep they may stand within each other, and how many
+/// ports an image may say that it listens on.
+pub const RECIPE_EXPANDED_MAX_BYTES: usize = 2 * 1024 * 1024;
+pub const RECIPE_NESTING_MAX: usize = 32;
+pub const RECIPE_PORTS_MAX: usize = 1_024;

@@ -5,6 +5,7 @@ mod host;
 pub mod image;
 pub mod layer;
 pub mod manifest;
+pub mod recipe;
 pub mod source;
 
 use std::sync::Arc;
