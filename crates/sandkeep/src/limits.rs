@@ -225,6 +225,10 @@ pub const BENCH_SLOW_EVERY: usize = 10;
 
 /// How deep a volume's tree is looked into to measure it; every level holds a descriptor.
 pub const WALK_DEPTH_MAX: usize = 128;
+/// What the kernel lets the attributes of a file take, their names together or one value.
+pub const ATTRIBUTE_MAX_BYTES: usize = 64 * 1024;
+/// On how many layers a volume can stand: as many as images have elsewhere. The kernel would stack 500.
+pub const LAYERS_MAX: usize = 128;
 /// The pool image of `btrfs` storage: a quarter of the free space, within these bounds.
 pub const POOL_MIN_BYTES: u64 = 256 * 1024 * 1024;
 pub const POOL_MAX_BYTES: u64 = 16 * 1024 * 1024 * 1024;
@@ -346,6 +350,29 @@ pub const IMAGE_CONFIG_MAX_BYTES: usize = 4 * 1024 * 1024;
 /// The most layers of an image, as with Docker, and the most manifests that an index may name.
 pub const IMAGE_LAYERS_MAX: usize = 128;
 pub const IMAGE_INDEX_MAX: usize = 1_024;
+/// The largest archive with an image in it, uncompressed, and the most of its files that are looked at.
+pub const IMAGE_ARCHIVE_MAX_BYTES: u64 = 128 * 1024 * MIB;
+pub const IMAGE_ARCHIVE_FILES_MAX: usize = 65_536;
+/// What a layer may hold: bytes once uncompressed, headers of its archive, bytes of one that extends
+/// another, parts of one sparse file.
+pub const LAYER_MAX_BYTES: u64 = 64 * 1024 * MIB;
+pub const LAYER_ENTRIES_MAX: u64 = 2_000_000;
+pub const LAYER_EXTENSION_MAX_BYTES: u64 = MIB;
+pub const LAYER_SPARSE_PARTS_MAX: usize = 65_536;
+/// So many bytes may come out of a compressed one, once there are more than these in all.
+pub const LAYER_RATIO_MAX: u64 = 200;
+pub const LAYER_RATIO_FREE_BYTES: u64 = 1024 * MIB;
+/// The longest path of a layer, links in it followed; the kernel takes no longer one at once.
+pub const LAYER_PATH_MAX_BYTES: usize = 4_095;
+/// The paths of all directories of a layer, which are kept until its end.
+pub const LAYER_DIRECTORIES_MAX_BYTES: usize = 256 * 1024 * 1024;
+/// The most links that one path may lead through, as in the kernel.
+pub const LAYER_LINKS_MAX: usize = 40;
+/// The highest id of a file's owner: what a sandbox has is a range of 65,536.
+pub const LAYER_ID_MAX: u64 = 65_535;
+/// How much of a file is copied at once while a layer is applied, and after how much it is told.
+pub const LAYER_COPY_BYTES: usize = 256 * 1024;
+pub const LAYER_PROGRESS_BYTES: u64 = MIB;
 /// How many indexes may lead from one to the next until there is a manifest.
 pub const IMAGE_INDEX_DEPTH_MAX: usize = 3;
 /// The longest name of an image, its registry included, and the longest tag: as Docker has them.

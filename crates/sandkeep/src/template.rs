@@ -1,5 +1,7 @@
 //! What a sandbox starts from.
 
+pub mod archive;
+mod beneath;
 pub mod digest;
 mod host;
 pub mod image;

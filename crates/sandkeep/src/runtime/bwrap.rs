@@ -16,7 +16,6 @@ use guest_proto::Privilege;
 use super::Plan;
 use super::grouped::{HOSTNAME, privilege, shm_bytes};
 use super::staged::{Afterwards, Direction, Scene, Technique, UserScene, WithoutRoot, argument};
-use crate::storage::Root;
 use crate::sys::capability;
 use crate::sys::launcher::{EntryKind, MASKED, READ_ONLY};
 use crate::sys::namespace::USER_ID;
@@ -80,8 +79,7 @@ fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
     all.push(&["--unshare-user", "--uid", &id, "--gid", &id]);
     all.isolate();
     all.push(&["--unshare-cgroup", "--cap-drop", "ALL"]);
-    let Root::Dir(root) = &plan.root;
-    all.push(&["--bind", argument(root)?, "/"]);
+    all.push(&["--bind", argument(plan.root.own_dir())?, "/"]);
     for bind in plan.binds.iter() {
         let target = Path::new("/").join(&bind.target);
         all.push(&["--ro-bind", argument(&bind.source)?, argument(&target)?]);

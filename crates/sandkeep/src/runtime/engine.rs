@@ -43,6 +43,7 @@ use crate::guest::Guest;
 use crate::home::HomeState;
 use crate::limits;
 use crate::sandbox::SandboxId;
+use crate::storage::Root;
 use crate::sys::cgroup::Controllers;
 use container::labels;
 pub use container::{Access, Bound, Container, seccomp};
@@ -368,6 +369,10 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
         if plan.lifetime == Lifetime::WithDaemon {
             let (runtime, what) = (self.name(), "end a sandbox with the program that made it");
+            return Err(RuntimeError::Unsupported { runtime, what });
+        }
+        if matches!(plan.root, Root::Overlay { .. }) {
+            let (runtime, what) = (self.name(), "start from an image on this storage; use btrfs");
             return Err(RuntimeError::Unsupported { runtime, what });
         }
         let plan = plan.clone();

@@ -19,7 +19,6 @@ use super::grouped::{
     shm_bytes,
 };
 use super::{Capabilities, Plan, RuntimeError};
-use crate::storage::Root;
 use crate::sys::cgroup::{Controllers, Place};
 use crate::sys::launcher::{Launch, LaunchError, Launched, Launcher, Means, Standing};
 
@@ -144,9 +143,8 @@ fn request<'a>(
 /// Whoever is not root has no mounts to pass: the launcher finds them.
 fn named(premises: &Premises, plan: &Plan) -> Means {
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_owned();
-    let Root::Dir(root) = &plan.root;
     Means::User {
-        root: bytes(root),
+        root: bytes(plan.root.own_dir()),
         binds: plan.binds.iter().map(|bind| bytes(&bind.source)).collect(),
         badge: premises.badge(&plan.id),
     }

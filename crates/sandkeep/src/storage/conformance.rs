@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::{Root, Storage, StorageError};
+use super::{Base, Storage, StorageError};
 use crate::sandbox::SandboxId;
 
 /// A storage under test.
@@ -104,6 +104,6 @@ async fn make(
     quota_bytes: Option<u64>,
 ) -> Result<(SandboxId, PathBuf), Failure> {
     let id = SandboxId::random();
-    let Root::Dir(path) = subject.storage.create(&id, quota_bytes).await?;
-    Ok((id, path))
+    let root = subject.storage.create(&id, &Base::Empty, quota_bytes).await?;
+    Ok((id, root.own_dir().to_owned()))
 }

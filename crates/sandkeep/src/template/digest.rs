@@ -109,6 +109,17 @@ impl Hasher {
     }
 }
 
+impl io::Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// What was read is not what it was said to be. Travels as the inner error of an [`io::Error`] of kind
 /// `InvalidData`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -102,7 +102,7 @@ impl Template for HostTemplate {
     }
 
     async fn lay_out(&self, root: &Root) -> Result<(), StorageError> {
-        let Root::Dir(path) = root;
+        let path = root.own_dir();
         // A few dozen microseconds of system calls: handing them to another thread costs more.
         self.skeleton.lay_out(path).map_err(|source| StorageError::Io {
             storage: "host template",

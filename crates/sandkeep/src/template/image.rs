@@ -25,6 +25,14 @@ pub struct Image {
     pub layers: Vec<Layer>,
 }
 
+impl Image {
+    /// An image of one layer that says nothing about how it wants to be run.
+    pub fn of_one(layer: Layer) -> Self {
+        let id = Digest::of(format!("an image of {}\n", layer.diff_id).as_bytes());
+        Self { id, config: ImageConfig::default(), layers: vec![layer] }
+    }
+}
+
 /// One layer of an image.
 #[derive(Clone)]
 pub struct Layer {

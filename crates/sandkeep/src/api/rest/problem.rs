@@ -206,8 +206,13 @@ fn code_of_store(error: &StoreError) -> Code {
 
 fn code_of_storage(error: &StorageError) -> Code {
     match error {
-        StorageError::Unsupported { .. } => Code::UnsupportedByStorage,
-        StorageError::NotFound { .. } | StorageError::Exists { .. } => Code::StorageInconsistent,
+        StorageError::Unsupported { .. } | StorageError::TooManyLayers { .. } => {
+            Code::UnsupportedByStorage
+        }
+        StorageError::NotFound { .. }
+        | StorageError::Exists { .. }
+        | StorageError::LayerMissing { .. }
+        | StorageError::LayerInUse { .. } => Code::StorageInconsistent,
         StorageError::Unusable { .. } => Code::StorageUnusable,
         StorageError::Io { .. } => Code::StorageFailed,
     }

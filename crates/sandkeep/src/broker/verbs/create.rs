@@ -25,6 +25,7 @@ use crate::home::{DataDir, Phase};
 use crate::limits;
 use crate::runtime::Plan;
 use crate::sandbox::{Event, Operation, Status};
+use crate::storage::Base;
 use crate::store::Revision;
 
 impl Supervisor {
@@ -145,7 +146,7 @@ impl Supervisor {
     async fn make_volume_and_shell(&self) -> Result<Plan, Error> {
         let template = Arc::clone(self.shared.template(self.meta.spec.template())?);
         let quota = self.meta.spec.resources().disk_mb.map(|disk_mb| disk_mb * limits::MIB);
-        let root = self.shared.storage.create(self.id(), quota).await?;
+        let root = self.shared.storage.create(self.id(), &Base::Empty, quota).await?;
         failpoint!("create.after_volume");
         template.lay_out(&root).await?;
         failpoint!("create.after_template");

@@ -19,7 +19,6 @@ use crate::limits;
 use crate::runtime::grouped::{self, HOSTNAME, shm_bytes};
 use crate::runtime::{Plan, oci};
 use crate::sandbox::{Privilege, SandboxId};
-use crate::storage::Root;
 use crate::sys::capability;
 
 /// Where the volume is in a container.
@@ -109,14 +108,13 @@ impl Container {
 }
 
 fn binds(plan: &Plan) -> Vec<Bound> {
-    let Root::Dir(root) = &plan.root;
     let bound = |source: &Path, target: String, access: Access| Bound {
         source: source.to_owned(),
         target,
         access,
     };
     let mut binds = vec![
-        bound(root, VOLUME.to_owned(), Access::ReadWrite),
+        bound(plan.root.own_dir(), VOLUME.to_owned(), Access::ReadWrite),
         bound(&plan.home.join(DOOR), INSIDE.to_owned(), Access::Read),
     ];
     binds.extend(plan.binds.iter().map(|bind| {

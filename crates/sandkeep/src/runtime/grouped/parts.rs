@@ -52,13 +52,16 @@ impl Parts {
         let failed = |what: &'static str| {
             move |source| RuntimeError::Io { runtime, what: what.to_owned(), source }
         };
+        let Root::Dir(root) = &plan.root else {
+            let what = "start from an image on this storage; use btrfs";
+            return Err(RuntimeError::Unsupported { runtime, what });
+        };
         let entry = premises.entry(plan, place).map_err(failed("open its control groups"))?;
         let (entry, entry_kind) = match entry {
             Entry::V1(tasks) => (tasks, Some(EntryKind::V1)),
             Entry::V2(dir) => (vec![dir], Some(EntryKind::V2)),
             Entry::None => (Vec::new(), None),
         };
-        let Root::Dir(root) = &plan.root;
         let sources = [root].into_iter().chain(plan.binds.iter().map(|bind| &bind.source));
         let mounts = match entry_kind {
             Some(_) => sources.map(|path| mount::clone_path(path)).collect::<io::Result<_>>(),

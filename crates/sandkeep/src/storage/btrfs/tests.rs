@@ -95,8 +95,8 @@ fn half_make(dir: &Path, id: &SandboxId) {
 
 async fn volume(storage: &BtrfsStorage) -> (SandboxId, PathBuf) {
     let id = SandboxId::random();
-    let Root::Dir(path) = storage.create(&id, None).await.expect("a volume");
-    (id, path)
+    let root = storage.create(&id, &Base::Empty, None).await.expect("a volume");
+    (id, root.own_dir().to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,7 +263,7 @@ fn auto_stays_with_local_volumes() {
     let dir = DataDir::new();
     let local = LocalStorage::open(dir.path()).expect("local");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    runtime.block_on(local.create(&SandboxId::random(), None)).expect("a volume");
+    runtime.block_on(local.create(&SandboxId::random(), &Base::Empty, None)).expect("a volume");
     let opened = open(StorageChoice::Auto, dir.path(), &SMALL).expect("auto");
     assert_eq!(opened.storage.name(), "local");
     assert!(opened.warning.is_some_and(|warning| warning.contains("disk_mb")));
@@ -296,7 +296,7 @@ async fn measure_volumes() {
     let ids: Vec<_> = (0..200).map(|_| SandboxId::random()).collect();
     for id in &ids {
         let start = Instant::now();
-        storage.create(id, Some(64 << 20)).await.expect("create");
+        storage.create(id, &Base::Empty, Some(64 << 20)).await.expect("create");
         times.0.push(start.elapsed());
     }
     for id in &ids {
@@ -307,7 +307,7 @@ async fn measure_volumes() {
     for _ in 0..200 {
         let id = SandboxId::random();
         let start = Instant::now();
-        storage.inner.create(&id, Some(64 << 20)).expect("create");
+        storage.inner.create(&id, &Base::Empty, Some(64 << 20)).expect("create");
         times.2.push(start.elapsed());
         storage.inner.destroy(&id).expect("destroy");
     }

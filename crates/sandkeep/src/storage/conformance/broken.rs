@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use super::{Subject, Violation, run};
 use crate::sandbox::SandboxId;
 use crate::storage::{
-    LocalStorage, PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage,
+    Base, LayerDraft, LayerId, LayerKey, LocalStorage, PoolHealth, Root, Storage,
+    StorageCapabilities, StorageError, Usage,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +39,14 @@ impl Storage for Broken {
         StorageCapabilities { disk_quota, ..self.inner.capabilities() }
     }
 
-    async fn create(&self, id: &SandboxId, quota_bytes: Option<u64>) -> Result<Root, StorageError> {
+    async fn create(
+        &self,
+        id: &SandboxId,
+        base: &Base,
+        quota_bytes: Option<u64>,
+    ) -> Result<Root, StorageError> {
         let quota_bytes = quota_bytes.filter(|_| self.fault != Fault::QuotaIsNotKept);
-        match self.inner.create(id, quota_bytes).await {
+        match self.inner.create(id, base, quota_bytes).await {
             Err(StorageError::Exists { .. }) if self.fault == Fault::CreateTakesWhatIsThere => {
                 self.inner.root(id).await
             }
@@ -88,6 +94,43 @@ impl Storage for Broken {
             list.pop();
         }
         Ok(list)
+    }
+
+    fn layer_key(&self, layers: &[LayerId]) -> Option<LayerKey> {
+        self.inner.layer_key(layers)
+    }
+
+    async fn draft_layer(
+        &self,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<Option<LayerDraft>, StorageError> {
+        self.inner.draft_layer(below, layer).await
+    }
+
+    async fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
+        self.inner.keep_layer(draft).await
+    }
+
+    async fn abort_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
+        self.inner.abort_layer(draft).await
+    }
+
+    async fn layer_from(
+        &self,
+        id: &SandboxId,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<(), StorageError> {
+        self.inner.layer_from(id, below, layer).await
+    }
+
+    async fn layers(&self) -> Result<Vec<LayerKey>, StorageError> {
+        self.inner.layers().await
+    }
+
+    async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
+        self.inner.remove_layer(layer).await
     }
 
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {

@@ -23,8 +23,8 @@ fn storage() -> (TempDir, LocalStorage) {
 
 async fn volume(storage: &LocalStorage) -> (SandboxId, PathBuf) {
     let id = SandboxId::random();
-    let Root::Dir(path) = storage.create(&id, None).await.expect("a volume");
-    (id, path)
+    let root = storage.create(&id, &Base::Empty, None).await.expect("a volume");
+    (id, root.own_dir().to_owned())
 }
 
 fn trash(dir: &TempDir) -> PathBuf {
