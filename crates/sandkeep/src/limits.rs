@@ -422,3 +422,13 @@ pub const IMPORT_PROGRESS_PAUSE: Duration = Duration::from_millis(100);
 pub const UPLOAD_DEFAULT_BYTES: u64 = 16 * 1024 * MIB;
 /// How long an upload may pause.
 pub const UPLOAD_SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// A build file, or a list of what one leaves out: how large it may be, and how many lines and steps.
+pub const RECIPE_MAX_BYTES: usize = 1024 * 1024;
+pub const RECIPE_LINES_MAX: usize = 20_000;
+pub const RECIPE_STEPS_MAX: usize = 1_000;
+/// The longest text that variables may come to, how deep they may stand within each other, and how many
+/// ports an image may say that it listens on.
+pub const RECIPE_EXPANDED_MAX_BYTES: usize = 2 * 1024 * 1024;
+pub const RECIPE_NESTING_MAX: usize = 32;
+pub const RECIPE_PORTS_MAX: usize = 1_024;

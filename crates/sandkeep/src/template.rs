@@ -8,6 +8,7 @@ pub mod image;
 mod image_template;
 pub mod layer;
 pub mod manifest;
+pub mod recipe;
 pub mod source;
 
 use std::sync::Arc;

@@ -24,6 +24,7 @@ mod pausing;
 mod ports;
 mod processes;
 mod quotas;
+mod registry;
 mod run;
 mod schemathesis;
 mod shells;
