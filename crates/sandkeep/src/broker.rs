@@ -79,8 +79,8 @@ pub use registry::registered;
 pub use shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use stats::StatsView;
 pub use templates::{
-    HostPaths, Import, ImportProgress, ImportStep, PathKind, TemplateConfig, TemplateDraft,
-    TemplateSource, TemplateView, Told as ImportTold, Upload,
+    Audience, HostPaths, Import, ImportProgress, ImportStep, PathKind, TemplateConfig,
+    TemplateDraft, TemplateSource, TemplateView, Told as ImportTold, Upload,
 };
 pub use verbs::InFlight;
 pub use view::{Cursor, Filter, InvalidCursor, Page, View};

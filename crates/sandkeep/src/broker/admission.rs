@@ -61,7 +61,7 @@ pub(super) async fn admit<'a>(
         let problem = format!("{runtime} has no root inside here{}", without_root());
         return Err(Error::InvalidField { field: "privilege", problem });
     }
-    let spec = chosen.pin(draft.check(&shared.host)?, can.any_user);
+    let spec = chosen.pin(draft.check(&shared.host)?, &can);
     if spec.resources().disk_mb.is_some() && !shared.storage.capabilities().disk_quota {
         let storage = shared.storage.name();
         return Err(Error::StorageLacks {

@@ -53,9 +53,16 @@ use record::{Record, Records, Whose};
 pub struct TemplateDraft {
     pub name: TemplateName,
     pub project: Option<String>,
-    /// For everybody, which only an admin can make it.
-    pub shared: bool,
+    pub audience: Audience,
     pub source: TemplateSource,
+}
+
+/// Whom a new template is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    Owner,
+    /// Only an admin can make such a one.
+    Everybody,
 }
 
 /// What the broker knows of templates while it runs.

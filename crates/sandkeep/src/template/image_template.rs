@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::{Found, Template};
 use crate::runtime::Bind;
 use crate::sandbox::Privilege;
-use crate::storage::{OPAQUE, Root, StorageError};
+use crate::storage::{OPAQUE, Root, StorageError, is_whiteout};
 
 /// What is mounted on, or written to by everybody, with its mode.
 const MOUNT_POINTS: [(&str, u32); 3] = [("dev", 0o755), ("proc", 0o755), ("tmp", 0o1777)];
@@ -200,11 +200,6 @@ fn is_directory(stat: &Stat) -> bool {
 
 fn is_empty_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0
-}
-
-/// The mark by which an overlay hides a name.
-fn is_whiteout(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
 
 fn is_opaque(directory: &OwnedFd) -> bool {

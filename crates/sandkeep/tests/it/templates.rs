@@ -1,7 +1,7 @@
 //! Templates: images become sandboxes, and sandboxes templates, on each storage. What an image says of its
 //! users, directories, variables and commands holds; what is in use stays, what is another's is not there.
 
-mod images;
+pub mod images;
 #[cfg(feature = "failpoints")]
 mod killed;
 mod owners;

@@ -28,8 +28,8 @@ use super::query::{Asked, query};
 use super::who::Who;
 use crate::api::ports::PortDoor;
 use crate::broker::{
-    Broker, HostPaths, Import, ImportProgress, ImportTold, PathKind, TemplateDraft, TemplateSource,
-    TemplateView,
+    Audience, Broker, HostPaths, Import, ImportProgress, ImportTold, PathKind, TemplateDraft,
+    TemplateSource, TemplateView,
 };
 use crate::error::Error;
 use crate::limits::UPLOAD_SILENCE_MAX;
@@ -237,7 +237,7 @@ pub async fn create(
     };
     let TemplateBody { name, project, shared, source } = body;
     let source = source.into_source(reach)?;
-    let draft = TemplateDraft { name, project, shared, source };
+    let draft = TemplateDraft { name, project, audience: audience(shared), source };
     answer(broker.import_template(&who, draft).await?, live).await
 }
 
@@ -269,7 +269,8 @@ pub async fn upload(
     let UploadQuery { stream, shared, project } = query(asked)?;
     let live = live(stream, &headers);
     // Not after gigabytes were sent for nothing.
-    broker.may_import(&who, &name, project.as_deref(), shared)?;
+    let audience = audience(shared);
+    broker.may_import(&who, &name, project.as_deref(), audience)?;
     let mut upload = broker.begin_upload().await?;
     while let Some(frame) = tokio::time::timeout(UPLOAD_SILENCE_MAX, body.frame())
         .await
@@ -281,7 +282,7 @@ pub async fn upload(
         }
     }
     let source = TemplateSource::Upload(upload);
-    let draft = TemplateDraft { name, project, shared, source };
+    let draft = TemplateDraft { name, project, audience, source };
     answer(broker.import_template(&who, draft).await?, live).await
 }
 
@@ -303,6 +304,13 @@ pub async fn remove(
     let OfProject { project } = query(asked)?;
     broker.remove_template(&who, name.as_str(), project.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn audience(shared: bool) -> Audience {
+    match shared {
+        true => Audience::Everybody,
+        false => Audience::Owner,
+    }
 }
 
 /// How an import is told as it goes; `None` if only its end is.

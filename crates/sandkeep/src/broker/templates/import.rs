@@ -10,7 +10,7 @@ use super::opening::{self, Opened};
 use super::progress::{Import, ImportStep, Reporter};
 use super::record::{self, Content, Record, Whose};
 use super::view::TemplateView;
-use super::{TemplateDraft, collect, owner};
+use super::{Audience, TemplateDraft, collect, owner};
 use crate::broker::Broker;
 use crate::error::{Error, with_causes};
 use crate::failpoint;
@@ -34,7 +34,7 @@ impl Broker {
         who: &Principal,
         draft: TemplateDraft,
     ) -> Result<Import, Error> {
-        let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.shared)?;
+        let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
         let place = self.shared.images.place().await?;
         let opened = opening::open(&self.shared, who, draft.source).await?;
         let (import, reporter, outcome) = Import::begin();
@@ -59,9 +59,9 @@ impl Broker {
         who: &Principal,
         name: &TemplateName,
         project: Option<&str>,
-        shared: bool,
+        audience: Audience,
     ) -> Result<(), Error> {
-        self.whose(who, name, project, shared).map(|_| ())
+        self.whose(who, name, project, audience).map(|_| ())
     }
 
     fn whose(
@@ -69,17 +69,17 @@ impl Broker {
         who: &Principal,
         name: &TemplateName,
         project: Option<&str>,
-        shared: bool,
+        audience: Audience,
     ) -> Result<Whose, Error> {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
         self.shared.refuse_built_in(name.as_str())?;
         let owner = owner(who, project)?;
-        match shared {
-            true if who.scopes.allow(Scope::Admin) => Ok(Whose::Shared),
-            true => Err(Error::TemplateShared { name: name.to_string() }),
-            false => Ok(Whose::Own(owner)),
+        match audience {
+            Audience::Owner => Ok(Whose::Own(owner)),
+            Audience::Everybody if who.scopes.allow(Scope::Admin) => Ok(Whose::Shared),
+            Audience::Everybody => Err(Error::TemplateShared { name: name.to_string() }),
         }
     }
 

@@ -8,6 +8,7 @@ use tokio::sync::RwLockReadGuard;
 use super::record::{Record, Whose};
 use crate::broker::shared::Shared;
 use crate::error::Error;
+use crate::runtime::Capabilities;
 use crate::sandbox::{ImageDefaults, Owner, PinnedImage, Spec, TemplateName};
 use crate::storage::{Base, StorageError};
 use crate::template::image::ImageConfig;
@@ -28,23 +29,26 @@ pub struct Chosen<'a> {
 
 impl Chosen<'_> {
     /// The spec of a sandbox that is made from it.
-    pub fn pin(&self, spec: Spec, any_user: bool) -> Spec {
+    pub fn pin(&self, spec: Spec, can: &Capabilities) -> Spec {
         match &self.image {
             None => spec,
             Some(record) => spec.of_image(PinnedImage {
                 digest: record.digest.clone(),
                 layers: record.layers.iter().map(|layer| layer.id.to_string()).collect(),
                 over: record.over.clone(),
-                defaults: record.config.as_ref().map(|config| defaults(config, any_user)),
+                defaults: record.config.as_ref().map(|config| defaults(config, can)),
             }),
         }
     }
 }
 
-fn defaults(config: &ImageConfig, any_user: bool) -> ImageDefaults {
-    let user = config.user.as_deref().unwrap_or(IMAGE_USER);
+fn defaults(config: &ImageConfig, can: &Capabilities) -> ImageDefaults {
+    let user = match can.any_user {
+        true => config.user.as_deref().unwrap_or(IMAGE_USER),
+        false => ONLY_USER,
+    };
     ImageDefaults {
-        user: if any_user { user } else { ONLY_USER }.to_owned(),
+        user: user.to_owned(),
         workdir: config.working_dir.clone().unwrap_or_else(|| "/".to_owned()),
         env: config.env.iter().cloned().collect(),
         command: config.entrypoint.iter().chain(&config.cmd).cloned().collect(),
