@@ -20,7 +20,7 @@ use crate::storage::Root;
 use crate::sys::capability;
 use crate::sys::launcher::{EntryKind, MASKED, READ_ONLY};
 use crate::sys::namespace::USER_ID;
-use crate::sys::stage::{Dev, FILTER_FD, Identity, ROOT};
+use crate::sys::stage::{BARE_ROOT, Dev, FILTER_FD, Identity, ROOT};
 
 #[cfg(test)]
 mod tests;
@@ -80,8 +80,11 @@ fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
     all.push(&["--unshare-user", "--uid", &id, "--gid", &id]);
     all.isolate();
     all.push(&["--unshare-cgroup", "--cap-drop", "ALL"]);
-    let Root::Dir(root) = &plan.root;
-    all.push(&["--bind", argument(root)?, "/"]);
+    let root = match &plan.root {
+        Root::Dir(path) => argument(path)?,
+        Root::Overlay { .. } => BARE_ROOT,
+    };
+    all.push(&["--bind", root, "/"]);
     for bind in plan.binds.iter() {
         let target = Path::new("/").join(&bind.target);
         all.push(&["--ro-bind", argument(&bind.source)?, argument(&target)?]);

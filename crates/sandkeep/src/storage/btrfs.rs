@@ -1,11 +1,19 @@
-//! Volumes as btrfs subvolumes: made and removed in microseconds whatever they hold, each with a
-//! quota that holds.
+//! Volumes and layers as btrfs subvolumes: made and removed in microseconds whatever they hold, each
+//! volume with a quota that holds.
 //!
 //! ```text
 //! <data>/storage/btrfs.img      the pool: a file of its full size from the start, attached to a loop device
 //! <data>/storage/btrfs/         where it is mounted: nosuid, nodev, noatime
 //!   volumes/<sandbox id>/       one subvolume per volume
+//!   layers/<hex of chain id>/   read-only subvolumes: a layer with all that is below it
+//!   layers/draft.<random>/      layers in the making; swept when the storage is opened
 //! ```
+//!
+//! A volume above layers is a snapshot of the topmost. Layers share what they have in common, so a base is
+//! on the disk once for all that stands on it. No subvolume needs the one that it was made from.
+//!
+//! A quota counts what is written to its volume: what a snapshot shares with a layer was charged to that one
+//! when it was written. A file of a layer that is changed counts as far as it was written anew.
 //!
 //! If the data directory is on btrfs itself there is no image and no mount, only the subvolumes. Then
 //! quotas hold only if the filesystem's owner turned simple quotas on: doing that is not ours to do.
@@ -17,12 +25,14 @@
 //! the ioctls that make subvolumes, or the quota can be evaded; `destroy` removes such ones all the same.
 
 mod image;
+mod layers;
 mod pool;
 mod quota;
 mod seed;
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,7 +41,10 @@ use rustix::fs::{AtFlags, FileType, Mode, chmodat, statat};
 use rustix::io::Errno;
 
 use super::offload::offload;
-use super::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage, tree};
+use super::{
+    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Root, Storage, StorageCapabilities,
+    StorageError, Usage, tree,
+};
 use crate::sandbox::SandboxId;
 use crate::sys::btrfs;
 use pool::Pool;
@@ -62,7 +75,9 @@ impl BtrfsStorage {
     pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
         let pool = Pool::open(data_dir, options)?;
         let quotas = Quotas::open(&pool)?;
-        Ok(Self { inner: Arc::new(Inner { pool, quotas }) })
+        let inner = Inner { pool, quotas };
+        inner.sweep_drafts();
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Whether a data directory has a pool, usable or not.
@@ -78,7 +93,7 @@ impl BtrfsStorage {
     async fn offload<T: Send + 'static>(
         &self,
         id: &SandboxId,
-        work: impl FnOnce(&Inner, &SandboxId) -> Result<T, StorageError> + Send + 'static,
+        work: impl FnOnce(&Arc<Inner>, &SandboxId) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, StorageError> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         offload(NAME, move || work(&inner, &id)).await
@@ -86,12 +101,20 @@ impl BtrfsStorage {
 }
 
 impl Inner {
-    fn create(&self, id: &SandboxId, quota_bytes: Option<u64>) -> Result<Root, StorageError> {
+    fn create(
+        &self,
+        id: &SandboxId,
+        base: &Base,
+        quota_bytes: Option<u64>,
+    ) -> Result<Root, StorageError> {
         let what = || format!("create {id}");
         let volumes = self.pool.volumes().map_err(|source| io_error(what(), source))?;
         let name = c_name(id);
-        let made =
-            self.quotas.while_creating(|| btrfs::create_subvolume(&volumes, &name, quota_bytes));
+        let top = self.open_top(base.layers())?;
+        let made = self.quotas.while_creating(|| match &top {
+            Some(top) => btrfs::snapshot_subvolume(&volumes, &name, top, quota_bytes),
+            None => btrfs::create_subvolume(&volumes, &name, quota_bytes),
+        });
         match made {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -99,9 +122,11 @@ impl Inner {
             }
             Err(source) => return Err(io_error(what(), source)),
         }
-        // The kernel narrows the mode by the umask of whoever started the daemon.
-        chmodat(&volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
-            .map_err(|error| io_error(what(), error.into()))?;
+        if top.is_none() {
+            // The kernel narrows the mode by the umask of whoever started the daemon.
+            chmodat(&volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
+                .map_err(|error| io_error(what(), error.into()))?;
+        }
         Ok(Root::Dir(self.pool.volume_path(id)))
     }
 
@@ -116,25 +141,10 @@ impl Inner {
     }
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        self.delete(id).map_err(|source| io_error(format!("destroy {id}"), source))?;
+        let deleted = self.pool.volumes().and_then(|volumes| delete(&volumes, &c_name(id)));
+        deleted.map_err(|source| io_error(format!("destroy {id}"), source))?;
         self.quotas.volume_destroyed(&self.pool);
         Ok(())
-    }
-
-    fn delete(&self, id: &SandboxId) -> io::Result<()> {
-        let volumes = self.pool.volumes()?;
-        let name = c_name(id);
-        let deleted = match btrfs::delete_subvolume(&volumes, &name) {
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                delete_nested(btrfs::subvolume_id(tree::open_dir(&volumes, &name)?)?, &volumes)?;
-                btrfs::delete_subvolume(&volumes, &name)
-            }
-            deleted => deleted,
-        };
-        match deleted {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            deleted => deleted,
-        }
     }
 
     fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
@@ -169,6 +179,21 @@ impl Inner {
             true => self.pool.release(),
             false => Ok(()),
         }
+    }
+}
+
+/// Removes a subvolume with all that are within it. `Ok` if it is not there.
+fn delete(parent: &OwnedFd, name: &CStr) -> io::Result<()> {
+    let deleted = match btrfs::delete_subvolume(parent, name) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+            delete_nested(btrfs::subvolume_id(tree::open_dir(parent, name)?)?, parent)?;
+            btrfs::delete_subvolume(parent, name)
+        }
+        deleted => deleted,
+    };
+    match deleted {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        deleted => deleted,
     }
 }
 
@@ -218,23 +243,29 @@ impl Storage for BtrfsStorage {
         }
     }
 
-    async fn create(&self, id: &SandboxId, quota_bytes: Option<u64>) -> Result<Root, StorageError> {
+    async fn create(
+        &self,
+        id: &SandboxId,
+        base: &Base,
+        quota_bytes: Option<u64>,
+    ) -> Result<Root, StorageError> {
         if quota_bytes.is_some() && !self.inner.quotas.hold() {
             return Err(StorageError::Unsupported { storage: NAME, what: "limit a volume's size" });
         }
-        self.offload(id, move |inner, id| inner.create(id, quota_bytes)).await
+        let base = base.clone();
+        self.offload(id, move |inner, id| inner.create(id, &base, quota_bytes)).await
     }
 
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
-        self.offload(id, Inner::root).await
+        self.offload(id, |inner, id| inner.root(id)).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        self.offload(id, Inner::destroy).await
+        self.offload(id, |inner, id| inner.destroy(id)).await
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
-        self.offload(id, Inner::usage).await
+        self.offload(id, |inner, id| inner.usage(id)).await
     }
 
     async fn snapshot(&self, _id: &SandboxId, _name: &str) -> Result<(), StorageError> {
@@ -244,6 +275,53 @@ impl Storage for BtrfsStorage {
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
         let inner = Arc::clone(&self.inner);
         offload(NAME, move || inner.list().map_err(|source| io_error("list volumes", source))).await
+    }
+
+    fn layer_key(&self, layers: &[LayerId]) -> Option<LayerKey> {
+        layers::key(layers)
+    }
+
+    async fn draft_layer(
+        &self,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<Option<LayerDraft>, StorageError> {
+        let (inner, below, layer) = (Arc::clone(&self.inner), below.to_vec(), layer.clone());
+        offload(NAME, move || inner.draft_layer(&below, &layer)).await
+    }
+
+    async fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
+        let inner = Arc::clone(&self.inner);
+        offload(NAME, move || inner.keep_layer(draft)).await
+    }
+
+    async fn abort_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
+        offload(NAME, move || {
+            draft.discard();
+            Ok(())
+        })
+        .await
+    }
+
+    async fn layer_from(
+        &self,
+        id: &SandboxId,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<(), StorageError> {
+        let (below, layer) = (below.to_vec(), layer.clone());
+        self.offload(id, move |inner, id| Arc::clone(inner).layer_from(id, &below, &layer)).await
+    }
+
+    async fn layers(&self) -> Result<Vec<LayerKey>, StorageError> {
+        let inner = Arc::clone(&self.inner);
+        offload(NAME, move || inner.layers().map_err(|source| io_error("list layers", source)))
+            .await
+    }
+
+    async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
+        let (inner, layer) = (Arc::clone(&self.inner), layer.clone());
+        offload(NAME, move || inner.remove_layer(&layer)).await
     }
 
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
@@ -262,4 +340,4 @@ impl Storage for BtrfsStorage {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

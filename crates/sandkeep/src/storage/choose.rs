@@ -47,8 +47,8 @@ pub fn begun(data_dir: &Path) -> StorageChoice {
 /// A data directory stays with the storage that it began with: volumes in the other one would seem
 /// to be lost.
 fn open_auto(data_dir: &Path, options: &BtrfsOptions) -> Result<Opened, StorageError> {
-    if LocalStorage::holds_volumes(data_dir) {
-        return local(data_dir, "volumes are there already".to_owned());
+    if LocalStorage::is_begun(data_dir) {
+        return local(data_dir, "volumes or layers are there already".to_owned());
     }
     match BtrfsStorage::open(data_dir, options) {
         Ok(storage) => Ok(Opened { storage: Arc::new(storage), warning: None }),

@@ -1,12 +1,23 @@
-//! Volumes as plain directories: works everywhere, without quota and snapshots.
+//! Volumes and layers as plain directories: works everywhere, without quota and snapshots.
 //!
 //! ```text
 //! <data>/storage/local/         0700
-//!   <sandbox id>/               0755: the root of a volume
-//!   .trash/<id>.<random>/       what is being removed; swept when the storage is opened
+//!   <sandbox id>/               0755: the root of a volume above nothing
+//!   .above/<sandbox id>/        a volume above layers
+//!     upper/ work/              what the sandbox changes, and what the overlay works in
+//!     lowers                    the layers, lowest first, one in a line
+//!   .layers/<hex of diff id>/   a layer: one difference, for every image that has it
+//!   .drafts/<random>/           layers and volumes in the making; swept when the storage is opened
+//!   .trash/<random>/            what is being removed; swept when the storage is opened
 //! ```
 //!
-//! Invariant: a volume is gone from `list` at once, by one rename; only then is it emptied.
+//! Invariant: a volume or a layer is gone at once, by one rename; only then is it emptied. Layers, and
+//! volumes above them, come by one rename too.
+//!
+//! A volume above layers is mounted as an overlay by whoever starts the sandbox, and never here.
+
+mod copy;
+mod layers;
 
 use std::ffi::{CStr, CString};
 use std::fs::DirBuilder;
@@ -14,18 +25,24 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use async_trait::async_trait;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmodat, mkdirat, open, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::offload::offload;
-use super::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage, tree};
+use super::{
+    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Root, Storage, StorageCapabilities,
+    StorageError, Usage, tree,
+};
 use crate::sandbox::SandboxId;
 use crate::sys::btrfs;
 
 const NAME: &str = "local";
+const ABOVE: &CStr = c".above";
+const LAYERS: &CStr = c".layers";
+const DRAFTS: &CStr = c".drafts";
 const TRASH: &CStr = c".trash";
 
 pub struct LocalStorage {
@@ -36,7 +53,13 @@ pub struct LocalStorage {
 struct Inner {
     path: PathBuf,
     volumes: OwnedFd,
+    above: OwnedFd,
+    layers: OwnedFd,
+    drafts: OwnedFd,
     trash: OwnedFd,
+    /// Held for reading while a volume is put above layers and for writing while a layer is removed, which
+    /// must not be one that the volume is about to name.
+    standing: RwLock<()>,
 }
 
 impl LocalStorage {
@@ -54,22 +77,27 @@ impl LocalStorage {
         Ok(Self { inner: Arc::new(inner), capabilities })
     }
 
-    /// Whether a data directory has volumes here. What cannot be read has none.
-    pub(super) fn holds_volumes(data_dir: &Path) -> bool {
+    /// Whether a data directory has volumes or layers here. What cannot be read has none.
+    pub(super) fn is_begun(data_dir: &Path) -> bool {
         let path = data_dir.join("storage").join("local");
-        std::fs::read_dir(path).is_ok_and(|mut entries| {
-            entries.any(|entry| {
-                entry.is_ok_and(|entry| {
-                    entry.file_name().to_str().is_some_and(|n| n.parse::<SandboxId>().is_ok())
+        let holds = |dir: &Path, what: fn(&str) -> bool| {
+            std::fs::read_dir(dir).is_ok_and(|mut entries| {
+                entries.any(|entry| {
+                    entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(what))
                 })
             })
-        })
+        };
+        let is_volume = |name: &str| name.parse::<SandboxId>().is_ok();
+        let within = |name: &CStr| path.join(name.to_str().unwrap_or_default());
+        holds(&path, is_volume)
+            || holds(&within(ABOVE), is_volume)
+            || holds(&within(LAYERS), |name| LayerId::from_hex(name).is_some())
     }
 
     async fn offload<T: Send + 'static>(
         &self,
         id: &SandboxId,
-        work: impl FnOnce(&Inner, &SandboxId) -> Result<T, StorageError> + Send + 'static,
+        work: impl FnOnce(&Arc<Inner>, &SandboxId) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, StorageError> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         offload(NAME, move || work(&inner, &id)).await
@@ -81,22 +109,38 @@ impl Inner {
         DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let volumes = open(&path, flags, Mode::empty())?;
-        match mkdirat(&volumes, TRASH, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let trash = tree::open_dir(&volumes, TRASH)?;
-        Ok(Self { path, volumes, trash })
+        let room = |name: &CStr| match mkdirat(&volumes, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => tree::open_dir(&volumes, name),
+            Err(error) => Err(error),
+        };
+        let (above, layers) = (room(ABOVE)?, room(LAYERS)?);
+        let (drafts, trash) = (room(DRAFTS)?, room(TRASH)?);
+        Ok(Self { path, volumes, above, layers, drafts, trash, standing: RwLock::new(()) })
     }
 
     /// What cannot be removed now is tried again at the next start.
     fn sweep(&self) {
-        if let Err(error) = tree::empty(&self.trash) {
-            tracing::warn!(%error, path = %self.path.display(), "cannot empty the trash");
+        for (what, room) in [("trash", &self.trash), ("drafts", &self.drafts)] {
+            if let Err(error) = tree::empty(room) {
+                tracing::warn!(%error, path = %self.path.display(), "cannot empty the {what}");
+            }
         }
     }
 
-    fn create(&self, id: &SandboxId) -> Result<Root, StorageError> {
+    fn create(&self, id: &SandboxId, base: &Base) -> Result<Root, StorageError> {
+        // Made by two different bases it would be there twice.
+        match self.root(id) {
+            Err(StorageError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Err(StorageError::Exists { id: id.clone() }),
+        }
+        match base.layers() {
+            [] => self.create_empty(id),
+            layers => self.create_above(id, layers),
+        }
+    }
+
+    fn create_empty(&self, id: &SandboxId) -> Result<Root, StorageError> {
         let name = c_name(id);
         match mkdirat(&self.volumes, &name, Mode::RWXU) {
             Ok(()) => {}
@@ -109,20 +153,24 @@ impl Inner {
         Ok(Root::Dir(self.path.join(id.as_str())))
     }
 
-    fn open_volume(&self, id: &SandboxId) -> Result<OwnedFd, StorageError> {
-        tree::open_dir(&self.volumes, &c_name(id)).map_err(|error| match error {
-            Errno::NOENT | Errno::NOTDIR | Errno::LOOP => StorageError::NotFound { id: id.clone() },
-            error => io_error(format!("open {id}"), error.into()),
-        })
+    fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
+        match open_named(&self.volumes, id) {
+            Err(StorageError::NotFound { .. }) => self.root_above(id),
+            Err(error) => Err(error),
+            Ok(_) => Ok(Root::Dir(self.path.join(id.as_str()))),
+        }
     }
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        self.remove(&c_name(id)).map_err(|source| io_error(format!("destroy {id}"), source))
+        let failed = |source| io_error(format!("destroy {id}"), source);
+        self.remove(&self.volumes, &c_name(id)).map_err(failed)?;
+        self.remove(&self.above, &c_name(id)).map_err(failed)
     }
 
-    fn remove(&self, name: &CStr) -> io::Result<()> {
+    /// Removes a directory with all in it.
+    fn remove(&self, parent: &OwnedFd, name: &CStr) -> io::Result<()> {
         let trashed = tree::unused_name();
-        match renameat(&self.volumes, name, &self.trash, &trashed) {
+        match renameat(parent, name, &self.trash, &trashed) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -140,8 +188,24 @@ impl Inner {
         }
     }
 
+    fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
+        let own = self.own_dir(id)?;
+        let used_bytes =
+            tree::disk_bytes(own).map_err(|source| io_error(format!("measure {id}"), source))?;
+        Ok(Usage { used_bytes, limit_bytes: None })
+    }
+
+    /// What is the volume's own.
+    fn own_dir(&self, id: &SandboxId) -> Result<OwnedFd, StorageError> {
+        match open_named(&self.volumes, id) {
+            Err(StorageError::NotFound { .. }) => self.upper(id),
+            opened => opened,
+        }
+    }
+
     fn list(&self) -> io::Result<Vec<SandboxId>> {
-        let entries = tree::entries(&self.volumes)?;
+        let mut entries = tree::entries(&self.volumes)?;
+        entries.extend(tree::entries(&self.above)?);
         Ok(entries
             .into_iter()
             .filter(|(_, kind)| *kind == FileType::Directory)
@@ -160,19 +224,21 @@ impl Storage for LocalStorage {
         self.capabilities
     }
 
-    async fn create(&self, id: &SandboxId, quota_bytes: Option<u64>) -> Result<Root, StorageError> {
+    async fn create(
+        &self,
+        id: &SandboxId,
+        base: &Base,
+        quota_bytes: Option<u64>,
+    ) -> Result<Root, StorageError> {
         if quota_bytes.is_some() {
             return Err(StorageError::Unsupported { storage: NAME, what: "limit a volume's size" });
         }
-        self.offload(id, |inner, id| inner.create(id)).await
+        let base = base.clone();
+        self.offload(id, move |inner, id| inner.create(id, &base)).await
     }
 
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
-        self.offload(id, |inner, id| {
-            inner.open_volume(id)?;
-            Ok(Root::Dir(inner.path.join(id.as_str())))
-        })
-        .await
+        self.offload(id, |inner, id| inner.root(id)).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
@@ -180,12 +246,7 @@ impl Storage for LocalStorage {
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
-        self.offload(id, |inner, id| {
-            let used_bytes = tree::disk_bytes(inner.open_volume(id)?)
-                .map_err(|source| io_error(format!("measure {id}"), source))?;
-            Ok(Usage { used_bytes, limit_bytes: None })
-        })
-        .await
+        self.offload(id, |inner, id| inner.usage(id)).await
     }
 
     async fn snapshot(&self, _id: &SandboxId, _name: &str) -> Result<(), StorageError> {
@@ -197,6 +258,58 @@ impl Storage for LocalStorage {
         offload(NAME, move || inner.list().map_err(|source| io_error("list volumes", source))).await
     }
 
+    fn layer_key(&self, layers: &[LayerId]) -> Option<LayerKey> {
+        layers.last().map(|layer| LayerKey(layer.clone()))
+    }
+
+    async fn draft_layer(
+        &self,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<Option<LayerDraft>, StorageError> {
+        let (inner, below, layer) = (Arc::clone(&self.inner), below.to_vec(), layer.clone());
+        offload(NAME, move || inner.draft_layer(&below, &layer)).await
+    }
+
+    async fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
+        let inner = Arc::clone(&self.inner);
+        offload(NAME, move || inner.keep_layer(draft)).await
+    }
+
+    async fn abort_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
+        offload(NAME, move || {
+            draft.discard();
+            Ok(())
+        })
+        .await
+    }
+
+    async fn layer_from(
+        &self,
+        id: &SandboxId,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<(), StorageError> {
+        let (below, layer) = (below.to_vec(), layer.clone());
+        self.offload(id, move |inner, id| {
+            let Some(draft) = Arc::clone(inner).draft_layer(&below, &layer)? else { return Ok(()) };
+            inner.copy_into(id, &below, &draft)?;
+            inner.keep_layer(draft)
+        })
+        .await
+    }
+
+    async fn layers(&self) -> Result<Vec<LayerKey>, StorageError> {
+        let inner = Arc::clone(&self.inner);
+        offload(NAME, move || inner.layers().map_err(|source| io_error("list layers", source)))
+            .await
+    }
+
+    async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
+        let (inner, layer) = (Arc::clone(&self.inner), layer.clone());
+        offload(NAME, move || inner.remove_layer(&layer)).await
+    }
+
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
         tree::health(&self.inner.volumes)
             .map_err(|source| io_error("look at its filesystem", source.into()))
@@ -206,6 +319,14 @@ impl Storage for LocalStorage {
     async fn close(&self) -> Result<(), StorageError> {
         Ok(())
     }
+}
+
+/// Opens the directory of a volume.
+fn open_named(parent: &OwnedFd, id: &SandboxId) -> Result<OwnedFd, StorageError> {
+    tree::open_dir(parent, &c_name(id)).map_err(|error| match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => StorageError::NotFound { id: id.clone() },
+        error => io_error(format!("open {id}"), error.into()),
+    })
 }
 
 fn c_name(id: &SandboxId) -> CString {

@@ -5,7 +5,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::size_of;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _};
 
 use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
 
@@ -41,6 +41,7 @@ struct VolArgsV2 {
     name: [u8; 4040],
 }
 
+const READ_ONLY: u64 = 1 << 1;
 const QGROUP_INHERIT: u64 = 1 << 2;
 const SPEC_BY_ID: u64 = 1 << 4;
 
@@ -106,22 +107,57 @@ pub fn create_subvolume(
     limit_bytes: Option<u64>,
 ) -> io::Result<()> {
     const OP: u32 = opcode::write::<VolArgsV2>(GROUP, 24);
-    let inherit = QgroupInherit {
-        flags: INHERIT_SET_LIMITS,
-        limit_flags: LIMIT_MAX_REFERENCED,
-        max_referenced: limit_bytes.unwrap_or(0),
-        ..QgroupInherit::default()
-    };
-    let mut args = by_name(name)?;
-    if limit_bytes.is_some() {
-        args.flags = QGROUP_INHERIT;
-        args.inherit_size = size_of::<QgroupInherit>() as u64;
-        args.inherit = &raw const inherit;
-    }
+    let inherit = limit(limit_bytes);
+    let args = with_limit(by_name(name)?, inherit.as_ref());
     // SAFETY: the kernel reads `args`, and `inherit` through it, which lives until the end of this
     // function; both have the layout the ioctl expects.
     unsafe { ioctl(parent, Setter::<OP, VolArgsV2>::new(args)) }?;
     Ok(())
+}
+
+/// Makes a subvolume in a directory that holds what `source`, the root of another, holds now. They share
+/// it until one changes. A limit is as in [`create_subvolume`].
+pub fn snapshot_subvolume(
+    parent: impl AsFd,
+    name: &CStr,
+    source: impl AsFd,
+    limit_bytes: Option<u64>,
+) -> io::Result<()> {
+    const OP: u32 = opcode::write::<VolArgsV2>(GROUP, 23);
+    let inherit = limit(limit_bytes);
+    let mut args = with_limit(by_name(name)?, inherit.as_ref());
+    args.fd = i64::from(source.as_fd().as_raw_fd());
+    // SAFETY: the kernel reads `args`, and `inherit` through it, which lives until the end of this
+    // function; both have the layout the ioctl expects, and `source` is open for as long.
+    unsafe { ioctl(parent, Setter::<OP, VolArgsV2>::new(args)) }?;
+    Ok(())
+}
+
+/// Nothing can be changed in a subvolume from now on; it can still be removed.
+pub fn make_read_only(subvolume: impl AsFd) -> io::Result<()> {
+    const OP: u32 = opcode::write::<u64>(GROUP, 26);
+    // SAFETY: the kernel only reads the flags, a word.
+    unsafe { ioctl(subvolume, Setter::<OP, u64>::new(READ_ONLY)) }?;
+    Ok(())
+}
+
+fn limit(limit_bytes: Option<u64>) -> Option<QgroupInherit> {
+    limit_bytes.map(|max_referenced| QgroupInherit {
+        flags: INHERIT_SET_LIMITS,
+        limit_flags: LIMIT_MAX_REFERENCED,
+        max_referenced,
+        ..QgroupInherit::default()
+    })
+}
+
+/// The caller keeps `inherit` until the kernel has read it.
+fn with_limit(mut args: VolArgsV2, inherit: Option<&QgroupInherit>) -> VolArgsV2 {
+    if let Some(inherit) = inherit {
+        args.flags |= QGROUP_INHERIT;
+        args.inherit_size = size_of::<QgroupInherit>() as u64;
+        args.inherit = std::ptr::from_ref(inherit);
+    }
+    args
 }
 
 /// Removes a subvolume by its name in a directory. `ENOTEMPTY` if it holds other subvolumes.

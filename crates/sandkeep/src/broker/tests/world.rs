@@ -15,12 +15,17 @@ use crate::broker::{Broker, Clock, Filter, Parts, Policy, View};
 use crate::error::Error;
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
+use crate::outgoing::Outgoing;
 use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
 use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State, Status};
-use crate::storage::{PoolHealth, Root, Storage, StorageCapabilities, StorageError, Usage};
+use crate::storage::{
+    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Root, Storage, StorageCapabilities,
+    StorageError, Usage,
+};
 use crate::store::{MemoryStore, Prefix, StateStore};
 use crate::telemetry::Telemetry;
-use crate::template::Template;
+use crate::template::source::registry::{Registries, Spool};
+use crate::template::{Found, Template};
 
 /// Far longer than anything here takes: a test that waits so long has failed.
 pub(super) const LONG: Duration = Duration::from_secs(20);
@@ -70,6 +75,11 @@ impl World {
             storage: Arc::clone(&self.storage) as Arc<dyn Storage>,
             runtimes: vec![Arc::new(self.runtime.clone())],
             templates: vec![Arc::new(EmptyTemplate)],
+            registries: Registries::new(
+                Outgoing::default(),
+                Arc::new(Spool::open(&self.dir.path().join("spool")).expect("a spool")),
+                None,
+            ),
             lifetime: self.lifetime,
             journal: self.journal,
             telemetry: Arc::new(Telemetry::new(|_| "failed")),
@@ -172,8 +182,8 @@ impl Template for EmptyTemplate {
         Arc::from([])
     }
 
-    fn has_program(&self, _: &str) -> bool {
-        false
+    fn has_program(&self, _: &str) -> Found {
+        Found::No
     }
 
     fn default_privilege(&self) -> Privilege {
@@ -219,6 +229,8 @@ impl Volumes {
     }
 }
 
+const NO_LAYERS: StorageError = StorageError::Unsupported { storage: "set", what: "keep layers" };
+
 #[async_trait]
 impl Storage for Volumes {
     fn name(&self) -> &'static str {
@@ -229,7 +241,12 @@ impl Storage for Volumes {
         StorageCapabilities { disk_quota: false, snapshots: false, id_mapped: false }
     }
 
-    async fn create(&self, id: &SandboxId, _quota: Option<u64>) -> Result<Root, StorageError> {
+    async fn create(
+        &self,
+        id: &SandboxId,
+        _base: &Base,
+        _quota: Option<u64>,
+    ) -> Result<Root, StorageError> {
         Self::fails(&self.failing_creates)?;
         match self.ids().insert(id.clone()) {
             true => Ok(Root::Dir(self.dir.join(id.as_str()))),
@@ -260,6 +277,43 @@ impl Storage for Volumes {
 
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
         Ok(self.ids().iter().cloned().collect())
+    }
+
+    fn layer_key(&self, _layers: &[LayerId]) -> Option<LayerKey> {
+        None
+    }
+
+    async fn draft_layer(
+        &self,
+        _below: &[LayerId],
+        _layer: &LayerId,
+    ) -> Result<Option<LayerDraft>, StorageError> {
+        Err(NO_LAYERS)
+    }
+
+    async fn keep_layer(&self, _draft: LayerDraft) -> Result<(), StorageError> {
+        Err(NO_LAYERS)
+    }
+
+    async fn abort_layer(&self, _draft: LayerDraft) -> Result<(), StorageError> {
+        Err(NO_LAYERS)
+    }
+
+    async fn layer_from(
+        &self,
+        _id: &SandboxId,
+        _below: &[LayerId],
+        _layer: &LayerId,
+    ) -> Result<(), StorageError> {
+        Err(NO_LAYERS)
+    }
+
+    async fn layers(&self) -> Result<Vec<LayerKey>, StorageError> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_layer(&self, _layer: &LayerKey) -> Result<(), StorageError> {
+        Err(NO_LAYERS)
     }
 
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {

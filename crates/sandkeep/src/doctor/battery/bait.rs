@@ -21,7 +21,6 @@ use super::kernel;
 use super::subject::Subject;
 use crate::error::Error;
 use crate::sandbox::SandboxId;
-use crate::storage::Root;
 
 const PREFIX: &str = "sandkeep-bait.";
 
@@ -76,8 +75,8 @@ impl Bait {
     pub async fn hide_in(&mut self, other: &Subject<'_>) -> Result<(), Error> {
         let inside = format!("tmp/{}-of-another", self.word);
         other.hide(&format!("/{inside}"), &self.word).await?;
-        let Root::Dir(root) = other.volume().await?;
-        self.other_files = vec![root.join(&inside), Path::new("/").join(inside)];
+        let root = other.volume().await?;
+        self.other_files = vec![root.own_dir().join(&inside), Path::new("/").join(inside)];
         Ok(())
     }
 

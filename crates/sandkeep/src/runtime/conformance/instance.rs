@@ -66,8 +66,7 @@ impl<R: Runtime> Instance<R> {
 
 /// Removes what a plan stands on; the sandbox itself is gone.
 pub(crate) fn discard(plan: &Plan) {
-    let Root::Dir(root) = &plan.root;
-    for dir in [root.as_path(), plan.home.as_path()] {
+    for dir in [plan.root.own_dir(), plan.home.as_path()] {
         remove(dir);
     }
 }

@@ -83,7 +83,11 @@ pub fn name(id: &SandboxId) -> String {
 impl Container {
     pub fn of(plan: &Plan) -> Self {
         let socket = format!("{INSIDE}/{GUEST_SOCKET}");
-        let command = [&format!("{INSIDE}/{GUEST}"), "--dial", &socket, "--chroot", VOLUME];
+        let root = match plan.root {
+            Root::Dir(_) => "--chroot",
+            Root::Overlay { .. } => "--chroot-overlay",
+        };
+        let command = [&format!("{INSIDE}/{GUEST}"), "--dial", &socket, root, VOLUME];
         let mut container = Self {
             name: name(&plan.id),
             hostname: HOSTNAME,
@@ -109,14 +113,13 @@ impl Container {
 }
 
 fn binds(plan: &Plan) -> Vec<Bound> {
-    let Root::Dir(root) = &plan.root;
     let bound = |source: &Path, target: String, access: Access| Bound {
         source: source.to_owned(),
         target,
         access,
     };
     let mut binds = vec![
-        bound(root, VOLUME.to_owned(), Access::ReadWrite),
+        bound(plan.root.own_dir(), VOLUME.to_owned(), Access::ReadWrite),
         bound(&plan.home.join(DOOR), INSIDE.to_owned(), Access::Read),
     ];
     binds.extend(plan.binds.iter().map(|bind| {

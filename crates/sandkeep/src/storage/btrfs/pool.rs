@@ -24,6 +24,7 @@ use crate::sys::loopdev::LoopDevice;
 pub(super) struct Pool {
     path: PathBuf,
     volumes: PathBuf,
+    layers: PathBuf,
     pub kind: PoolKind,
     pub filesystem_id: [u8; 16],
 }
@@ -58,15 +59,26 @@ impl Pool {
             btrfs::grow_to_device(&top).map_err(failed)?;
         }
         let filesystem_id = btrfs::filesystem_id(&top).map_err(failed)?;
-        let volumes = path.join("volumes");
-        DirBuilder::new().recursive(true).mode(0o700).create(&volumes).map_err(failed)?;
-        Ok(Self { path, volumes, kind, filesystem_id })
+        let (volumes, layers) = (path.join("volumes"), path.join("layers"));
+        for room in [&volumes, &layers] {
+            DirBuilder::new().recursive(true).mode(0o700).create(room).map_err(failed)?;
+        }
+        Ok(Self { path, volumes, layers, kind, filesystem_id })
     }
 
     /// The directory of the volumes. Opened for each operation: a descriptor that is held would keep the
     /// pool from being unmounted.
     pub fn volumes(&self) -> io::Result<OwnedFd> {
         open_dir(&self.volumes)
+    }
+
+    /// The directory of the layers, as that of the volumes.
+    pub fn layers(&self) -> io::Result<OwnedFd> {
+        open_dir(&self.layers)
+    }
+
+    pub fn layer_path(&self, name: &str) -> PathBuf {
+        self.layers.join(name)
     }
 
     pub fn volume_path(&self, id: &SandboxId) -> PathBuf {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::{Failure, Subject, Verdict, ensure, make};
 use crate::sandbox::SandboxId;
-use crate::storage::{Root, StorageError};
+use crate::storage::{Base, Root, StorageError};
 
 pub async fn a_new_volume_is_an_empty_directory_of_root(subject: Subject) -> Verdict {
     let (id, path) = make(&subject, None).await?;
@@ -24,7 +24,7 @@ pub async fn a_new_volume_is_an_empty_directory_of_root(subject: Subject) -> Ver
 pub async fn a_volume_is_made_only_once(subject: Subject) -> Verdict {
     let (id, path) = make(&subject, None).await?;
     fs::write(path.join("file"), "kept")?;
-    let answer = subject.storage.create(&id, None).await;
+    let answer = subject.storage.create(&id, &Base::Empty, None).await;
     ensure!(matches!(answer, Err(StorageError::Exists { .. })), "create answered {answer:?}");
     ensure!(fs::read(path.join("file"))? == b"kept", "the first volume was changed");
     Ok(subject.storage.destroy(&id).await?)

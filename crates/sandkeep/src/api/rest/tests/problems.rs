@@ -8,7 +8,7 @@ use crate::guest::GuestError;
 use crate::limits::{BODY_MAX_BYTES, GUEST_ANSWER};
 use crate::runtime::RuntimeError;
 use crate::sandbox::{ExecId, SandboxId, ShellId, State, Verb};
-use crate::storage::StorageError;
+use crate::storage::{LayerId, LayerKey, StorageError};
 use crate::store::{Revision, StoreError};
 
 fn assert_problem(answer: &Answer, status: u16, code: &str, detail: &str) {
@@ -143,6 +143,8 @@ fn io() -> std::io::Error {
 /// One of every error of the broker.
 fn errors() -> Vec<Error> {
     let id = SandboxId::random;
+    let layer = || format!("sha256:{:064x}", 7).parse::<LayerId>().expect("an id");
+    let key = || LayerKey(layer());
     let known = || vec!["native".to_owned()];
     let (runtime, storage, what) = ("native", "local", "pause");
     let boxed = || Box::new(io()) as Box<dyn std::error::Error + Send + Sync>;
@@ -151,6 +153,13 @@ fn errors() -> Vec<Error> {
         Error::UnknownRuntime { name: "x".to_owned(), known: known() },
         Error::RuntimeUnusable { name: "native".to_owned(), reason: "why".to_owned() },
         Error::UnknownTemplate { name: "x".to_owned(), known: known() },
+        Error::TemplateNotFound { name: "x".to_owned() },
+        Error::TemplateInUse { name: "x".to_owned(), users: vec![id()] },
+        Error::TemplateShared { name: "x".to_owned() },
+        Error::SourceInvalid { problem: "why".to_owned() },
+        Error::SourceForbidden { path: "/x".to_owned() },
+        Error::SourceUnavailable { problem: "why".to_owned() },
+        Error::UploadTooLarge { limit_bytes: 7 },
         Error::StorageLacks { what: "disk_mb", needs: "disk_quota", storage },
         Error::NotFound { id: id() },
         Error::ExecNotFound { id: ExecId::random(), kept: 9, kept_bytes: 9 },
@@ -173,6 +182,9 @@ fn errors() -> Vec<Error> {
         StorageError::Unsupported { storage, what }.into(),
         StorageError::NotFound { id: id() }.into(),
         StorageError::Exists { id: id() }.into(),
+        StorageError::LayerMissing { layer: layer() }.into(),
+        StorageError::LayerInUse { layer: key(), id: id() }.into(),
+        StorageError::TooManyLayers { count: 129, max: 128 }.into(),
         StorageError::Unusable { storage, reason: "why".to_owned() }.into(),
         StorageError::Io { storage, what: "write".to_owned(), source: io() }.into(),
         RuntimeError::Unsupported { runtime, what }.into(),

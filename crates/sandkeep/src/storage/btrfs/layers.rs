@@ -1,0 +1,193 @@
+//! Layers as read-only subvolumes. Each holds the whole tree up to itself and is known by its chain id,
+//! which says what is below: the same difference above another base is another tree.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+
+use ring::digest::{SHA256, digest};
+use rustix::fs::{AtFlags, Mode, RenameFlags, chmodat, renameat_with, statat, syncfs};
+use rustix::io::Errno;
+
+use super::{Inner, c_name, delete, io_error, is_subvolume};
+use crate::sandbox::SandboxId;
+use crate::storage::layer::check_count;
+use crate::storage::{LayerDraft, LayerId, LayerKey, StorageError, Whiteouts, tree};
+use crate::sys::btrfs;
+
+/// What the names of drafts begin with. They lie beside the layers, because a subvolume that is
+/// read-only cannot be moved into another directory.
+const DRAFT: &str = "draft.";
+
+/// The chain id of the topmost of these layers, as images define it.
+pub(super) fn key(layers: &[LayerId]) -> Option<LayerKey> {
+    let (lowest, above) = layers.split_first()?;
+    let chain = above.iter().fold(lowest.clone(), |chain, layer| {
+        let text = format!("{chain} {layer}");
+        let hash = digest(&SHA256, text.as_bytes());
+        let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        LayerId::from_hex(&hex).expect("a SHA-256 has 64 digits")
+    });
+    Some(LayerKey(chain))
+}
+
+/// What a draft begins as.
+enum Start<'a> {
+    Empty,
+    CopyOf(&'a OwnedFd),
+}
+
+impl Inner {
+    /// The subvolume of the topmost layer; `None` for no layers.
+    pub(super) fn open_top(&self, layers: &[LayerId]) -> Result<Option<OwnedFd>, StorageError> {
+        check_count(layers)?;
+        let Some(key) = key(layers) else { return Ok(None) };
+        match self.open_layer(&key) {
+            Ok(top) => Ok(Some(top)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(StorageError::LayerMissing { layer: self.first_missing(layers) })
+            }
+            Err(source) => Err(io_error(format!("open {key}"), source)),
+        }
+    }
+
+    fn open_layer(&self, key: &LayerKey) -> io::Result<OwnedFd> {
+        Ok(tree::open_dir(self.pool.layers()?, &file_name(key))?)
+    }
+
+    /// The lowest layer of a list that is not kept above those below it.
+    fn first_missing(&self, layers: &[LayerId]) -> LayerId {
+        let missing = (1..=layers.len())
+            .find(|count| key(&layers[..*count]).is_some_and(|key| self.open_layer(&key).is_err()));
+        layers[missing.unwrap_or(layers.len()) - 1].clone()
+    }
+
+    pub(super) fn draft_layer(
+        self: Arc<Self>,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<Option<LayerDraft>, StorageError> {
+        let top = self.open_top(below)?;
+        let start = top.as_ref().map_or(Start::Empty, Start::CopyOf);
+        self.begin(below, layer, &start)
+    }
+
+    fn begin(
+        self: Arc<Self>,
+        below: &[LayerId],
+        layer: &LayerId,
+        start: &Start<'_>,
+    ) -> Result<Option<LayerDraft>, StorageError> {
+        let failed = |source| io_error(format!("draft {layer}"), source);
+        let key = key(&[below, std::slice::from_ref(layer)].concat()).expect("there is one layer");
+        match self.open_layer(&key) {
+            Ok(_) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let name = format!("{DRAFT}{}", tree::unused_name().to_string_lossy());
+        let file = CString::new(name.as_str()).expect("hexadecimal digits hold no NUL");
+        let layers = self.pool.layers().map_err(failed)?;
+        let made = self.quotas.while_creating(|| match start {
+            Start::Empty => btrfs::create_subvolume(&layers, &file, None),
+            Start::CopyOf(tree) => btrfs::snapshot_subvolume(&layers, &file, tree, None),
+        });
+        made.map_err(failed)?;
+        if matches!(start, Start::Empty) {
+            chmodat(&layers, &file, Mode::from_raw_mode(0o755), AtFlags::empty())
+                .map_err(|error| failed(error.into()))?;
+        }
+        let root = self.pool.layer_path(&name);
+        let discard = move || {
+            let deleted = self.pool.layers().and_then(|layers| delete(&layers, &file));
+            if let Err(error) = deleted {
+                tracing::warn!(%error, "a draft of a layer stays until the next start");
+            }
+        };
+        Ok(Some(LayerDraft::new(root, Whiteouts::Remove, key, discard)))
+    }
+
+    pub(super) fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
+        match self.publish(&draft) {
+            Ok(()) => {
+                draft.done();
+                Ok(())
+            }
+            // Somebody else was faster with the same.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                draft.discard();
+                Ok(())
+            }
+            Err(source) => Err(io_error(format!("keep {}", draft.key()), source)),
+        }
+    }
+
+    /// What is in it reaches the disk before its name does, and both before this returns.
+    fn publish(&self, draft: &LayerDraft) -> io::Result<()> {
+        let name = draft.root.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let (name, layers) = (CString::new(name.as_bytes())?, self.pool.layers()?);
+        let subvolume = tree::open_dir(&layers, &name)?;
+        syncfs(&subvolume)?;
+        btrfs::make_read_only(&subvolume)?;
+        let to = file_name(draft.key());
+        renameat_with(&layers, &name, &layers, to, RenameFlags::NOREPLACE)?;
+        Ok(syncfs(&layers)?)
+    }
+
+    pub(super) fn layer_from(
+        self: Arc<Self>,
+        id: &SandboxId,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<(), StorageError> {
+        self.open_top(below)?;
+        self.root(id)?;
+        let volume = self.pool.volumes().and_then(|all| Ok(tree::open_dir(all, &c_name(id))?));
+        let volume = volume.map_err(|source| io_error(format!("open {id}"), source))?;
+        match Arc::clone(&self).begin(below, layer, &Start::CopyOf(&volume))? {
+            Some(draft) => self.keep_layer(draft),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn layers(&self) -> io::Result<Vec<LayerKey>> {
+        let layers = self.pool.layers()?;
+        let mut keys = Vec::new();
+        for (name, _) in tree::entries(&layers)? {
+            let Some(id) = name.to_str().ok().and_then(LayerId::from_hex) else { continue };
+            match statat(&layers, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_subvolume(&stat) => keys.push(LayerKey(id)),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(keys)
+    }
+
+    pub(super) fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
+        let deleted = self.pool.layers().and_then(|layers| delete(&layers, &file_name(layer)));
+        deleted.map_err(|source| io_error(format!("remove {layer}"), source))?;
+        self.quotas.volume_destroyed(&self.pool);
+        Ok(())
+    }
+
+    /// Removes drafts that nobody will keep any more. What cannot be removed is tried again at the next
+    /// start.
+    pub(super) fn sweep_drafts(&self) {
+        let swept = self.pool.layers().and_then(|layers| {
+            let entries = tree::entries(&layers)?.into_iter();
+            let mut drafts =
+                entries.filter(|(name, _)| name.to_bytes().starts_with(DRAFT.as_bytes()));
+            drafts.try_for_each(|(name, _)| delete(&layers, &name))
+        });
+        if let Err(error) = swept {
+            tracing::warn!(%error, "cannot remove drafts of layers");
+        }
+    }
+}
+
+fn file_name(key: &LayerKey) -> CString {
+    CString::new(key.0.hex()).expect("hexadecimal digits hold no NUL")
+}

@@ -1,0 +1,106 @@
+//! The root of a volume, as whoever mounts it needs to know it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, chmodat, major, minor, mkdirat, openat, statat,
+};
+use rustix::io::Errno;
+
+/// The root of a volume, for the launcher to mount. Ids are as they are inside (unshifted).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// A directory that is the root as it is.
+    Dir(PathBuf),
+    /// A directory above others, to be mounted as an overlay from inside the sandbox's user namespace
+    /// with the option `userxattr`.
+    Overlay {
+        /// What is below, the lowest first; never empty. They lie in one directory.
+        lowers: Vec<PathBuf>,
+        /// What the sandbox changes. It and `work` lie in one directory that is the volume's alone.
+        upper: PathBuf,
+        work: PathBuf,
+    },
+}
+
+/// What a name in a root means to the host, before anything is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    Directory,
+    /// A file, a link or the like.
+    Other,
+}
+
+impl Root {
+    /// The directory that is the volume's own: what is written there is seen inside and nowhere else.
+    pub fn own_dir(&self) -> &Path {
+        match self {
+            Self::Dir(path) => path,
+            Self::Overlay { upper, .. } => upper,
+        }
+    }
+
+    /// Makes a directory in the root of a volume that is not in use, unless a layer has it: then that
+    /// one stays as it is. Something else of that name is an error, for it cannot be mounted on.
+    pub fn make_directory(&self, name: &str, mode: u32) -> io::Result<()> {
+        match self.look(OsStr::new(name))? {
+            Seen::Directory => return Ok(()),
+            Seen::Nothing => {}
+            Seen::Other => {
+                let why = format!("/{name} is there and is no directory");
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
+            }
+        }
+        let own = open_dir(self.own_dir())?;
+        // A name that a layer takes away: the volume has it again.
+        remove_whiteout(&own, name)?;
+        mkdirat(&own, name, Mode::RWXU)?;
+        // Not by mkdir's mode, which the umask narrows.
+        Ok(chmodat(&own, name, Mode::from_raw_mode(mode), AtFlags::empty())?)
+    }
+
+    /// What is seen under a name in the root directory itself.
+    fn look(&self, name: &OsStr) -> io::Result<Seen> {
+        let lowers: &[PathBuf] = match self {
+            Self::Dir(_) => &[],
+            Self::Overlay { lowers, .. } => lowers,
+        };
+        for dir in std::iter::once(self.own_dir()).chain(lowers.iter().rev().map(PathBuf::as_path))
+        {
+            match statat(open_dir(dir)?, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_whiteout(&stat) => return Ok(Seen::Nothing),
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                    return Ok(Seen::Directory);
+                }
+                Ok(_) => return Ok(Seen::Other),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Seen::Nothing)
+    }
+}
+
+fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}
+
+fn remove_whiteout(own: &OwnedFd, name: &str) -> io::Result<()> {
+    match statat(own, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if is_whiteout(&stat) => Ok(rustix::fs::unlinkat(own, name, AtFlags::empty())?),
+        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The mark by which an overlay hides a name.
+pub(crate) fn is_whiteout(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+        && major(stat.st_rdev) == 0
+        && minor(stat.st_rdev) == 0
+}
