@@ -10,7 +10,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,9 +31,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 type Token = [u8; DIAL_TOKEN_LEN];
 
 pub struct DialBack {
-    _directory: OwnedFd,
-    /// Through the directory's descriptor; a socket address would not hold every path.
-    address: String,
+    directory: OwnedFd,
+    /// In the directory; a socket address would not hold every path.
+    name: String,
     token: Option<Token>,
     /// The connections that the host has not taken.
     idle: Vec<Id>,
@@ -50,10 +50,10 @@ impl DialBack {
         let parent = path.parent().filter(|parent| parent.is_absolute()).ok_or_else(invalid)?;
         let directory = sys::open_directory(parent.as_os_str().as_bytes())
             .map_err(|error| io::Error::other(format!("{}: {error}", parent.display())))?;
-        let address = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
         let token = token.map(read_token).transpose()?;
         let due = Some(Instant::now());
-        Ok(Self { _directory: directory, address, token, idle: Vec::new(), due, pause: PAUSE_MIN })
+        let name = name.to_owned();
+        Ok(Self { directory, name, token, idle: Vec::new(), due, pause: PAUSE_MIN })
     }
 
     /// When connections are to be opened, if nothing happens before.
@@ -71,7 +71,7 @@ impl DialBack {
 
     /// A connection on which the host may say what it wants.
     pub fn connect(&self) -> io::Result<OwnedFd> {
-        let socket = sys::connect_unix(self.address.as_bytes(), PATIENCE)?;
+        let socket = sys::connect_unix_in(&self.directory, self.name.as_bytes(), PATIENCE)?;
         if let Some(token) = &self.token
             && sys::send(socket.as_fd(), token)? != token.len()
         {

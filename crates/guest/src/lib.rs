@@ -108,6 +108,8 @@ fn settle_in_gvisor() -> io::Result<OwnLeaves> {
     let mounted = OwnLeaves::mount();
     let leaves = mounted
         .map_err(|error| io::Error::other(format!("cannot mount control groups: {error}")))?;
+    sys::hide_own_descriptors()
+        .map_err(|error| io::Error::other(format!("cannot cover /proc/1/fd: {error}")))?;
     sys::give_up_mounting()?;
     Ok(leaves)
 }

@@ -12,6 +12,7 @@ mod tty;
 use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
@@ -84,9 +85,29 @@ pub fn open_null() -> io::Result<OwnedFd> {
     owned(unsafe { libc::open(c"/dev/null".as_ptr(), flags) })
 }
 
+/// Where we find our own descriptors if their place in /proc is covered.
+static OWN_DESCRIPTORS: OnceLock<OwnedFd> = OnceLock::new();
+
+fn remember_own_descriptors() -> io::Result<()> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the path is NUL-terminated.
+    let directory = owned(unsafe { libc::open(c"/proc/self/fd".as_ptr(), flags) })?;
+    OWN_DESCRIPTORS.set(directory).map_err(|_| io::ErrorKind::AlreadyExists.into())
+}
+
 /// Opens a file a second time, for reading.
 pub fn open_again(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    std::fs::File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map(OwnedFd::from)
+    open_again_as(fd, libc::O_RDONLY)
+}
+
+fn open_again_as(fd: BorrowedFd<'_>, flags: i32) -> io::Result<OwnedFd> {
+    let number = fd.as_raw_fd();
+    if let Some(directory) = OWN_DESCRIPTORS.get() {
+        return open_in(directory, &number.to_string(), flags);
+    }
+    let path = CString::new(format!("/proc/self/fd/{number}"))?;
+    // SAFETY: the path is NUL-terminated.
+    owned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
 pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {

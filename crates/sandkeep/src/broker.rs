@@ -75,6 +75,7 @@ pub use processes::{ProcessStatus, ProcessView};
 pub use registry::registered;
 pub use shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use stats::StatsView;
+pub use verbs::InFlight;
 pub use view::{Cursor, Filter, InvalidCursor, Page, View};
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
@@ -206,6 +207,25 @@ impl Broker {
     pub async fn stop(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
         self.ask(&handle, LifecycleVerb::Stop).await?;
+        Ok(handle.view())
+    }
+
+    /// Has every process of a sandbox stand still; nothing happens if they do.
+    pub async fn pause(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        in_flight: InFlight,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Pause(in_flight)).await?;
+        Ok(handle.view())
+    }
+
+    /// Lets a paused sandbox go on; nothing happens if it runs.
+    pub async fn resume(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Resume).await?;
         Ok(handle.view())
     }
 

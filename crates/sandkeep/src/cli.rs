@@ -22,6 +22,7 @@ mod kill;
 mod lifecycle;
 mod logs;
 mod ls;
+mod pause;
 mod port;
 mod print;
 mod processes;
@@ -142,6 +143,9 @@ enum Command {
     Start(lifecycle::Args),
     /// Stop a sandbox; its files stay
     Stop(lifecycle::Args),
+    Pause(pause::PauseArgs),
+    /// Let a paused sandbox go on
+    Resume(lifecycle::Args),
     /// Destroy sandboxes and all they hold
     Rm(rm::Args),
     Port(port::Args),
@@ -242,6 +246,8 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Shells(args) => with_one_thread(shells::run(args, &client()?)),
         Command::Start(args) => with_one_thread(lifecycle::run(Verb::Start, args, &client()?)),
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
+        Command::Pause(args) => with_one_thread(pause::run(args, &client()?)),
+        Command::Resume(args) => with_one_thread(lifecycle::run(Verb::Resume, args, &client()?)),
         Command::Port(args) => with_one_thread(port::run(args, &client()?)),
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),

@@ -93,6 +93,9 @@ pub enum Error {
     #[error("cannot {verb} {id}: {under_way} is under way")]
     Busy { id: SandboxId, verb: Verb, under_way: Verb },
 
+    #[error("cannot pause {id} while execs run: {}", comma_separated(execs))]
+    ExecsInFlight { id: SandboxId, execs: Vec<ExecId> },
+
     #[error("the limit of {limit} {what} is reached")]
     LimitReached { what: &'static str, limit: usize },
 
@@ -160,6 +163,10 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+fn comma_separated(names: &[impl ToString]) -> String {
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -193,6 +193,12 @@ pub const PROCESSES_KEPT_MAX: usize = 1_000;
 /// How long the start of a process waits for it to be ready unless told otherwise, and at most.
 pub const PROCESS_READY_DEFAULT: Duration = Duration::from_secs(30);
 pub const PROCESS_READY_MAX: Duration = Duration::from_secs(10 * 60);
+/// How long a pause lets running execs end, unless it is said, and at most.
+pub const PAUSE_DRAIN_DEFAULT: Duration = Duration::from_secs(10);
+pub const PAUSE_DRAIN_MAX: Duration = Duration::from_secs(600);
+/// How many execs are named that hinder something.
+pub const EXECS_NAMED_MAX: usize = 10;
+
 /// How long a process has for one question whether it is ready, and the pauses between two.
 pub const PROCESS_PROBE: Duration = Duration::from_secs(5);
 pub const PROCESS_PROBE_PAUSE_MIN: Duration = Duration::from_millis(5);

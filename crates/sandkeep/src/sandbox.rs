@@ -24,6 +24,6 @@ pub use spec::{
     ResourcesDraft, Spec, SpecDraft, check_env,
 };
 pub use state::{
-    Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
+    AtExpiry, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
 };
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

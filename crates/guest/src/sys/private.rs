@@ -1,11 +1,11 @@
 //! Descriptors that only a shell and the guest have.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
-use super::{as_owner_of_files, owned, pipe};
+use super::{as_owner_of_files, open_again_as, owned, pipe};
 
 /// A nameless file that any user may open again who has it open.
 pub fn memory_file() -> io::Result<File> {
@@ -41,17 +41,12 @@ pub fn pipe_to_reopen(user: u32) -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Opens a pipe that we have a second time, for reading; this end does not block.
 pub fn reopen_to_read(pipe: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    reopen(pipe, OpenOptions::new().read(true))
+    open_again_as(pipe, libc::O_RDONLY | libc::O_NONBLOCK)
 }
 
 /// Opens a pipe that we have a second time, for writing; this end does not block.
 pub fn reopen_to_write(pipe: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    reopen(pipe, OpenOptions::new().write(true))
-}
-
-fn reopen(pipe: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
-    options.custom_flags(libc::O_NONBLOCK).open(path).map(OwnedFd::from)
+    open_again_as(pipe, libc::O_WRONLY | libc::O_NONBLOCK)
 }
 
 /// Whether anybody may still read from a pipe.

@@ -135,6 +135,20 @@ pub fn mount_groups_out_of_sight() -> io::Result<OwnedFd> {
     Ok(root)
 }
 
+/// Covers what /proc shows of our descriptors: gVisor's kernel of 2022 lets everybody inside open them there, who
+/// could then leave the control group of an exec. We look beneath.
+pub fn hide_own_descriptors() -> io::Result<()> {
+    super::remember_own_descriptors()?;
+    for place in [c"/proc/1/fd", c"/proc/1/fdinfo", c"/proc/1/task"] {
+        // SAFETY: all strings are NUL-terminated.
+        check(unsafe {
+            let kind = c"tmpfs".as_ptr();
+            libc::mount(c"none".as_ptr(), place.as_ptr(), kind, libc::MS_RDONLY, std::ptr::null())
+        })?;
+    }
+    Ok(())
+}
+
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// Gives up the right to mount and the like, for good and for all that come after.

@@ -16,9 +16,26 @@ pub fn accept(listen: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Connects to a Unix socket. Where its queue is full it waits for its turn, up to `patience`: whoever only
-/// looks now and then never finds room among others that wait.
-pub fn connect_unix(path: &[u8], patience: Duration) -> io::Result<OwnedFd> {
+/// Connects to the Unix socket of this name in a directory, which need not be beneath our root. Where its queue is
+/// full it waits for its turn, up to `patience`: whoever only looks now and then never finds room among others
+/// that wait.
+pub fn connect_unix_in(
+    directory: &OwnedFd,
+    name: &[u8],
+    patience: Duration,
+) -> io::Result<OwnedFd> {
+    // A socket cannot be named relative to a descriptor otherwise, but through a /proc that may be covered.
+    //
+    // SAFETY: the descriptor is open, the path NUL-terminated; there is no other thread, and children
+    // choose their own directory.
+    check(unsafe { libc::fchdir(directory.as_raw_fd()) })?;
+    let connected = connect_unix(name, patience);
+    // SAFETY: as above.
+    check(unsafe { libc::chdir(c"/".as_ptr()) })?;
+    connected
+}
+
+fn connect_unix(path: &[u8], patience: Duration) -> io::Result<OwnedFd> {
     // SAFETY: all-zero is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     if path.len() >= address.sun_path.len() {

@@ -103,6 +103,8 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(sandboxes::stats))
         .routes(routes!(sandboxes::start))
         .routes(routes!(sandboxes::stop))
+        .routes(routes!(sandboxes::pause))
+        .routes(routes!(sandboxes::resume))
         .routes(routes!(execs::create, known_execs::list))
         .routes(routes!(known_execs::get, known_execs::cancel))
         .routes(routes!(known_execs::output))

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::clock::Clock;
 use crate::error::Error;
@@ -22,6 +22,8 @@ pub(super) struct Activity {
     /// One permit for each process that may still begin.
     process_places: Arc<Semaphore>,
     execs: AtomicUsize,
+    /// How many of them are commands that somebody may wait for, and not processes.
+    commands: watch::Sender<usize>,
 }
 
 struct Last {
@@ -41,7 +43,14 @@ enum Noted {
 /// A use of a sandbox that goes on; its beginning and its end are activity.
 pub(super) struct Busy {
     activity: Arc<Activity>,
+    kind: Kind,
     _place: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Command,
+    Process,
 }
 
 impl Activity {
@@ -54,6 +63,7 @@ impl Activity {
             execs_max,
             process_places: Arc::new(Semaphore::new(limits::PROCESSES_PER_SANDBOX_MAX)),
             execs: AtomicUsize::new(0),
+            commands: watch::Sender::new(0),
         }
     }
 
@@ -83,13 +93,13 @@ impl Activity {
             Error::LimitReached { what: "execs in this sandbox", limit: self.execs_max }
         })?;
         self.touch();
-        Ok(self.busy(Some(place)))
+        Ok(self.busy(Kind::Command, Some(place)))
     }
 
     /// The same for an exec that an earlier daemon began. It runs, so it counts, whether or not so many
     /// may by now.
     pub fn resume_exec(self: &Arc<Self>) -> Busy {
-        self.busy(Arc::clone(&self.places).try_acquire_owned().ok())
+        self.busy(Kind::Command, Arc::clone(&self.places).try_acquire_owned().ok())
     }
 
     /// Takes the place of one more process.
@@ -99,17 +109,34 @@ impl Activity {
             Error::LimitReached { what: "processes in this sandbox", limit }
         })?;
         self.touch();
-        Ok(self.busy(Some(place)))
+        Ok(self.busy(Kind::Process, Some(place)))
     }
 
     /// The same for a process that an earlier daemon began.
     pub fn resume_process(self: &Arc<Self>) -> Busy {
-        self.busy(Arc::clone(&self.process_places).try_acquire_owned().ok())
+        self.busy(Kind::Process, Arc::clone(&self.process_places).try_acquire_owned().ok())
     }
 
-    fn busy(self: &Arc<Self>, place: Option<OwnedSemaphorePermit>) -> Busy {
+    fn busy(self: &Arc<Self>, kind: Kind, place: Option<OwnedSemaphorePermit>) -> Busy {
         self.execs.fetch_add(1, Ordering::Relaxed);
-        Busy { activity: Arc::clone(self), _place: place }
+        if kind == Kind::Command {
+            self.commands.send_modify(|commands| *commands += 1);
+        }
+        Busy { activity: Arc::clone(self), kind, _place: place }
+    }
+
+    /// How many commands run, processes not counted.
+    pub fn commands(&self) -> usize {
+        *self.commands.borrow()
+    }
+
+    /// Resolves when no command runs.
+    pub fn commands_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut commands = self.commands.subscribe();
+        async move {
+            // An error says that the sandbox is gone, and they with it.
+            let _ = commands.wait_for(|commands| *commands == 0).await;
+        }
     }
 
     /// How many execs run.
@@ -159,6 +186,9 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.activity.touch();
         self.activity.execs.fetch_sub(1, Ordering::Relaxed);
+        if self.kind == Kind::Command {
+            self.activity.commands.send_modify(|commands| *commands -= 1);
+        }
     }
 }
 

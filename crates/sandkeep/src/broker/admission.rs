@@ -7,9 +7,9 @@ use super::shared::Shared;
 use crate::error::Error;
 use crate::home::Meta;
 use crate::limits;
-use crate::runtime::Capabilities;
+use crate::runtime::{Capabilities, Runtime};
 use crate::sandbox::{
-    HostLimits, Owner, Principal, Privilege, ResourcesDraft, Spec, SpecDraft, Terms,
+    HostLimits, OnTimeout, Owner, Principal, Privilege, ResourcesDraft, Spec, SpecDraft, Terms,
 };
 use crate::storage::Storage;
 
@@ -57,7 +57,18 @@ pub(super) fn admit(shared: &Shared, draft: SpecDraft) -> Result<(Spec, Terms), 
             storage,
         });
     }
-    Ok((spec, draft.terms(&shared.policy.timeouts)?))
+    let terms = draft.terms(&shared.policy.timeouts)?;
+    check_terms(&terms, runtime.as_ref())?;
+    Ok((spec, terms))
+}
+
+/// What a runtime cannot do when the time is over is not promised.
+pub(super) fn check_terms(terms: &Terms, runtime: &dyn Runtime) -> Result<(), Error> {
+    if terms.on_timeout != OnTimeout::Pause || runtime.capabilities().pause {
+        return Ok(());
+    }
+    let problem = format!("runtime {} cannot pause here; use stop or destroy", runtime.name());
+    Err(Error::InvalidField { field: "on_timeout", problem })
 }
 
 /// The runtime of a sandbox that names none.

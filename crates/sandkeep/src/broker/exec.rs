@@ -252,7 +252,7 @@ pub(super) async fn exec(
     let request = request(handle, draft)?;
     failpoint!("exec.after_admission");
     let id = request.id.clone();
-    let berth = Berth::begin(shared, &handle.execs, &description(&request, source, keep))?;
+    let berth = berth(shared, handle, &description(&request, source, keep))?;
     failpoint!("exec.after_journal");
     let terminal = request.terminal;
     let pump = sending::send(&guest, request, berth).await?;
@@ -264,6 +264,18 @@ pub(super) async fn exec(
         handle.execs.terminals.open(id, pump.input());
     }
     Ok(Running::new(guest, pump, on_disconnect))
+}
+
+/// Counts an exec and begins its journal. Who was admitted before a pause that has not seen it yet is turned away.
+fn berth(shared: &Arc<Shared>, handle: &Handle, description: &Description) -> Result<Berth, Error> {
+    let berth = Berth::begin(shared, &handle.execs, description)?;
+    match admitted(handle) {
+        Ok(_) => Ok(berth),
+        Err(refused) => {
+            berth.abandon();
+            Err(refused)
+        }
+    }
 }
 
 fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Description {

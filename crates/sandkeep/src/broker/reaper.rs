@@ -56,10 +56,12 @@ pub(super) fn time_left(
     let terms = &snapshot.terms;
     let (timeout_counts, idle_counts) = match (snapshot.status.state(), terms.on_timeout) {
         (State::Running, _) => (true, true),
-        (State::Paused, _) | (State::Stopped, OnTimeout::Destroy) => (true, false),
+        (State::Paused, OnTimeout::Destroy | OnTimeout::Stop)
+        | (State::Stopped, OnTimeout::Destroy) => (true, false),
         // Nobody can use it any more, so it would stay for ever.
         (State::Failed, OnTimeout::Destroy) => (true, true),
-        (State::Stopped | State::Failed, OnTimeout::Stop) => (false, false),
+        (State::Stopped | State::Failed, OnTimeout::Stop)
+        | (State::Paused | State::Stopped | State::Failed, OnTimeout::Pause) => (false, false),
         (State::Creating | State::Destroying, _) => (false, false),
     };
     let timeout = terms

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::activity::Activity;
 use super::exec::Execs;
 use super::shared::{Handle, Shared};
+use super::verbs::InFlight;
 use crate::error::Error;
 use crate::guest::Guest;
 use crate::home::{Home, Meta};
@@ -35,6 +36,8 @@ pub(super) struct Request {
 pub(super) enum LifecycleVerb {
     Start,
     Stop,
+    Pause(InFlight),
+    Resume,
     Destroy,
     Amend(Box<Amendment>),
     /// End it, if its time is over.
@@ -63,6 +66,8 @@ impl LifecycleVerb {
         match self {
             Self::Start => Some(Verb::Start),
             Self::Stop => Some(Verb::Stop),
+            Self::Pause(_) => Some(Verb::Pause),
+            Self::Resume => Some(Verb::Resume),
             Self::Destroy => Some(Verb::Destroy),
             Self::Amend(_) => Some(Verb::Amend),
             Self::Expire | Self::NoteActivity(_) => None,
@@ -94,6 +99,7 @@ pub(super) struct Supervisor {
     pub(super) revision: Option<Revision>,
     pub(super) snapshot: watch::Sender<Snapshot>,
     pub(super) activity: Arc<Activity>,
+    pub(super) execs: Arc<Execs>,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
     vigil: Vigil,
@@ -151,6 +157,7 @@ impl Supervisor {
             revision,
             snapshot,
             activity: Arc::clone(&handle.activity),
+            execs: Arc::clone(&handle.execs),
             inbox,
             destroys,
             vigil: Vigil::Off,
@@ -204,6 +211,8 @@ impl Supervisor {
         let result = match verb {
             LifecycleVerb::Start => self.start().await,
             LifecycleVerb::Stop => self.stop().await,
+            LifecycleVerb::Pause(in_flight) => self.pause(in_flight).await,
+            LifecycleVerb::Resume => self.resume().await,
             LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
             LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
             LifecycleVerb::Destroy => {
@@ -224,9 +233,11 @@ impl Supervisor {
                 LifecycleVerb::Destroy | LifecycleVerb::Expire | LifecycleVerb::NoteActivity(_) => {
                     Ok(())
                 }
-                LifecycleVerb::Start | LifecycleVerb::Stop | LifecycleVerb::Amend(_) => {
-                    Err(Error::NotFound { id: self.meta.id.clone() })
-                }
+                LifecycleVerb::Start
+                | LifecycleVerb::Stop
+                | LifecycleVerb::Pause(_)
+                | LifecycleVerb::Resume
+                | LifecycleVerb::Amend(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
             };
             let _ = answer.send(result);
         }

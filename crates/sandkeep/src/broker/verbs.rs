@@ -6,5 +6,8 @@
 mod amend;
 mod create;
 mod destroy;
+mod pause;
 mod start;
 mod stop;
+
+pub use pause::InFlight;

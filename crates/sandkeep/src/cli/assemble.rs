@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
 use crate::runtime::{
-    Bind, Bwrap, Crun, Docker, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, NoEngine,
-    NoPremises, Podman, Premises, Runc, Runtime, Staged, Technique, Usable,
+    Bind, Bwrap, Crun, Docker, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, NoPremises,
+    Podman, Premises, Runc, Runtime, Staged, Technique, Usable,
 };
 use crate::sandbox::Principal;
 use crate::storage::{self, BtrfsOptions, Storage};
@@ -139,12 +139,35 @@ pub async fn throwaway(
     parent: &Path,
     wanted: &Wanted,
 ) -> Result<Assembled, Error> {
+    let premises = premises(&data);
+    let reason = "its containers outlive the program that made them; use it with `sandkeep serve`";
+    let engines = ENGINES.map(|name| MissingRuntime::listed(name, &reason));
+    short_lived(settings, data, parent, (premises, wanted), engines).await
+}
+
+/// The broker that clears up after a killed `run` or `doctor`, which has every runtime that either could have used.
+pub async fn clearer(
+    settings: &Settings,
+    data: DataDir,
+    parent: &Path,
+) -> Result<Assembled, Error> {
+    let premises = premises(&data);
+    let engines = engines(settings, &premises).await;
+    short_lived(settings, data, parent, (premises, &Wanted::All), engines).await
+}
+
+async fn short_lived(
+    settings: &Settings,
+    data: DataDir,
+    parent: &Path,
+    (premises, wanted): (Result<Arc<Premises>, NoPremises>, &Wanted),
+    engines: [Arc<dyn Runtime>; ENGINES.len()],
+) -> Result<Assembled, Error> {
     let choice = storage::begun(data.path());
     let opened = storage::open(choice, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
-    let mut runtimes = local_runtimes(&data, &premises(&data), &sweep, wanted).await;
-    let reason = "its containers outlive the program that made them; use it with `sandkeep serve`";
-    runtimes.extend(ENGINES.map(|name| MissingRuntime::listed(name, &reason)));
+    let mut runtimes = local_runtimes(&data, &premises, &sweep, wanted).await;
+    runtimes.extend(engines);
     let store = Arc::new(MemoryStore::new());
     open(settings, data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
 }
@@ -211,11 +234,7 @@ async fn engines(
         Docker::runtime(settings.docker_host.as_deref(), Arc::clone(premises)),
         Podman::runtime(settings.podman_host.as_deref(), Arc::clone(premises)),
     );
-    let missing = |name| move |reason: NoEngine| MissingRuntime::listed(name, &reason);
-    [
-        docker.map_or_else(missing(Docker::NAME), |runtime| runtime as _),
-        podman.map_or_else(missing(Podman::NAME), |runtime| runtime as _),
-    ]
+    [or_missing(Docker::NAME, docker), or_missing(Podman::NAME, podman)]
 }
 
 /// The runtimes whose sandboxes are processes of this machine, the default first. One that cannot
@@ -235,47 +254,40 @@ async fn local_runtimes(
     };
     let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);
     let launcher = launcher.iter().chain(launcher_options).map(OsString::from).collect();
-    let native: Arc<dyn Runtime> = match Native::runtime(Arc::clone(&premises), launcher).await {
-        Ok(runtime) => runtime,
-        Err(reason) => MissingRuntime::listed(Native::NAME, &reason),
-    };
+    let native = Native::runtime(Arc::clone(&premises), launcher).await;
+    let native = or_missing(Native::NAME, native);
     let stage = Stage::new(["/proc/self/exe", "stage"].map(OsString::from).to_vec());
+    let premises = || Arc::clone(&premises);
     let (bwrap, crun, runc, gvisor) = tokio::join!(
-        staged(Bwrap, &premises, &stage, wanted),
-        staged(Crun, &premises, &stage, wanted),
-        staged(Runc, &premises, &stage, wanted),
-        gvisor(&premises, &stage, wanted),
+        listed(Bwrap::NAME, wanted, Staged::runtime(Bwrap, premises(), stage.clone())),
+        listed(Crun::NAME, wanted, Staged::runtime(Crun, premises(), stage.clone())),
+        listed(Runc::NAME, wanted, Staged::runtime(Runc, premises(), stage.clone())),
+        listed(Gvisor::NAME, wanted, Gvisor::runtime(premises(), stage.clone())),
     );
     [Some(native), bwrap, crun, runc, gvisor].into_iter().flatten().collect()
 }
 
-async fn staged<T: Technique + 'static>(
-    technique: T,
-    premises: &Arc<Premises>,
-    stage: &Stage,
+/// A runtime, if it is wanted.
+async fn listed<R: Runtime + 'static, E: std::fmt::Display>(
+    name: &'static str,
     wanted: &Wanted,
+    runtime: impl Future<Output = Result<Arc<R>, E>>,
 ) -> Option<Arc<dyn Runtime>> {
-    if !wanted.has(T::NAME) {
-        return None;
+    match wanted.has(name) {
+        true => Some(or_missing(name, runtime.await)),
+        false => None,
     }
-    Some(match Staged::runtime(technique, Arc::clone(premises), stage.clone()).await {
-        Ok(runtime) => runtime,
-        Err(reason) => MissingRuntime::listed(T::NAME, &reason),
-    })
 }
 
-async fn gvisor(
-    premises: &Arc<Premises>,
-    stage: &Stage,
-    wanted: &Wanted,
-) -> Option<Arc<dyn Runtime>> {
-    if !wanted.has(Gvisor::NAME) {
-        return None;
-    }
-    Some(match Gvisor::runtime(Arc::clone(premises), stage.clone()).await {
+/// A runtime, or in its place the reason why it cannot be used.
+fn or_missing<R: Runtime + 'static, E: std::fmt::Display>(
+    name: &'static str,
+    runtime: Result<Arc<R>, E>,
+) -> Arc<dyn Runtime> {
+    match runtime {
         Ok(runtime) => runtime,
-        Err(reason) => MissingRuntime::listed(Gvisor::NAME, &reason),
-    })
+        Err(reason) => MissingRuntime::listed(name, &reason),
+    }
 }
 
 async fn open(

@@ -94,7 +94,7 @@ async fn examine(
     let mut interrupt =
         signal(SignalKind::interrupt()).map_err(Failure::system("handle signals"))?;
     let parent = std::env::temp_dir();
-    place::sweep(&parent).await;
+    place::sweep(&parent, settings).await;
     let data = place::make(&parent)?;
     let place = Place::of(&data);
     let result = match assemble::ward(settings, data, &parent).await {

@@ -140,6 +140,7 @@ impl Exit {
             | Error::KeyNotFound { .. }
             | Error::WrongState { .. }
             | Error::Busy { .. }
+            | Error::ExecsInFlight { .. }
             | Error::LimitReached { .. }
             | Error::NoListener { .. }
             | Error::ProcessNotFound { .. }

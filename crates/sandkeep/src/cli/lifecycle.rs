@@ -1,6 +1,6 @@
-//! `sandkeep start` and `sandkeep stop`: verbs that take a sandbox and nothing else.
+//! `sandkeep start`, `stop` and `resume`: verbs that take a sandbox and nothing else.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
@@ -17,10 +17,25 @@ pub struct Args {
 }
 
 pub async fn run(verb: Verb, args: Args, client: &Client) -> Result<Exit, Failure> {
+    let doing = match verb {
+        Verb::Stop => "stopping",
+        Verb::Resume => "resuming",
+        _ => "starting",
+    };
+    ask(&verb.to_string(), doing, args, &json!({}), client).await
+}
+
+/// Asks for a verb and shows the sandbox after it.
+pub async fn ask(
+    verb: &str,
+    doing: &'static str,
+    args: Args,
+    body: &Value,
+    client: &Client,
+) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let (path, nothing) = (format!("/api/v1/sandboxes/{id}/{verb}"), json!({}));
-    let doing = if verb == Verb::Stop { "stopping" } else { "starting" };
-    let sandbox = spinner::during(doing, client.post(&path, &nothing)).await?;
+    let path = format!("/api/v1/sandboxes/{id}/{verb}");
+    let sandbox = spinner::during(doing, client.post(&path, body)).await?;
     match args.format.json {
         true => print::json(&sandbox)?,
         false => print::line(id.as_str())?,

@@ -17,7 +17,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{print, stdin};
-use crate::config::{self, ConfigFile, Flags, Surroundings};
+use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
 use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream};
 use crate::journal::StdinSource;
@@ -45,7 +45,7 @@ pub async fn run(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     let draft = spec_draft(args.spec.into_json())?;
     let parent = std::env::temp_dir();
-    place::sweep(&parent).await;
+    place::sweep(&parent, &settings).await;
     let data = place::make(&parent)?;
     let place = Place::of(&data);
     let wanted = Wanted::by(&settings, draft.runtime.as_deref());
@@ -74,7 +74,7 @@ pub fn sweeper(parent: &Path) -> std::process::Command {
 }
 
 pub async fn sweep(parent: PathBuf) -> Result<Exit, Failure> {
-    place::sweep(&parent).await;
+    place::sweep(&parent, &Settings::defaults(&Surroundings::of_this_process())).await;
     Ok(Exit::Ok)
 }
 

@@ -57,7 +57,7 @@ pub struct KeptArgs {
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     idle_timeout: Option<u64>,
     /// What happens when its time is over
-    #[arg(long, value_name = "destroy|stop", value_parser = ["destroy", "stop"])]
+    #[arg(long, value_name = "destroy|stop|pause", value_parser = ["destroy", "stop", "pause"])]
     on_timeout: Option<String>,
 }
 

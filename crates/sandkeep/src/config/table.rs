@@ -478,12 +478,13 @@ pub static PROFILE: &[ProfileRow] = &[
         "on_timeout",
         Shape::Text,
         "VERB",
-        "What happens then: destroy or stop",
+        "What happens then: destroy, stop or pause",
         set!(on_timeout, |text| value::on_timeout(text).map(Some)),
         |of| {
             json!(of.on_timeout.map(|verb| match verb {
                 OnTimeout::Destroy => "destroy",
                 OnTimeout::Stop => "stop",
+                OnTimeout::Pause => "pause",
             }))
         },
     ),

@@ -229,7 +229,7 @@ fn values_that_cannot_be_are_refused() {
         ("[journal]\nmax_bytes = 1", "would not fit"),
         ("[journal]\nmax_bytes_per_exec = 1", "not between"),
         ("[profiles.a]\nnetwork = 'host'", "not there yet"),
-        ("[profiles.a]\non_timeout = 'pause'", "destroy, stop"),
+        ("[profiles.a]\non_timeout = 'explode'", "destroy, stop, pause"),
         ("[profiles.a]\nenv = 3", "no such setting"),
         ("[profiles.a.resources]\npids = 1", "not between"),
         ("[profiles.'a b']\nruntime = 'x'", "letters"),

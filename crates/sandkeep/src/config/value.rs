@@ -108,7 +108,8 @@ pub fn privilege(text: &str) -> Result<Privilege, Invalid> {
 }
 
 pub fn on_timeout(text: &str) -> Result<OnTimeout, Invalid> {
-    choice(text, &[("destroy", OnTimeout::Destroy), ("stop", OnTimeout::Stop)])
+    use OnTimeout::{Destroy, Pause, Stop};
+    choice(text, &[("destroy", Destroy), ("stop", Stop), ("pause", Pause)])
 }
 
 pub fn network(text: &str) -> Result<Network, Invalid> {

@@ -136,6 +136,11 @@ impl Shelf {
         self.sorted(Book::is_process)
     }
 
+    /// Those of all others, the oldest first.
+    pub fn commands(&self) -> Vec<Arc<Journal>> {
+        self.sorted(|book| !book.is_process())
+    }
+
     /// All journals, the oldest exec first.
     pub fn list(&self) -> Vec<Arc<Journal>> {
         self.sorted(|_| true)

@@ -250,8 +250,15 @@ pub enum Event {
     HostRebooted,
     /// A new daemon looks, and what the sandbox was made of is gone.
     Missing(String),
-    /// Its time is over, and it is to stop.
-    Expired(Expiry),
+    /// Its time is over, and this is to be done about it.
+    Expired(Expiry, AtExpiry),
+}
+
+/// What is done to a sandbox whose time is over and that is not to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtExpiry {
+    Stop,
+    Pause,
 }
 
 /// Whether a runtime says that a sandbox runs.
@@ -301,7 +308,7 @@ pub fn apply(status: &Status, event: Event) -> Result<(Status, Next), Denied> {
         Event::Found(liveness) => Ok(found(status, liveness)),
         Event::HostRebooted => Ok(rebooted(status)),
         Event::Missing(detail) => Ok(missing(status, clipped(detail))),
-        Event::Expired(expiry) => expired(status, expiry),
+        Event::Expired(expiry, what) => expired(status, expiry, what),
     }
 }
 
@@ -350,9 +357,13 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
     }
 }
 
-/// A stop that nobody asked for: it goes like any other, and says why.
-fn expired(status: &Status, expiry: Expiry) -> Result<(Status, Next), Denied> {
-    let (status, next) = begin(status, Verb::Stop)?;
+/// A stop or pause that nobody asked for: it goes like any other, and says why.
+fn expired(status: &Status, expiry: Expiry, what: AtExpiry) -> Result<(Status, Next), Denied> {
+    let verb = match what {
+        AtExpiry::Stop => Verb::Stop,
+        AtExpiry::Pause => Verb::Pause,
+    };
+    let (status, next) = begin(status, verb)?;
     let reason = match next {
         Next::Carry(_) => Some(Reason::Expired { expiry }),
         Next::Stay | Next::Record | Next::Forget => status.reason,
@@ -375,7 +386,9 @@ fn done(status: &Status, operation: Operation) -> (Status, Next) {
         Operation::Destroy => return (status.clone(), Next::Forget),
     };
     let reason = match (operation, &status.reason) {
-        (Operation::Stop, Some(reason @ Reason::Expired { .. })) => Some(reason.clone()),
+        (Operation::Stop | Operation::Pause, Some(reason @ Reason::Expired { .. })) => {
+            Some(reason.clone())
+        }
         _ => None,
     };
     (Status { reason, ..Status::settled(state) }, Next::Record)

@@ -21,6 +21,8 @@ pub enum OnTimeout {
     Destroy,
     /// Its processes end; its files stay, and start leads back.
     Stop,
+    /// Its processes stand still; resume leads back.
+    Pause,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,7 +212,7 @@ mod tests {
             let wrong = before.patched(&patch(text), &bounded).expect_err(text);
             assert_eq!(wrong.field, field, "{text}");
         }
-        assert!(serde_json::from_str::<TermsPatch>(r#"{"on_timeout": "pause"}"#).is_err());
+        assert!(serde_json::from_str::<TermsPatch>(r#"{"on_timeout": "explode"}"#).is_err());
     }
 
     #[test]

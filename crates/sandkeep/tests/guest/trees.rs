@@ -23,8 +23,10 @@ fn with_timeout(script: &str, timeout: Duration) -> ExecRequest {
     request
 }
 
+const SLEEPERS: &str = "ps ax | grep -c '[s]leep 100'";
+
 async fn sleepers(guest: &TestGuest) -> String {
-    guest.sh("ps ax | grep -c '[s]leep 100'").await.out().trim().to_owned()
+    guest.sh(SLEEPERS).await.out().trim().to_owned()
 }
 
 #[tokio::test]
@@ -58,8 +60,11 @@ async fn a_cancel_kills_the_whole_tree_in_a_v1_leaf() {
 async fn an_end_waits_for_all_that_obey_and_hears_their_last_words() {
     let Some(pool) = FreezerPool::new() else { return };
     let guest = TestGuest::start_with(pool.clone());
-    // Whatever is started has been started before the signal comes.
-    let child = "trap 'echo heard; exit' TERM; sleep 1001 & echo child; while :; do wait; done";
+    // Whatever is started has been started before the signal comes: a shell that was forked and is not yet
+    // another program takes the signal for a trap of its own, and forgets it.
+    let child = "trap 'echo heard; exit' TERM; sleep 1001 & \
+        while read -r name </proc/$!/comm && [ $name != sleep ]; do :; done; \
+        echo child; while :; do wait; done";
     let script = "trap 'exit 3' TERM; sh -c \"$1\" & while :; do wait; done";
     let request = command(&["/bin/sh", "-c", script, "sh", child]);
     let id = request.id.clone();
@@ -138,7 +143,7 @@ async fn without_a_leaf_what_a_command_leaves_behind_lives_on_and_is_reaped() {
     let guest = TestGuest::start();
     let ran = guest.sh("setsid sh -c 'sleep 1001; :' >/dev/null 2>&1 & exit 3").await;
     assert_eq!(ran.end.outcome, Outcome::Exited(3));
-    assert_eq!(sleepers(&guest).await, "2");
+    until_output(&guest, SLEEPERS, "2\n").await;
     guest.sh("pkill -f 'sleep 1001'").await;
     until_output(&guest, "ps ax -o comm= | grep -c keeper; ps ax -o stat= | grep -c Z", "1\n0\n")
         .await;
@@ -159,7 +164,7 @@ async fn who_kills_the_keeper_of_a_tree_kills_the_tree() {
     guest.sh(kill).await;
     let ran = collect_from(&mut execution, Offsets { stdout: 6, stderr: 0 }).await;
     assert_eq!(ran.end.outcome, Outcome::Signaled(9));
-    until_output(&guest, "ps ax | grep -c '[s]leep 100'", "0\n").await;
+    until_output(&guest, SLEEPERS, "0\n").await;
     assert_eq!(guest.sh("ps ax | grep -c '[s]leep 2001'").await.out(), "1\n", "another's lives");
     let again = guest.client.cancel(&id).await;
     assert!(matches!(again, Err(GuestError::Refused { .. })), "{again:?}");

@@ -1,6 +1,7 @@
 //! The commands as a person types them.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::Value;
@@ -161,6 +162,36 @@ fn exec_i_passes_stdin_on_as_it_comes_and_any_amount_of_it() {
     let (mut child, stdin, _stdout) = piped(&daemon, &id, &["sh", "-c", "exit 6"]);
     assert_eq!(child.wait().expect("it ends").code(), Some(6));
     drop(stdin);
+}
+
+#[test]
+fn an_exec_i_whose_output_nobody_reads_ends_and_so_does_its_command() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let (mut child, mut stdin, mut stdout) = piped(&daemon, &id, &["cat"]);
+    stdin.write_all(b"heard\n").expect("it takes stdin");
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("it answers");
+    drop(stdout);
+    stdin.write_all(b"not heard\n").expect("it takes stdin");
+    assert_eq!(child.wait().expect("it ends").code(), Some(141), "as of SIGPIPE");
+    until("the command sees the end of its stdin", Patience::Short, || {
+        daemon.sh(&id, "pgrep -cx cat || :").ok() == "0"
+    });
+}
+
+#[test]
+fn ctrl_c_at_an_exec_leaves_the_command_running() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    let (mut child, _stdin, mut stdout) =
+        piped(&daemon, &id, &["sh", "-c", "echo up; exec sleep 1001"]);
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("it has begun");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    assert_eq!(child.wait().expect("it ends").signal(), Some(2));
+    assert_eq!(daemon.sh(&id, "pgrep -cx sleep").ok(), "1");
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! Sandboxes as containers of a real Docker and a real Podman, through the daemon.
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
 use crate::crash::remove_registry;
+use crate::doctor::Doctor;
 use crate::skip_if;
-use crate::support::{Daemon, Engine, Kind, Raw, Setup, obstacle};
+use crate::support::{
+    Daemon, Engine, Kind, Patience, Raw, Setup, binary, file_server, obstacle, until,
+};
 
 /// The runtime, and the setting that says where its engine is.
 fn words(kind: Kind) -> (&'static str, &'static str) {
@@ -20,12 +25,13 @@ fn assert_same(after: &Value, before: &Value) {
     }
 }
 
+fn started(kind: Kind) -> Engine {
+    Engine::start(kind).unwrap_or_else(|reason| panic!("{kind:?} is needed: {}", reason.0))
+}
+
 /// One life, in which the daemon is killed and forgets everything.
 fn outlives_the_daemon_and_its_registry(kind: Kind) {
-    let engine = match Engine::start(kind) {
-        Ok(engine) => engine,
-        Err(reason) => panic!("{kind:?} is needed: {}", reason.0),
-    };
+    let engine = started(kind);
     let (runtime, variable) = words(kind);
     let setup = Setup::default().env(variable, &engine.host());
     let mut daemon = Daemon::start_with(&setup);
@@ -35,13 +41,8 @@ fn outlives_the_daemon_and_its_registry(kind: Kind) {
     assert_eq!(engine.containers(), 1);
     assert!(!daemon.sh(&id, "echo kept > ~/note; sleep 100000 & echo $!").ok().is_empty());
     let left = daemon.sh(&id, "pgrep -x sleep").ok();
-    let server = json!({
-        "argv": ["python3", "-u", "-m", "http.server", "8000", "--bind", "127.0.0.1"],
-        "port": 8000,
-        "ready": { "http_path": "/note", "timeout_secs": 60 },
-    });
     let target = format!("/api/v1/sandboxes/{id}/processes");
-    let process = daemon.expect(201, "POST", &target, &server);
+    let process = daemon.expect(201, "POST", &target, &file_server(8000));
     assert_eq!(process["status"], "running", "{process:#}");
     let before = daemon.get(&id);
 
@@ -56,6 +57,9 @@ fn outlives_the_daemon_and_its_registry(kind: Kind) {
         .send(b"GET /note HTTP/1.1\r\nHost: x\r\n\r\n")
         .reply("GET");
     assert_eq!((reply.status, reply.text().as_str()), (200, "kept\n"));
+    assert_eq!(daemon.verb(&id, "pause")["state"], "paused");
+    assert_eq!(daemon.verb(&id, "resume")["state"], "running");
+    assert_eq!(daemon.sh(&id, "pgrep -x sleep").ok(), left, "what stood still goes on");
 
     daemon.verb(&id, "stop");
     assert_eq!(daemon.verb(&id, "start")["state"], "running");
@@ -74,6 +78,32 @@ fn a_docker_sandbox_outlives_the_daemon_and_its_registry() {
 fn a_podman_sandbox_outlives_the_daemon_and_its_registry() {
     skip_if!(obstacle());
     outlives_the_daemon_and_its_registry(Kind::Podman);
+}
+
+#[test]
+fn what_a_doctor_leaves_that_is_killed_beside_docker_goes_with_the_next_run() {
+    skip_if!(obstacle());
+    let engine = started(Kind::Docker);
+    let (_, variable) = words(Kind::Docker);
+    let doctor = Doctor::new();
+    let mut victim = doctor.command(&["--runtime", "docker"]);
+    victim.env(variable, engine.host()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut victim = victim.spawn().expect("the binary runs");
+    until("it has a container", Patience::Long, || engine.containers() > 0);
+    victim.kill().expect("it is our child");
+    victim.wait().expect("it is our child");
+    // Its own launcher does not know where the engine is, and may be at it still.
+    until("all is cleared up", Patience::Long, || {
+        let mut run = binary();
+        run.env("TMPDIR", doctor.tmp.path())
+            .env(variable, engine.host())
+            .args(["run", "--", "true"]);
+        assert!(run.status().expect("the binary runs").success());
+        // The bait is a file and a socket, which the next doctor sweeps up.
+        let directories = doctor.leftovers().into_iter().filter(|path| path.is_dir());
+        directories.filter(|path| path.join("instance").exists()).count() == 0
+    });
+    assert_eq!(engine.containers(), 0);
 }
 
 #[test]

@@ -14,13 +14,23 @@ enum Verb {
     Exec,
     Stop,
     Start,
+    Pause,
+    Resume,
     Amend,
     Destroy,
 }
 
 impl Verb {
-    const ALL: [Self; 6] =
-        [Self::Create, Self::Exec, Self::Stop, Self::Start, Self::Amend, Self::Destroy];
+    const ALL: [Self; 8] = [
+        Self::Create,
+        Self::Exec,
+        Self::Stop,
+        Self::Start,
+        Self::Pause,
+        Self::Resume,
+        Self::Amend,
+        Self::Destroy,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -28,6 +38,8 @@ impl Verb {
             Self::Exec => "exec",
             Self::Stop => "stop",
             Self::Start => "start",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
             Self::Amend => "amend",
             Self::Destroy => "destroy",
         }
@@ -46,8 +58,10 @@ impl Verb {
         }
         let id = daemon.create_with(&named());
         daemon.sh(&id, "echo kept > ~/note; sleep 100000 >/dev/null 2>&1 &").ok();
-        if self == Self::Start {
-            daemon.verb(&id, "stop");
+        match self {
+            Self::Start => drop(daemon.verb(&id, "stop")),
+            Self::Resume => drop(daemon.verb(&id, "pause")),
+            _ => {}
         }
         Some(id)
     }
@@ -70,7 +84,7 @@ impl Verb {
                 let body = json!({ "command": "echo out; sync; exit 3" });
                 daemon.try_request("POST", &format!("{target}/execs"), &body)
             }
-            Self::Stop | Self::Start => {
+            Self::Stop | Self::Start | Self::Pause | Self::Resume => {
                 daemon.try_request("POST", &format!("{target}/{}", self.name()), &Value::Null)
             }
             Self::Destroy => daemon.try_request("DELETE", &target, &Value::Null),
@@ -196,6 +210,14 @@ fn assert_whole_or_gone(
             }
             assert_usable(daemon, id, "cat ~/note", point);
         }
+        (Verb::Pause, Some(id)) | (Verb::Resume, Some(id)) => {
+            let state = settled(daemon, id).unwrap_or_else(|| panic!("{point}: it was lost"));
+            // The first point is after the intent, and what was recorded is finished.
+            let expected = if verb == Verb::Pause { "paused" } else { "running" };
+            assert_eq!(state, expected, "{point}");
+            daemon.verb(id, "resume");
+            assert_usable(daemon, id, "cat ~/note", point);
+        }
         (Verb::Amend, Some(id)) => {
             assert_eq!(settled(daemon, id).as_deref(), Some("running"), "{point}");
             let view = daemon.get(id);
@@ -211,9 +233,7 @@ fn assert_whole_or_gone(
                 assert_usable(daemon, id, "cat ~/note", point);
             }
         },
-        (Verb::Exec | Verb::Stop | Verb::Start | Verb::Amend | Verb::Destroy, None) => {
-            panic!("{} needs a sandbox", verb.name())
-        }
+        (_, None) => panic!("{} needs a sandbox", verb.name()),
     }
 }
 
@@ -288,6 +308,18 @@ fn stop_survives_kill_9_at_every_step() {
 fn start_survives_kill_9_at_every_step() {
     crate::skip_if!(obstacle());
     survives_every_failpoint(Verb::Start);
+}
+
+#[test]
+fn pause_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Pause);
+}
+
+#[test]
+fn resume_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Resume);
 }
 
 #[test]

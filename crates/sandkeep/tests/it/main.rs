@@ -20,6 +20,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod parallel;
+mod pausing;
 mod ports;
 mod processes;
 mod quotas;

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::daemon;
-use crate::support::{Daemon, Patience, Raw, Setup, until, until_some};
+use crate::support::{Daemon, Patience, Raw, Setup, file_server, until, until_some};
 
 fn path(id: &str, rest: &str) -> String {
     format!("/api/v1/sandboxes/{id}/processes{rest}")
@@ -25,14 +25,6 @@ fn ended(daemon: &Daemon, id: &str, process: &Value) -> Value {
     })
 }
 
-fn server(port: u16) -> Value {
-    json!({
-        "argv": ["python3", "-u", "-m", "http.server", port.to_string(), "--bind", "127.0.0.1"],
-        "port": port,
-        "ready": { "http_path": "/", "timeout_secs": 60 },
-    })
-}
-
 /// All that a process said on one stream.
 fn logs(daemon: &Daemon, id: &str, process: &Value, query: &str) -> (u16, String) {
     let name = process["id"].as_str().expect("an id");
@@ -50,7 +42,7 @@ fn logs(daemon: &Daemon, id: &str, process: &Value, query: &str) -> (u16, String
 fn a_server_is_running_when_its_start_is_answered_and_can_be_reached() {
     let daemon = daemon!();
     let id = daemon.create();
-    let process = start(&daemon, &id, &server(8000));
+    let process = start(&daemon, &id, &file_server(8000));
     assert_eq!(process["status"], "running", "{process:#}");
     assert_eq!(process["port"], 8000);
     let port = daemon.address().port();
@@ -119,7 +111,7 @@ fn a_process_that_is_not_ready_in_time_goes_on_starting() {
 fn a_process_survives_the_daemon_and_its_end_is_not_forgotten() {
     let mut daemon = daemon!();
     let id = daemon.create();
-    let serving = start(&daemon, &id, &server(8000));
+    let serving = start(&daemon, &id, &file_server(8000));
     let counting =
         "i=0; while read line; do i=$((i+1)); echo $line; done < lines; echo bye >&2; exit 3";
     daemon.sh(&id, "mkfifo lines").ok();

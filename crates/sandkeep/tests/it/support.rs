@@ -14,7 +14,7 @@ mod wait;
 pub use cli::{Ran, binary, run_with_stdin, sandkeep};
 pub use daemon::{Daemon, Setup};
 pub use engines::{Engine, Kind};
-pub use exec::{Finished, bytes, joined};
+pub use exec::{Finished, bytes, file_server, joined};
 pub use host::{children_named, cpu_seconds, kill_sandbox, processes_in_cgroup, wait_gone};
 pub use leaks::{assert_nothing_left, cgroups_of, doctor};
 pub use raw_http::{Raw, Reply};

@@ -70,7 +70,7 @@ fn labels_and_timeouts_change_and_survive_kill_9() {
     for (body, field) in [
         (json!({ "timeout_secs": 0 }), "timeout_secs"),
         (json!({ "idle_timeout_secs": -1 }), "idle_timeout_secs"),
-        (json!({ "on_timeout": "pause" }), "on_timeout"),
+        (json!({ "on_timeout": "explode" }), "on_timeout"),
         (json!({ "runtime": "native" }), "runtime"),
     ] {
         let problem = patch(&daemon, &id, 400, &body);

@@ -6,7 +6,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::daemon;
-use crate::support::{Daemon, Raw, Setup, binary, doctor, obstacle, processes_in_cgroup};
+use crate::support::{
+    Daemon, Raw, Setup, binary, doctor, file_server, obstacle, processes_in_cgroup,
+};
 
 /// Why the tool cannot be used here, by the daemon's own words.
 fn missing(daemon: &Daemon, runtime: &str) -> Option<String> {
@@ -39,13 +41,8 @@ fn outlives_the_daemon(mut daemon: Daemon, runtime: &str) {
     let id = daemon.create_with(&json!({ "runtime": runtime }));
     looks_like_any_other(&daemon, &id);
     daemon.sh(&id, "echo kept > ~/note").ok();
-    let server = json!({
-        "argv": ["python3", "-u", "-m", "http.server", "8000", "--bind", "127.0.0.1"],
-        "port": 8000,
-        "ready": { "http_path": "/", "timeout_secs": 60 },
-    });
     let target = format!("/api/v1/sandboxes/{id}/processes");
-    let process = daemon.expect(201, "POST", &target, &server);
+    let process = daemon.expect(201, "POST", &target, &file_server(8000));
     assert_eq!(process["status"], "running", "{process:#}");
     assert_eq!(page(&daemon, &id), 200);
 
@@ -57,6 +54,10 @@ fn outlives_the_daemon(mut daemon: Daemon, runtime: &str) {
     daemon.start_again(&Setup::default());
     assert_eq!(daemon.state(&id), "running");
     assert_eq!(daemon.sh(&id, "cat ~/note").ok(), "kept");
+    assert_eq!(page(&daemon, &id), 200);
+    assert_eq!(daemon.verb(&id, "pause")["state"], "paused");
+    assert_eq!(page(&daemon, &id), 409, "nobody would answer");
+    daemon.verb(&id, "resume");
     assert_eq!(page(&daemon, &id), 200);
 
     daemon.verb(&id, "stop");

@@ -177,6 +177,7 @@ pub fn code_of(error: &Error) -> Code {
         Error::KeyNotFound { .. } => Code::KeyNotFound,
         Error::WrongState { .. } => Code::WrongState,
         Error::Busy { .. } => Code::Busy,
+        Error::ExecsInFlight { .. } => Code::ExecsInFlight,
         Error::LimitReached { .. } => Code::LimitReached,
         Error::ProcessNotFound { .. } => Code::ProcessNotFound,
         Error::ProcessEnded { .. } => Code::ProcessEnded,

@@ -1,4 +1,6 @@
-//! Sandboxes: create, ensure, list, get, patch, keepalive, stats, start, stop, destroy.
+//! Sandboxes: create, ensure, list, get, patch, keepalive, stats, start, stop, pause, resume, destroy.
+
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -14,8 +16,11 @@ use super::openapi::{Guarded, InState, Inside, Keyed, OfSandbox, WithBody, WithQ
 use super::path::Id;
 use super::problem::Refusal;
 use super::who::Who;
-use crate::broker::{Broker, Ensured, IdempotencyKey, InvalidIdempotencyKey, StatsView, View};
+use crate::broker::{
+    Broker, Ensured, IdempotencyKey, InFlight, InvalidIdempotencyKey, StatsView, View,
+};
 use crate::error::Error;
+use crate::limits;
 use crate::sandbox::{SandboxId, SpecDraft, State as SandboxState, TermsPatch};
 
 /// The header under which a create is made only once.
@@ -211,6 +216,73 @@ pub async fn stop(
     Id(id): Id,
 ) -> Result<Json<View>, Refusal> {
     Ok(Json(broker.stop(&who, &id).await?))
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PauseSandbox)]
+pub struct PauseBody {
+    /// Let commands that run stand still as they are.
+    #[serde(default)]
+    force: bool,
+    /// How long they may take to end before the pause is refused: 10 unless it is said.
+    #[schema(maximum = 600)]
+    drain_secs: Option<u64>,
+}
+
+impl PauseBody {
+    fn in_flight(&self) -> Result<InFlight, Refusal> {
+        let drain = self.drain_secs.map_or(limits::PAUSE_DRAIN_DEFAULT, Duration::from_secs);
+        if drain > limits::PAUSE_DRAIN_MAX {
+            let problem = format!("at most {}", limits::PAUSE_DRAIN_MAX.as_secs());
+            return Err(Error::InvalidField { field: "drain_secs", problem }.into());
+        }
+        match (self.force, self.drain_secs) {
+            (true, Some(_)) => {
+                let problem = "nothing is waited for with force; leave one of them out".to_owned();
+                Err(Error::InvalidField { field: "drain_secs", problem }.into())
+            }
+            (true, None) => Ok(InFlight::Freeze),
+            (false, _) => Ok(InFlight::Drain(drain)),
+        }
+    }
+}
+
+/// Pause a sandbox: its processes stand still
+///
+/// Execs that run may end first; if they do not in time, it is refused and they are named. Processes and shells
+/// stand still and go on after `resume`. Timeouts of execs go on counting.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    request_body = Option<PauseBody>,
+    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, Inside)
+)]
+pub async fn pause(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<View>, Refusal> {
+    let body: PauseBody = body::optional(&headers, body).await?;
+    Ok(Json(broker.pause(&who, &id, body.in_flight()?).await?))
+}
+
+/// Resume a paused sandbox
+///
+/// Its timeout counts from now.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/resume", operation_id = "resume_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    responses((status = 200, body = View), Guarded, OfSandbox, Inside)
+)]
+pub async fn resume(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<Json<View>, Refusal> {
+    Ok(Json(broker.resume(&who, &id).await?))
 }
 
 /// Destroy a sandbox and all it holds

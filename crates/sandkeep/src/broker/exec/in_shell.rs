@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::pump::Berth;
 use super::{Running, admitted, check_timeout, invalid, sending};
 use crate::broker::ShellExecDraft;
 use crate::broker::shared::{Handle, Shared};
@@ -38,7 +37,7 @@ pub(in crate::broker) async fn exec_in_shell(
     // It need not be known: a shell that is not there is found out when it gets the command.
     let user = guest.shell_user(&shell).await.unwrap_or_default();
     let description = description(&id, &shell, user, &draft);
-    let berth = Berth::begin(shared, &handle.execs, &description)?;
+    let berth = super::berth(shared, handle, &description)?;
     failpoint!("exec.after_journal");
     let request = ShellExecRequest {
         id: id.clone(),

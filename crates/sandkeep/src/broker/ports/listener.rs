@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
@@ -30,7 +31,9 @@ struct Listener {
     address: SocketAddr,
     /// Ends it; cancelled also when it ended by itself.
     end: CancellationToken,
-    _end_on_drop: DropGuard,
+    end_on_drop: DropGuard,
+    /// The one who has the socket.
+    server: JoinHandle<()>,
 }
 
 impl Listeners {
@@ -60,16 +63,23 @@ pub(super) async fn listen(
     Ok(address)
 }
 
-/// Ends a listener; connections that it took go on. `false` if there is none.
+/// Ends a listener; connections that it took go on. When it returns nobody is taken any more. `false` if
+/// there is none.
 pub(super) async fn unlisten(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
     port: Port,
 ) -> Result<bool, Error> {
     let mut listeners = handle.ports.listeners.0.lock().await;
-    let ended = listeners.remove(&port).is_some();
+    let ended = listeners.remove(&port);
     save(shared, handle, &listeners).await?;
-    Ok(ended)
+    // Its server may be waiting for the lock, to say that the sandbox stopped.
+    drop(listeners);
+    let Some(Listener { end_on_drop, server, .. }) = ended else { return Ok(false) };
+    drop(end_on_drop);
+    // It ends with the broker at the latest, and what it came to does not matter.
+    let _ = server.await;
+    Ok(true)
 }
 
 /// Opens again what an earlier daemon had open for a sandbox that still runs.
@@ -113,10 +123,10 @@ async fn open(
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, host_port)).await.map_err(cannot)?;
     let address = socket.local_addr().map_err(cannot)?;
     let end = CancellationToken::new();
-    let _end_on_drop = end.clone().drop_guard();
+    let end_on_drop = end.clone().drop_guard();
     let serve = serve(Arc::clone(shared), Arc::clone(handle), socket, port, end.clone());
-    shared.tasks.spawn(serve);
-    listeners.insert(port, Listener { address, end, _end_on_drop });
+    let server = shared.tasks.spawn(serve);
+    listeners.insert(port, Listener { address, end, end_on_drop, server });
     Ok(address)
 }
 

@@ -10,7 +10,6 @@ use crate::broker::supervisor::{Fate, Supervisor};
 use crate::broker::{ports, processes};
 use crate::error::{Error, with_causes};
 use crate::home::Phase;
-use crate::runtime::RuntimeError;
 use crate::sandbox::{Event, Next, Operation, State, Status};
 
 impl Supervisor {
@@ -31,14 +30,8 @@ impl Supervisor {
             }
             Next::Carry(Operation::Stop) => self.finish_stop().await,
             // Freezing what is frozen, or thawing what runs, changes nothing.
-            Next::Carry(Operation::Pause) => {
-                let frozen = self.runtime.freeze(self.id()).await;
-                self.end_pause(Operation::Pause, frozen).await
-            }
-            Next::Carry(Operation::Resume) => {
-                let thawed = self.runtime.thaw(self.id()).await;
-                self.end_pause(Operation::Resume, thawed).await
-            }
+            Next::Carry(Operation::Pause) => self.finish_pause().await,
+            Next::Carry(Operation::Resume) => self.finish_resume().await,
             Next::Stay | Next::Record => {
                 let marked = match missing {
                     true => Ok(()),
@@ -75,21 +68,6 @@ impl Supervisor {
             }
             _ => self.record_or_show(status).await,
         }
-    }
-
-    async fn end_pause(
-        &mut self,
-        operation: Operation,
-        result: Result<(), RuntimeError>,
-    ) -> Result<(), Error> {
-        let event = match &result {
-            Ok(()) => Event::Done(operation),
-            Err(cause) => Event::Failed(operation, with_causes(cause)),
-        };
-        let status = self.after(event);
-        let recorded = self.record_or_show(status).await;
-        result?;
-        recorded
     }
 
     /// What was found is true even if it cannot be written.

@@ -12,13 +12,14 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::home::DataDir;
 use crate::limits;
-use crate::sandbox::{Event, Expiry, Moment, Next, OnTimeout, Verb};
+use crate::sandbox::{AtExpiry, Event, Expiry, Moment, Next, OnTimeout, Verb};
 
 impl Supervisor {
     /// Changes the terms, in the row, which decides, and then in the metadata.
     pub(in crate::broker) async fn amend(&mut self, amendment: Amendment) -> Result<(), Error> {
         let (status, _) = self.next(Event::Begin(Verb::Amend))?;
         let terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
+        admission::check_terms(&terms, self.runtime.as_ref())?;
         let began = match amendment.restart {
             Restart::Yes => self.shared.now(),
             Restart::No => self.meta.began.clone(),
@@ -75,17 +76,29 @@ impl Supervisor {
                 (if result.is_ok() { Fate::Gone } else { Fate::Lives }, result)
             }
             OnTimeout::Stop => (Fate::Lives, self.stop_because(expiry).await),
+            OnTimeout::Pause => (Fate::Lives, self.pause_because(expiry).await),
         }
     }
 
     async fn stop_because(&mut self, expiry: Expiry) -> Result<(), Error> {
-        let (status, next) = self.next(Event::Expired(expiry))?;
+        let (status, next) = self.next(Event::Expired(expiry, AtExpiry::Stop))?;
         if next == Next::Stay {
             return Ok(());
         }
         self.record(status).await?;
         failpoint!("stop.after_intent");
         self.finish_stop().await
+    }
+
+    /// What runs stands still as it is: its time is over, whatever it does.
+    async fn pause_because(&mut self, expiry: Expiry) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Expired(expiry, AtExpiry::Pause))?;
+        if next == Next::Stay {
+            return Ok(());
+        }
+        self.record(status).await?;
+        failpoint!("pause.after_intent");
+        self.finish_pause().await
     }
 
     /// Which of its times is over. That it is idle is a guess of ours until the guest says so: an

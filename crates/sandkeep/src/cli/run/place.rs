@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::cli::assemble::{self, Wanted};
+use crate::cli::assemble;
 use crate::config::{Settings, Surroundings};
 use crate::error::Error;
 use crate::home::{DataDir, Instance};
@@ -40,11 +40,12 @@ fn parent_lock(parent: &Path, how: FlockOperation) -> Option<File> {
     flock(&dir, how).ok().map(|()| dir)
 }
 
-/// Ends and removes what killed runs of this user left behind.
-pub async fn sweep(parent: &Path) {
+/// Ends and removes what killed runs of this user left behind. Of the settings only those matter that say
+/// where things are.
+pub async fn sweep(parent: &Path, settings: &Settings) {
     for data in claim(parent) {
         let path = data.path().to_owned();
-        match clear(data, parent).await {
+        match clear(data, parent, settings).await {
             Ok(()) => tracing::info!("removed {}, left by a killed run", path.display()),
             Err(e) => tracing::warn!("cannot clear {}, left by a killed run: {e}", path.display()),
         }
@@ -82,11 +83,15 @@ fn leftovers(parent: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-async fn clear(data: DataDir, parent: &Path) -> Result<(), Error> {
+async fn clear(data: DataDir, parent: &Path, settings: &Settings) -> Result<(), Error> {
     let place = Place::of(&data);
-    // Nothing is made there any more, so nothing that could be configured matters.
-    let settings = Settings::defaults(&Surroundings::of_this_process());
-    let assembled = assemble::throwaway(&settings, data, parent, &Wanted::All).await?;
+    // Nothing is made there any more, so no policy matters.
+    let settings = Settings {
+        docker_host: settings.docker_host.clone(),
+        podman_host: settings.podman_host.clone(),
+        ..Settings::defaults(&Surroundings::of_this_process())
+    };
+    let assembled = assemble::clearer(&settings, data, parent).await?;
     assemble::clear(&assembled.broker).await?;
     place.remove()
 }

@@ -104,12 +104,15 @@ fn not_in_this_kernel(attempt: Attempt) -> bool {
 
 /// Namespaces for mounts and processes, so that nothing of the host is changed; all else is the host's.
 const OPEN: [&str; 5] = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"];
+/// A command that forgets to close a descriptor, in front of another.
+const FORGETFUL: [&str; 4] = ["sh", "-c", "exec 9</dev/null && exec \"$@\"", "sh"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_attempt_is_reported_where_nothing_holds_it() {
     let Some(weakness) = Weakness::new().await else { return };
     let probe = weakness.path("probe");
-    let mut leaked = weakness.leaks(&OPEN, &probe, &all_but_posing());
+    let nothing_holds: Vec<&str> = FORGETFUL.into_iter().chain(OPEN).collect();
+    let mut leaked = weakness.leaks(&nothing_holds, &probe, &all_but_posing());
     // Without a namespace of processes. Nothing that concerns PID 1 is tried there: it is the host's.
     let of_processes = [Attempt::HostProcessSeen, Attempt::HostProcessSignal];
     leaked.extend(weakness.leaks(&["env"], &probe, &of_processes));

@@ -31,7 +31,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Found(Liveness::Running)),
         1 => Just(Event::Found(Liveness::NotRunning)),
         1 => Just(Event::HostRebooted),
-        1 => Just(Event::Expired(Expiry::Idle)),
+        1 => Just(Event::Expired(Expiry::Idle, AtExpiry::Stop)),
+        1 => Just(Event::Expired(Expiry::Timeout, AtExpiry::Pause)),
         1 => Just(Event::Missing("its volume".to_owned())),
     ]
 }

@@ -71,7 +71,13 @@ fn launch_and_inherit(heir: Option<Command>) -> io::Result<()> {
         Ok(process) => process,
         Err((step, error)) => return refuse(step, error),
     };
-    match (process.serve()?, heir) {
+    let ending = match process.serve() {
+        // A daemon that is killed with an answer unread, or before one, is told so by these.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ending::Vanished,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ending::Vanished,
+        ended => ended?,
+    };
+    match (ending, heir) {
         (Ending::Vanished, Some(heir)) => become_heir(heir, &process.host_mounts),
         (Ending::Vanished, None) | (Ending::Goodbye, _) => Ok(()),
     }

@@ -122,3 +122,12 @@ pub fn joined(events: &[Value], stream: &str, start: u64) -> Vec<u8> {
     }
     all
 }
+
+/// A process that serves the files of its directory, and is ready when it has answered.
+pub fn file_server(port: u16) -> Value {
+    json!({
+        "argv": ["python3", "-u", "-m", "http.server", port.to_string(), "--bind", "127.0.0.1"],
+        "port": port,
+        "ready": { "http_path": "/", "timeout_secs": 60 },
+    })
+}

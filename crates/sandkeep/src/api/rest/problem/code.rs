@@ -150,6 +150,9 @@ codes! {
     Busy "busy" 409 Useful
         "another operation on the sandbox is under way"
         "try again when it is over";
+    ExecsInFlight "execs_in_flight" 409 Useful
+        "execs run that the operation would disturb"
+        "wait for them or cancel them, allow them more time (drain_secs), or do it all the same (force)";
     NotRunning "not_running" 409 Useless
         "the sandbox does not run"
         "start it with POST /api/v1/sandboxes/{id}/start (sandkeep start)";
