@@ -12,6 +12,8 @@
 
 mod applying;
 mod attributes;
+mod directory;
+mod hardlink;
 mod path;
 mod removing;
 mod view;

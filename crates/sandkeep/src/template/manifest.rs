@@ -215,3 +215,6 @@ pub(super) fn json<'a, T: Deserialize<'a>>(
         |error: serde_json::Error| ImageError::Invalid { what, reason: error.to_string() };
     serde_json::from_slice(bytes).map_err(invalid)
 }
+
+#[cfg(test)]
+mod tests;

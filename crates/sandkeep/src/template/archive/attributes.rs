@@ -7,6 +7,7 @@ use rustix::fs::{Stat, fgetxattr, flistxattr};
 use rustix::io::Errno;
 
 use super::entry::{Attributes, Moment};
+use crate::limits;
 use crate::storage::OVERLAY_ATTRIBUTES;
 
 pub(in crate::template) const CAPABILITY: &CStr = c"security.capability";
@@ -41,24 +42,22 @@ pub(in crate::template) fn modified(stat: &Stat) -> Moment {
 
 fn kept_xattrs(file: BorrowedFd<'_>) -> rustix::io::Result<Vec<(CString, Vec<u8>)>> {
     let mut found = Vec::new();
-    for name in xattr_names(file)? {
-        if is_kept(&name) {
-            let mut value = vec![0; fgetxattr(file, &name, &mut [0_u8; 0])?];
-            let size = fgetxattr(file, &name, &mut value)?;
-            value.truncate(size);
-            found.push((name, value));
-        }
+    for name in xattr_names(file)?.into_iter().filter(|name| is_kept(name)) {
+        let mut value = vec![0; limits::ATTRIBUTE_MAX_BYTES];
+        let size = fgetxattr(file, name.as_c_str(), &mut value)?;
+        found.push((name, value[..size].to_vec()));
     }
     Ok(found)
 }
 
+/// The names of all attributes of a file; the kernel has no longer list than it has a value.
 pub(in crate::template) fn xattr_names(file: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
-    let mut names = match flistxattr(file, &mut [0_u8; 0]) {
-        Ok(size) => vec![0; size],
+    let mut names = vec![0; limits::ATTRIBUTE_MAX_BYTES];
+    let size = match flistxattr(file, &mut names) {
+        Ok(size) => size,
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let size = flistxattr(file, &mut names)?;
     let names = names[..size].split_inclusive(|byte| *byte == 0);
     Ok(names.filter_map(|name| CStr::from_bytes_with_nul(name).ok()).map(CStr::to_owned).collect())
 }

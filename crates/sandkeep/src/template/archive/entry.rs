@@ -67,3 +67,21 @@ impl Moment {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_have_fractions_and_may_be_before_1970() {
+        let moment = |secs, nanos| Some(Moment { secs, nanos });
+        assert_eq!(Moment::parse("12"), moment(12, 0));
+        assert_eq!(Moment::parse("12.5"), moment(12, 500_000_000));
+        assert_eq!(Moment::parse("1.0000000019"), moment(1, 1));
+        assert_eq!(Moment::parse("-1.25"), moment(-2, 750_000_000));
+        assert_eq!(Moment::parse("-0.25"), moment(-1, 750_000_000));
+        for text in ["", ".", "x", "1.x", "1.-5", "99999999999999999999"] {
+            assert_eq!(Moment::parse(text), None, "{text}");
+        }
+    }
+}

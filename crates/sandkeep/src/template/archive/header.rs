@@ -130,3 +130,52 @@ pub(super) fn record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     records.extend_from_slice(value);
     records.push(b'\n');
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use super::super::{Entries, Kind};
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        let long = [b'x'; 300];
+        let moments = [(0, 0), (5, 1), (-1, 500_000_000), (-7, 250_000_000), (-3, 0)];
+        for (secs, nanos) in moments {
+            let attributes = Attributes {
+                mode: 0o4755,
+                uid: 1,
+                gid: 3_000_000,
+                modified: Moment { secs, nanos },
+                xattrs: vec![(CString::new("user.x").unwrap(), b"a\n=b\0".to_vec())],
+            };
+            let written = [
+                directory(b"d/", &attributes).into_inner(),
+                symlink(&long, &long, &attributes).into_inner(),
+                file(b"huge", SIZE_MAX_BYTES + 1, &attributes).into_inner(),
+            ];
+            let read: Vec<_> = written
+                .iter()
+                .map(|bytes| Entries::new(bytes.as_slice()).next().unwrap().unwrap())
+                .collect();
+            assert!(read.iter().all(|entry| entry.attributes == attributes), "{read:?}");
+            assert_eq!((read[0].path.as_slice(), &read[0].kind), (&b"d/"[..], &Kind::Directory));
+            assert_eq!(read[1].kind, Kind::Symlink { target: long.to_vec() });
+            assert_eq!(read[1].path, long);
+            let size_bytes = SIZE_MAX_BYTES + 1;
+            assert_eq!(read[2].kind, Kind::File { size_bytes, segments: None });
+        }
+    }
+
+    #[test]
+    fn the_length_of_a_record_counts_its_own_digits() {
+        for length in 0..1100 {
+            let mut bytes = Vec::new();
+            record(&mut bytes, b"key", &vec![b'v'; length]);
+            let text = String::from_utf8(bytes).unwrap();
+            let (said, _) = text.split_once(' ').unwrap();
+            assert_eq!(said.parse(), Ok(text.len()));
+        }
+    }
+}

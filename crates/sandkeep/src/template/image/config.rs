@@ -228,3 +228,75 @@ impl From<ExposedPort> for String {
         port.to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(config: serde_json::Value) -> Result<ImageConfig, ImageError> {
+        let document = json!({ "os": "linux", "config": config, "rootfs": { "diff_ids": [] } });
+        ImageConfig::parse(&serde_json::to_vec(&document).unwrap()).map(|(config, _)| config)
+    }
+
+    #[test]
+    fn a_config_may_say_nothing() {
+        let said = parse(json!(null)).unwrap();
+        assert_eq!(said, ImageConfig { os: "linux".to_owned(), ..ImageConfig::default() });
+        let empty =
+            json!({ "User": "", "WorkingDir": "", "Env": null, "Cmd": null, "Labels": null });
+        assert_eq!(parse(empty).unwrap(), said);
+    }
+
+    #[test]
+    fn a_working_directory_is_taken_from_the_root() {
+        let config = parse(json!({ "WorkingDir": "srv/app" })).unwrap();
+        assert_eq!(config.working_dir.as_deref(), Some("/srv/app"));
+    }
+
+    #[test]
+    fn a_config_is_read_as_it_was_written() {
+        let config = parse(json!({
+            "Env": ["A=1", "B=x=y", "A=2"], "ExposedPorts": { "80": {}, "53/UDP": {} },
+        }))
+        .unwrap();
+        let json = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<ImageConfig>(&json).unwrap(), config);
+        let names: Vec<_> = config.env.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["A", "B", "A"]);
+        let ports: Vec<_> = config.exposed_ports.iter().map(ToString::to_string).collect();
+        assert_eq!(ports, ["53/udp", "80/tcp"]);
+    }
+
+    #[test]
+    fn what_no_program_could_be_run_with_is_refused() {
+        let many: Vec<_> = (0..=limits::ENV_MAX).map(|number| format!("A{number}=")).collect();
+        let long = format!("A={}", "x".repeat(limits::ENV_ENTRY_MAX_BYTES));
+        for config in [
+            json!({ "Env": many }),
+            json!({ "Env": [long] }),
+            json!({ "Env": ["A=\0"] }),
+            json!({ "Cmd": ["a\0b"] }),
+            json!({ "User": "a\0b" }),
+            json!({ "Cmd": ["x".repeat(limits::ARGUMENT_MAX_BYTES + 1)] }),
+            json!({ "ExposedPorts": { "70000/tcp": {} } }),
+            json!({ "ExposedPorts": { "80/smtp": {} } }),
+            json!({ "Env": "A=1" }),
+        ] {
+            parse(config).expect_err("a config that cannot be used");
+        }
+    }
+
+    #[test]
+    fn an_image_for_another_machine_is_refused_and_one_that_does_not_say_is_not() {
+        let here = Platform::here();
+        let mut config = ImageConfig::default();
+        config.check_platform(&here).unwrap();
+        (config.os, config.architecture) = (here.os.clone(), here.architecture.clone());
+        config.check_platform(&here).unwrap();
+        config.architecture = "sparc64".to_owned();
+        let error = config.check_platform(&here).unwrap_err().to_string();
+        assert!(error.contains("linux/sparc64"), "{error}");
+    }
+}

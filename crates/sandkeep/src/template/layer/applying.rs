@@ -7,58 +7,42 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, chmodat, fstat, futimens, linkat, mkdirat, mknodat, openat,
-    statat, symlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmodat, mknodat, openat, statat, symlinkat};
 use rustix::io::Errno;
 
+use super::directory::{Parent, Pending};
 use super::path::{self, LayerPath, PathProblem};
 use super::removing::remove;
-use super::view::{Found, LookupError, Node, View, file_type, is_whiteout};
-use super::whiteout::{Mark, mark_opaque};
+use super::view::{Found, LookupError, View, file_type};
+use super::whiteout::Mark;
 use super::{Applied, LayerError, Owners, Stands, Target, attributes};
 use crate::limits;
 use crate::storage::Whiteouts;
-use crate::template::archive::attributes as found;
-use crate::template::archive::{Attributes, Entries, Entry, Kind, Moment, Segment};
-use crate::template::beneath::{self, open_dir};
+use crate::template::archive::{Entries, Entry, Kind, Segment};
 use crate::template::image::Progress;
-
-/// What a directory is that nobody has described.
-const DIRECTORY_MODE: u32 = 0o755;
 
 pub(super) struct Applying<'a> {
     pub(super) view: View<'a>,
     /// The directory of the entry before, which nearly always is the next one's.
-    parent: Option<Parent>,
+    pub(super) parent: Option<Parent>,
     /// All directories that this layer touched, and what is left to do on them.
-    directories: BTreeMap<LayerPath, Pending>,
-    directories_bytes: usize,
+    pub(super) directories: BTreeMap<LayerPath, Pending>,
+    pub(super) directories_bytes: usize,
     /// All other paths that this layer touched, as hashes that nobody outside can foresee. Only where
     /// whiteouts remove: else whatever is in the layer's directory is the layer's.
     files: HashSet<u64>,
     hashes: RandomState,
-    applied: Applied,
+    pub(super) applied: Applied,
     buffer: Vec<u8>,
 }
 
-struct Parent {
-    /// As the entry had it, and without the links in it.
-    written: LayerPath,
-    path: LayerPath,
-    fd: Rc<OwnedFd>,
-}
-
-/// What a directory gets when the layer is complete.
-enum Pending {
-    /// It was there; only its time changed, because something in it did.
-    Time(Moment),
-    All(Attributes),
+#[derive(Clone, Copy)]
+enum Special<'a> {
+    Symlink(&'a [u8]),
+    Fifo,
 }
 
 /// Tells how far it is.
@@ -154,35 +138,52 @@ impl<'a> Applying<'a> {
         }
         let (directory, fd) = self.parent(&parent)?;
         let path = self.join(&directory, name)?;
-        match &entry.kind {
-            Kind::File { size_bytes, segments } => {
+        match entry.kind {
+            Kind::Directory => self.take_directory(path, &fd, name, entry.attributes),
+            Kind::Hardlink { ref target } => self.take_hardlink(path, target, &refused),
+            Kind::Symlink { ref target } => {
+                path::check_link(target).map_err(|problem| refused(problem.to_string()))?;
+                self.take_special(path, &fd, name, &entry, Special::Symlink(target))
+            }
+            Kind::Fifo => self.take_special(path, &fd, name, &entry, Special::Fifo),
+            Kind::File { size_bytes, ref segments } => {
                 self.make_way(&path, &fd, name)?;
                 let file = create(&fd, name).map_err(|error| at(&path, error.into()))?;
-                self.fill(&file, *size_bytes, segments.as_deref(), entries, meter, &path)?;
+                self.fill(&file, size_bytes, segments.as_deref(), entries, meter, &path)?;
                 attributes::set(&file, &entry.attributes, &mut self.applied)
+                    .map_err(|error| at(&path, error.into()))?;
+                self.note_file(&path);
+                Ok(())
             }
-            Kind::Directory => return self.take_directory(path, &fd, name, entry.attributes),
-            Kind::Symlink { target } => {
-                path::check_link(target).map_err(|problem| refused(problem.to_string()))?;
-                self.make_way(&path, &fd, name)?;
-                symlinkat(target.as_slice(), &*fd, name).and_then(|()| {
-                    let (fd, applied) = (fd.as_fd(), &mut self.applied);
-                    attributes::set_on_special(fd, name, &entry.attributes, applied)
-                })
-            }
-            Kind::Fifo => {
-                self.make_way(&path, &fd, name)?;
-                let mode = Mode::from_raw_mode(entry.attributes.mode);
-                mknodat(&*fd, name, FileType::Fifo, mode, 0).and_then(|()| {
-                    let (fd, applied) = (fd.as_fd(), &mut self.applied);
-                    attributes::set_on_special(fd, name, &entry.attributes, applied)?;
-                    chmodat(fd, name, mode, AtFlags::empty())
-                })
-            }
-            Kind::Hardlink { target } => return self.take_hardlink(path, target, &refused),
             Kind::Device => Ok(()),
         }
-        .map_err(|error| at(&path, error.into()))?;
+    }
+
+    /// What has no bytes of its own.
+    fn take_special(
+        &mut self,
+        path: LayerPath,
+        parent: &OwnedFd,
+        name: &[u8],
+        entry: &Entry,
+        special: Special<'_>,
+    ) -> Result<(), LayerError> {
+        self.make_way(&path, parent, name)?;
+        let mode = Mode::from_raw_mode(entry.attributes.mode);
+        let mut make = || {
+            match special {
+                Special::Symlink(target) => symlinkat(target, parent, name)?,
+                Special::Fifo => mknodat(parent, name, FileType::Fifo, Mode::RUSR, 0)?,
+            }
+            let applied = &mut self.applied;
+            attributes::set_on_special(parent.as_fd(), name, &entry.attributes, applied)?;
+            match special {
+                Special::Symlink(_) => Ok(()),
+                // Last, because giving it away may take bits of it.
+                Special::Fifo => chmodat(parent, name, mode, AtFlags::empty()),
+            }
+        };
+        make().map_err(|error: Errno| at(&path, error.into()))?;
         self.note_file(&path);
         Ok(())
     }
@@ -195,126 +196,6 @@ impl<'a> Applying<'a> {
             .map_err(|_| "the root's owner is out of range")?;
         self.directories.insert(LayerPath::default(), Pending::All(entry.attributes.clone()));
         Ok(())
-    }
-
-    fn take_directory(
-        &mut self,
-        path: LayerPath,
-        parent: &OwnedFd,
-        name: &[u8],
-        attributes: Attributes,
-    ) -> Result<(), LayerError> {
-        let there = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
-        match there {
-            Ok(stat) if file_type(&stat) == FileType::Directory => {}
-            Ok(_) => {
-                self.make_way(&path, parent, name)?;
-                self.make_directory(&path, parent, name, Hides::WhatIsBelow)?;
-            }
-            Err(Errno::NOENT) => self.make_directory(&path, parent, name, Hides::Nothing)?,
-            Err(error) => return Err(at(&path, error.into())),
-        }
-        self.note_directory(path, Pending::All(attributes))
-    }
-
-    /// Makes a directory that only its owner can enter, until the end.
-    fn make_directory(
-        &mut self,
-        path: &LayerPath,
-        parent: &OwnedFd,
-        name: &[u8],
-        hides: Hides,
-    ) -> Result<(), LayerError> {
-        let make = || {
-            mkdirat(parent, name, Mode::RWXU)?;
-            match (self.view.whiteouts, hides) {
-                (Whiteouts::Overlay, Hides::WhatIsBelow) => mark_opaque(open_dir(parent, name)?),
-                (Whiteouts::Overlay, Hides::Nothing) | (Whiteouts::Remove, _) => Ok(()),
-            }
-        };
-        make().map_err(|error: Errno| at(path, error.into()))
-    }
-
-    /// Another name for a file. One of a layer below in an overlay is first copied into this one, as
-    /// the overlay itself would do.
-    fn take_hardlink(
-        &mut self,
-        path: LayerPath,
-        target: &[u8],
-        refused: &dyn Fn(String) -> LayerError,
-    ) -> Result<(), LayerError> {
-        let named = String::from_utf8_lossy(target).into_owned();
-        let target = LayerPath::clean(target).map_err(|problem| refused(problem.to_string()))?;
-        let Some((directory, name)) = target.split() else {
-            return Err(refused("it links to the root".to_owned()));
-        };
-        let directory = self.resolve(&directory)?;
-        let target = self.join(&directory, name)?;
-        let node = match self.look(&target)? {
-            Found::Nowhere => {
-                return Err(refused(format!("it links to {named:?}, which is not there")));
-            }
-            Found::Here(node) | Found::Below(node)
-                if file_type(&node.stat) == FileType::Directory =>
-            {
-                return Err(refused(format!("it links to {named:?}, which is a directory")));
-            }
-            Found::Here(_) => None,
-            Found::Below(node) => Some(node),
-        };
-        if target == path {
-            return Ok(());
-        }
-        let from = self.enter(&directory)?;
-        if let Some(node) = node {
-            self.copy_up(&node, &from, &target)?;
-        }
-        self.note_file(&target);
-        let Some((parent, own_name)) = path.split() else { return Ok(()) };
-        let into = self.enter(&parent)?;
-        self.make_way(&path, &into, own_name)?;
-        linkat(&from, name, &into, own_name, AtFlags::empty())
-            .map_err(|error| at(&path, error.into()))?;
-        self.note_file(&path);
-        Ok(())
-    }
-
-    /// Copies what is below, bytes and all, under the same name into this layer.
-    fn copy_up(
-        &mut self,
-        node: &Node,
-        directory: &OwnedFd,
-        path: &LayerPath,
-    ) -> Result<(), LayerError> {
-        let Some((_, name)) = path.split() else { return Ok(()) };
-        let mut copy = || -> rustix::io::Result<()> {
-            match file_type(&node.stat) {
-                FileType::Symlink => {
-                    let target = rustix::fs::readlinkat(&node.fd, c"", Vec::new())?;
-                    symlinkat(target, directory, name)?;
-                }
-                FileType::RegularFile => return self.copy_file_up(node, directory, name),
-                other => mknodat(directory, name, other, Mode::RUSR, 0)?,
-            }
-            let own = found::plain(&node.stat);
-            attributes::set_on_special(directory.as_fd(), name, &own, &mut self.applied)
-        };
-        copy().map_err(|error| at(path, error.into()))
-    }
-
-    fn copy_file_up(
-        &mut self,
-        node: &Node,
-        directory: &OwnedFd,
-        name: &[u8],
-    ) -> rustix::io::Result<()> {
-        let mut from = File::from(beneath::reopen(&node.fd)?);
-        let mut into = create(directory, name)?;
-        let copied = io::copy(&mut from, &mut into)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        self.applied.bytes += copied;
-        let own = found::of(from.as_fd(), &node.stat)?;
-        attributes::set(&into, &own, &mut self.applied)
     }
 
     /// Writes the bytes of a file.
@@ -355,7 +236,7 @@ impl<'a> Applying<'a> {
     }
 
     /// Takes away what has the name of an entry that is no directory.
-    fn make_way(
+    pub(super) fn make_way(
         &mut self,
         path: &LayerPath,
         parent: &OwnedFd,
@@ -373,100 +254,7 @@ impl<'a> Applying<'a> {
         remove(self.view.upper, parent.as_fd(), name).map_err(|error| at(path, error))
     }
 
-    /// The directory of an entry, made if it is missing.
-    fn parent(&mut self, written: &LayerPath) -> Result<(LayerPath, Rc<OwnedFd>), LayerError> {
-        if let Some(known) = self.parent.as_ref().filter(|known| known.written == *written) {
-            return Ok((known.path.clone(), Rc::clone(&known.fd)));
-        }
-        let path = self.resolve(written)?;
-        let fd = Rc::new(self.enter(&path)?);
-        let known = Parent { written: written.clone(), path: path.clone(), fd: Rc::clone(&fd) };
-        self.parent = Some(known);
-        Ok((path, fd))
-    }
-
-    pub(super) fn forget_parent(&mut self) {
-        self.parent = None;
-    }
-
-    /// Opens a directory of this layer. What is missing of the way to it is made, as it is in the layers
-    /// below or as root's, 0755.
-    pub(super) fn enter(&mut self, path: &LayerPath) -> Result<OwnedFd, LayerError> {
-        if self.directories.contains_key(path) {
-            let there = open_dir(self.view.upper, path.bytes());
-            if !matches!(there, Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) {
-                return there.map_err(|error| at(path, error.into()));
-            }
-        }
-        let mut done = LayerPath::default();
-        let mut directory = self.touch(&done, None)?;
-        for part in path.parts() {
-            done = self.join(&done, part)?;
-            directory = self.touch(&done, Some((&directory, part)))?;
-        }
-        Ok(directory)
-    }
-
-    /// Opens one directory, or makes it, and notes that this layer has it.
-    fn touch(
-        &mut self,
-        path: &LayerPath,
-        place: Option<(&OwnedFd, &[u8])>,
-    ) -> Result<OwnedFd, LayerError> {
-        let os = |error: Errno| at(path, error.into());
-        let Some((parent, name)) = place else {
-            let root = open_dir(self.view.upper, b"").map_err(os)?;
-            self.note_existing(path, &root)?;
-            return Ok(root);
-        };
-        let hides = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if file_type(&stat) == FileType::Directory => {
-                let there = open_dir(parent, name).map_err(os)?;
-                self.note_existing(path, &there)?;
-                return Ok(there);
-            }
-            // It was hidden, and this layer has something in it all the same.
-            Ok(stat) if is_whiteout(&stat) => {
-                remove(self.view.upper, parent.as_fd(), name).map_err(|error| at(path, error))?;
-                Hides::WhatIsBelow
-            }
-            Ok(_) => return Err(os(Errno::NOTDIR)),
-            Err(Errno::NOENT) => Hides::Nothing,
-            Err(error) => return Err(os(error)),
-        };
-        let own = match self.look(path)? {
-            Found::Below(node) if hides == Hides::Nothing => {
-                let below = beneath::reopen(&node.fd).map_err(os)?;
-                found::of(below.as_fd(), &node.stat).map_err(os)?
-            }
-            Found::Below(_) | Found::Here(_) | Found::Nowhere => {
-                Attributes { mode: DIRECTORY_MODE, ..Attributes::default() }
-            }
-        };
-        self.make_directory(path, parent, name, hides)?;
-        self.note_directory(path.clone(), Pending::All(own))?;
-        open_dir(parent, name).map_err(os)
-    }
-
-    fn note_existing(&mut self, path: &LayerPath, fd: &OwnedFd) -> Result<(), LayerError> {
-        if self.directories.contains_key(path) {
-            return Ok(());
-        }
-        let stat = fstat(fd).map_err(|error| at(path, error.into()))?;
-        self.note_directory(path.clone(), Pending::Time(found::modified(&stat)))
-    }
-
-    fn note_directory(&mut self, path: LayerPath, pending: Pending) -> Result<(), LayerError> {
-        self.directories_bytes += path.bytes().len();
-        if self.directories_bytes > limits::LAYER_DIRECTORIES_MAX_BYTES {
-            let max = limits::LAYER_DIRECTORIES_MAX_BYTES as u64;
-            return Err(LayerError::TooLarge { what: "bytes in the paths of directories", max });
-        }
-        self.directories.insert(path, pending);
-        Ok(())
-    }
-
-    fn note_file(&mut self, path: &LayerPath) {
+    pub(super) fn note_file(&mut self, path: &LayerPath) {
         if self.view.whiteouts == Whiteouts::Remove {
             self.files.insert(self.hashes.hash_one(path.bytes()));
         }
@@ -500,65 +288,10 @@ impl<'a> Applying<'a> {
             what: problem.to_string(),
         })
     }
-
-    fn stands(&self) -> Result<Stands, LayerError> {
-        if self.view.whiteouts == Whiteouts::Remove {
-            return Ok(Stands::Alone);
-        }
-        // A layer that does not say what its root is got that of the layers below, which must be the usual.
-        let root = LayerPath::default();
-        let borrowed = match self.directories.get(&root) {
-            Some(Pending::All(_)) => false,
-            Some(Pending::Time(_)) | None => {
-                let stat = fstat(self.view.upper).map_err(|error| at(&root, error.into()))?;
-                let foreign =
-                    self.applied.owners == Owners::Kept && (stat.st_uid, stat.st_gid) != (0, 0);
-                foreign || stat.st_mode & 0o7777 != DIRECTORY_MODE
-            }
-        };
-        match borrowed || self.view.asked_below.get() {
-            true => Ok(Stands::OnWhatIsBelow),
-            false => Ok(Stands::Alone),
-        }
-    }
-
-    /// The layer is complete: directories get what they wait for, the deepest first, because one may
-    /// forbid its owner to enter it.
-    pub(super) fn finish(mut self) -> Result<Applied, LayerError> {
-        self.applied.stands = self.stands()?;
-        for (path, pending) in std::mem::take(&mut self.directories).into_iter().rev() {
-            match open_dir(self.view.upper, path.bytes()) {
-                Ok(directory) => settle(&directory, &pending, &mut self.applied)
-                    .map_err(|error| at(&path, error.into()))?,
-                // Something else has its place by now.
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
-                Err(error) => return Err(at(&path, error.into())),
-            }
-        }
-        Ok(self.applied)
-    }
-}
-
-/// What a new directory does to those of the same name in the layers below.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Hides {
-    Nothing,
-    /// It takes the place of something that hid them.
-    WhatIsBelow,
-}
-
-fn settle(directory: &OwnedFd, pending: &Pending, applied: &mut Applied) -> rustix::io::Result<()> {
-    match pending {
-        Pending::Time(modified) => futimens(directory, &attributes::times(*modified)),
-        Pending::All(own) => {
-            attributes::clear_xattrs(directory.as_fd(), applied.owners)?;
-            attributes::set(directory, own, applied)
-        }
-    }
 }
 
 /// A new file that only we can read, for now.
-fn create(directory: &OwnedFd, name: &[u8]) -> rustix::io::Result<File> {
+pub(super) fn create(directory: &OwnedFd, name: &[u8]) -> rustix::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }

@@ -5,6 +5,7 @@ mod links;
 mod metadata;
 mod overlay;
 mod places;
+mod unprivileged;
 mod whiteouts;
 
 use std::fs::{self, File};

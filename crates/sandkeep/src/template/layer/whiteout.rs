@@ -96,10 +96,11 @@ impl Applying<'_> {
     }
 
     fn make_opaque(&mut self, directory: &LayerPath) -> Result<(), LayerError> {
+        // Either way the layer has it from now on, with the time that it had before.
+        let entered = self.enter(directory)?;
         match self.view.whiteouts {
             Whiteouts::Remove => self.remove_what_is_not_ours(directory),
             Whiteouts::Overlay => {
-                let entered = self.enter(directory)?;
                 mark_opaque(&entered).map_err(|error| at(directory, error.into()))
             }
         }

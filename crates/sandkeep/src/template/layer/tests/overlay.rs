@@ -28,8 +28,7 @@ fn seen_through_overlay(top: &Path, layers: &[std::path::PathBuf]) -> String {
         lowers.join(":")
     );
     let output = Command::new("unshare")
-        .args(["--user", "--map-users=0,0,65536", "--map-groups=0,0,65536", "--mount"])
-        .args(["--setuid=0", "--setgid=0", "--", "sh", "-c", &script])
+        .args(["--user", "--map-root-user", "--mount", "--", "sh", "-c", &script])
         .current_dir(top)
         .output()
         .unwrap();
@@ -70,7 +69,7 @@ fn visible(paths: &[std::path::PathBuf]) -> &[std::path::PathBuf] {
 fn can_mount() -> bool {
     let able = rustix::process::geteuid().is_root();
     if !able {
-        println!("SKIP overlays: only root can map the ids of a layer");
+        println!("SKIP an_overlay_shows_what_a_tree_holds: the layers of this test are root's");
     }
     able
 }
@@ -133,11 +132,11 @@ fn add(tar: Tar, (kind, name, target): &(u8, String, String)) -> Tar {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn an_overlay_of_any_layers_shows_what_a_tree_holds(
-        layers in proptest::collection::vec(proptest::collection::vec(entry(), 0..10), 1..4)
+        layers in proptest::collection::vec(proptest::collection::vec(entry(), 0..7), 1..5)
     ) {
         if can_mount() {
             let built = |entries: &Vec<_>| entries.iter().fold(Tar::new(), add).end();
