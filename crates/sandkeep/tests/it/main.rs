@@ -33,6 +33,7 @@ mod startup;
 mod stress;
 mod support;
 mod syscalls;
+mod templates;
 mod tenants;
 mod terminal;
 mod timeouts;
