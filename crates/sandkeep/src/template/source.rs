@@ -18,8 +18,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::digest::Digest;
-use super::image::{Image, ImageError, Layer, Platform};
-use section::SectionBlob;
+use super::image::{Blob, Image, ImageError, Layer, Platform};
+use crate::limits::IMAGE_INDEX_DEPTH_MAX;
 
 pub use directory::DirectorySource;
 pub use docker_archive::DockerArchive;
@@ -48,14 +48,23 @@ pub struct Wanted {
 }
 
 /// Layers of a config and the blobs of a manifest belong together one by one.
-fn paired(diff_ids: Vec<Digest>, blobs: Vec<SectionBlob>) -> Result<Vec<Layer>, ImageError> {
+fn paired<B: Blob + 'static>(
+    diff_ids: Vec<Digest>,
+    blobs: Vec<B>,
+) -> Result<Vec<Layer>, ImageError> {
     if diff_ids.len() != blobs.len() {
         let reason =
             format!("it has {} layers, and its config names {}", blobs.len(), diff_ids.len());
         return Err(ImageError::Invalid { what: "the image", reason });
     }
-    let layer = |(diff_id, blob)| Layer { diff_id, blob: Arc::new(blob) as _ };
+    let layer = |(diff_id, blob)| Layer { diff_id, blob: Arc::new(blob) };
     Ok(diff_ids.into_iter().zip(blobs).map(layer).collect())
+}
+
+/// Indexes that lead from one to the next, and to no manifest.
+fn too_deep() -> ImageError {
+    let reason = format!("more than {IMAGE_INDEX_DEPTH_MAX} indexes lie within each other");
+    ImageError::Invalid { what: "an index", reason }
 }
 
 /// Has something done where it may block.

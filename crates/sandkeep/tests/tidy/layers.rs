@@ -76,6 +76,22 @@ const LAYERS: &[Layer] = &[
         except: &[],
     },
     Layer {
+        room: "outgoing",
+        forbidden: &[
+            "crate::api",
+            "crate::auth",
+            "crate::broker",
+            "crate::cli",
+            "crate::config",
+            "crate::runtime",
+            "crate::storage",
+            "crate::store",
+            "crate::sys",
+            "crate::template",
+        ],
+        except: &[],
+    },
+    Layer {
         room: "sandbox",
         forbidden: &[
             "crate::api",

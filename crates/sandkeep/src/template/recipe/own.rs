@@ -53,8 +53,8 @@ fn entries(text: &str) -> Result<Vec<Entry>, RecipeError> {
                 above.beneath.push_str(line);
                 above.beneath.push('\n');
             }
-            (_, None) if goes_on => return Err(wrong(Problem::NothingToGoOn)),
             (comment, _) if comment.starts_with('#') => {}
+            (_, None) if goes_on => return Err(wrong(Problem::NothingToGoOn)),
             (line, _) => {
                 let (word, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
                 let (word, rest) = (word.to_owned(), rest.trim().to_owned());

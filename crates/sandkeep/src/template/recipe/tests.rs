@@ -306,7 +306,7 @@ fn what_is_wrong_is_told_with_its_line_and_instruction() {
         ("FROM a\nSHELL bash", 2, "SHELL"),
         ("FROM a\nLABEL", 2, "LABEL"),
         (&long, 1, "larger"),
-        (&bomb, 16, "longer"),
+        (&bomb, 15, "longer"),
         (&label, 3, "longer"),
     ] {
         let problem = refused(text);

@@ -57,8 +57,6 @@ impl OciLayout {
             bytes = self.place.document(chosen, "a manifest")?;
             media_type = Some(chosen.media_type.clone());
         }
-        let max = limits::IMAGE_INDEX_DEPTH_MAX;
-        let reason = format!("more than {max} indexes lie within each other");
-        Err(ImageError::Invalid { what: "an index", reason })
+        Err(super::too_deep())
     }
 }

@@ -37,7 +37,7 @@ use crate::limits::{
 };
 use crate::outgoing::Outgoing;
 use crate::template::digest::{Digest, Mismatch};
-use crate::template::image::{Image, ImageConfig, ImageError, Layer, Platform};
+use crate::template::image::{Image, ImageConfig, ImageError, Platform};
 use crate::template::manifest::{self, Descriptor, Manifest};
 use blob::RegistryBlob;
 use session::Session;
@@ -64,7 +64,12 @@ impl Registries {
     /// An image to be pulled. Credentials are for the registry that the reference names; without any,
     /// those of the configuration are used if it has some for that registry.
     pub fn image(&self, reference: Reference, credentials: Option<Credentials>) -> RegistryImage {
-        RegistryImage { registries: self.clone(), reference, credentials, blobs: Mutex::default() }
+        RegistryImage {
+            registries: self.clone(),
+            reference,
+            credentials,
+            spooled: Mutex::default(),
+        }
     }
 }
 
@@ -77,7 +82,7 @@ pub struct RegistryImage {
     reference: Reference,
     credentials: Option<Credentials>,
     /// What may lie in the spool because of us.
-    blobs: Mutex<Vec<Digest>>,
+    spooled: Mutex<Vec<Digest>>,
 }
 
 impl fmt::Debug for RegistryImage {
@@ -96,12 +101,8 @@ impl Source for RegistryImage {
         let manifest = self.manifest(&session, &machine).await?;
         let (config, diff_ids) = self.config(&session, &manifest.config).await?;
         config.check_platform(&machine)?;
-        if diff_ids.len() != manifest.layers.len() {
-            let (layers, named) = (manifest.layers.len(), diff_ids.len());
-            let reason = format!("it has {layers} layers, and its config names {named}");
-            return Err(ImageError::Invalid { what: "a manifest", reason });
-        }
-        let layers = self.layers(&session, diff_ids, &manifest.layers)?;
+        let blobs = self.blobs(&session, &manifest.layers)?;
+        let layers = super::paired(diff_ids, blobs)?;
         Ok(Image { id: manifest.config.digest, config, layers })
     }
 }
@@ -109,8 +110,8 @@ impl Source for RegistryImage {
 impl RegistryImage {
     /// Says that the image has been taken over: its layers need not be kept for another attempt.
     pub fn taken_over(self) {
-        let blobs = self.blobs.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for digest in blobs {
+        let spooled = self.spooled.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for digest in spooled {
             if let Err(error) = self.registries.spool.discard(&digest) {
                 tracing::warn!("a layer that is not needed stays in the spool: {error}");
             }
@@ -133,7 +134,7 @@ impl RegistryImage {
     ) -> Result<Manifest, ImageError> {
         let first = self.reference.wanted();
         let mut document = session.manifest(&first, IMAGE_MANIFEST_MAX_BYTES).await?;
-        for _ in 0..IMAGE_INDEX_DEPTH_MAX {
+        for _ in 0..=IMAGE_INDEX_DEPTH_MAX {
             let said = document.media_type.as_deref();
             let index = match manifest::Document::parse(&document.bytes, said)? {
                 manifest::Document::Manifest(manifest) => return Ok(manifest),
@@ -144,8 +145,7 @@ impl RegistryImage {
             document = session.manifest(&name, IMAGE_MANIFEST_MAX_BYTES).await?;
             check_size(session, chosen, &document.bytes)?;
         }
-        let reason = format!("more than {IMAGE_INDEX_DEPTH_MAX} indexes lie within each other");
-        Err(ImageError::Invalid { what: "an index", reason })
+        Err(super::too_deep())
     }
 
     async fn config(
@@ -158,26 +158,24 @@ impl RegistryImage {
         ImageConfig::parse(&bytes)
     }
 
-    fn layers(
+    fn blobs(
         &self,
         session: &Arc<Session>,
-        diff_ids: Vec<Digest>,
         descriptors: &[Descriptor],
-    ) -> Result<Vec<Layer>, RegistryError> {
+    ) -> Result<Vec<RegistryBlob>, RegistryError> {
         let permits = Arc::new(Semaphore::new(REGISTRY_DOWNLOADS_MAX));
-        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        *blobs = descriptors.iter().map(|descriptor| descriptor.digest).collect();
-        let layer = |(diff_id, descriptor): (Digest, &Descriptor)| {
+        let mut spooled = self.spooled.lock().unwrap_or_else(PoisonError::into_inner);
+        *spooled = descriptors.iter().map(|descriptor| descriptor.digest).collect();
+        let blob = |descriptor: &Descriptor| {
             let Descriptor { digest, size_bytes, .. } = *descriptor;
             if size_bytes > REGISTRY_LAYER_MAX_BYTES {
                 return Err(RegistryError::LayerTooLarge { layer: digest, size_bytes });
             }
             let (session, permits) = (Arc::clone(session), Arc::clone(&permits));
             let spool = Arc::clone(&self.registries.spool);
-            let blob = Arc::new(RegistryBlob { session, spool, permits, digest, size_bytes });
-            Ok(Layer { diff_id, blob })
+            Ok(RegistryBlob { session, spool, permits, digest, size_bytes })
         };
-        diff_ids.into_iter().zip(descriptors).map(layer).collect()
+        descriptors.iter().map(blob).collect()
     }
 }
 
