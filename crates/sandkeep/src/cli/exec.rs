@@ -38,6 +38,9 @@ pub struct Args {
     id: String,
     #[command(flatten)]
     pub exec: ExecArgs,
+    /// The command and its arguments; after `--` they may look like options [default: the image's]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<String>,
 }
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
@@ -102,7 +105,7 @@ fn body(args: Args) -> Value {
     let env: BTreeMap<String, String> = args.env.into_iter().collect();
     let timeout_ms = args.exec.timeout_ms();
     let mut body = Map::new();
-    body.insert("argv".to_owned(), json!(args.exec.command));
+    body.insert("argv".to_owned(), json!(args.command));
     body.insert("env".to_owned(), json!(env));
     body.extend(args.exec.cwd.map(|cwd| ("cwd".to_owned(), json!(cwd))));
     body.extend(args.exec.user.map(|user| ("user".to_owned(), json!(user))));

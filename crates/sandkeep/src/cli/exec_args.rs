@@ -18,9 +18,6 @@ pub struct ExecArgs {
     /// The same in milliseconds
     #[arg(long, value_name = "MS", conflicts_with = "timeout")]
     timeout_ms: Option<u64>,
-    /// The command and its arguments; after `--` they may look like options [default: the image's]
-    #[arg(trailing_var_arg = true, value_name = "CMD")]
-    pub command: Vec<String>,
 }
 
 impl ExecArgs {

@@ -38,14 +38,13 @@ pub struct Args {
     file: ConfigFile,
     #[command(flatten)]
     pub exec: ExecArgs,
+    /// The command and its arguments; after `--` they may look like options
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<String>,
 }
 
 pub async fn run(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let settings = config::load(args.file.config.as_deref(), &Flags::default(), around)?.settings;
-    if args.exec.command.is_empty() {
-        let problem = "say what to run: sandkeep run -- CMD".to_owned();
-        return Err(Failure::Usage { problem });
-    }
     let mut signals = Signals::listen()?;
     let draft = spec_draft(args.spec.into_json())?;
     let parent = std::env::temp_dir();
@@ -56,7 +55,8 @@ pub async fn run(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let assembled = assemble::throwaway(&settings, data, &parent, &wanted).await;
     let result = match assembled {
         Ok(assembled) => {
-            let result = in_sandbox(&assembled.broker, draft, args.exec, &mut signals).await;
+            let command = exec_draft(args.exec, args.command);
+            let result = in_sandbox(&assembled.broker, draft, command, &mut signals).await;
             assembled.close().await;
             result
         }
@@ -86,11 +86,22 @@ fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {
     serde_json::from_value(json).map_err(|e| Failure::Usage { problem: e.to_string() })
 }
 
+fn exec_draft(args: ExecArgs, argv: Vec<String>) -> ExecDraft {
+    ExecDraft {
+        timeout: args.timeout(),
+        argv,
+        cwd: args.cwd,
+        user: args.user,
+        stdin: StdinSource::Given,
+        ..ExecDraft::default()
+    }
+}
+
 /// Creates, runs, destroys; the sandbox is destroyed whatever becomes of the command.
 async fn in_sandbox(
     broker: &Broker,
     draft: SpecDraft,
-    exec: ExecArgs,
+    exec: ExecDraft,
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
     let who = Principal::local();
@@ -103,17 +114,9 @@ async fn in_sandbox(
 async fn execute(
     broker: &Broker,
     sandbox: &SandboxId,
-    args: ExecArgs,
+    draft: ExecDraft,
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
-    let draft = ExecDraft {
-        timeout: args.timeout(),
-        argv: args.command,
-        cwd: args.cwd,
-        user: args.user,
-        stdin: StdinSource::Given,
-        ..ExecDraft::default()
-    };
     let mut running = broker.exec(&Principal::local(), sandbox, draft).await?;
     tokio::spawn(pass_stdin(running.input.clone()));
     let result = pass_output(&mut running, signals).await;

@@ -28,11 +28,11 @@ fn every_command_explains_itself() {
 #[test]
 fn what_follows_the_dashes_belongs_to_the_command() {
     let Command::Run(args) = command("sandkeep run -- ls -la --json -- -x") else { panic!() };
-    assert_eq!(args.exec.command, ["ls", "-la", "--json", "--", "-x"]);
+    assert_eq!(args.command, ["ls", "-la", "--json", "--", "-x"]);
     let Command::Exec(args) = command("sandkeep exec --env A=b=c sbx -- sh -c true") else {
         panic!()
     };
-    assert_eq!(args.exec.command, ["sh", "-c", "true"]);
+    assert_eq!(args.command, ["sh", "-c", "true"]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn what_cannot_be_meant_is_refused() {
         "sandkeep",
         "sandkeep rm",
         "sandkeep run",
-        "sandkeep exec sbx",
+        "sandkeep exec",
         "sandkeep create --timeout 500ms",
         "sandkeep create --timeout soon",
         "sandkeep create --on-timeout explode",
