@@ -4,16 +4,25 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 pub const USAGE: &str = "usage: sandkeep-guest (--listen-fd N | --dial PATH [--token-fd N]) \
-    [--chroot DIR] [--gvisor] [--lifeline-fd N] [--badge TEXT]";
+    [--chroot DIR | --chroot-overlay DIR] [--gvisor] [--lifeline-fd N] [--badge TEXT]";
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arguments {
     pub host: Host,
     /// Where the sandbox's root is, for runtimes that can only bind it somewhere.
-    pub root: Option<PathBuf>,
+    pub root: Option<NewRoot>,
     pub kernel: Kernel,
     /// When this pipe reaches its end the sandbox shall end, too. It may be the one that the token came on.
     pub lifeline: Option<RawFd>,
+}
+
+/// A directory that is to become the root.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NewRoot {
+    /// It is complete.
+    There(PathBuf),
+    /// Somebody mounts an overlay on it, soon.
+    Awaited(PathBuf),
 }
 
 /// How connections to the host come about; each carries one operation.
@@ -53,7 +62,8 @@ pub fn parse(arguments: &[String]) -> Option<Arguments> {
             "--dial" => dial = Some(PathBuf::from(value)),
             // By it the host finds us among its processes; here it means nothing.
             "--badge" => {}
-            "--chroot" => root = Some(PathBuf::from(value)),
+            "--chroot" => root = Some(NewRoot::There(PathBuf::from(value))),
+            "--chroot-overlay" => root = Some(NewRoot::Awaited(PathBuf::from(value))),
             _ => return None,
         }
     }
@@ -97,12 +107,16 @@ mod tests {
     #[test]
     fn a_guest_that_dials_may_have_a_token_on_stdin_and_another_root() {
         let host = Host::Dial { path: "/run/x".into(), token: Some(0) };
-        let expected =
-            Arguments { host, root: Some("/root".into()), kernel: Kernel::Gvisor, lifeline: None };
+        let root = Some(NewRoot::There("/root".into()));
+        let expected = Arguments { host, root, kernel: Kernel::Gvisor, lifeline: None };
         assert_eq!(
             parse(&words("--dial /run/x --gvisor --token-fd 0 --chroot /root")),
             Some(expected)
         );
+        let host = Host::Dial { path: "/run/x".into(), token: None };
+        let root = Some(NewRoot::Awaited("/root".into()));
+        let expected = Arguments { host, root, kernel: Kernel::Linux, lifeline: None };
+        assert_eq!(parse(&words("--dial /run/x --chroot-overlay /root")), Some(expected));
         let host = Host::Dial { path: "/run/x".into(), token: None };
         let expected = Arguments { host, root: None, kernel: Kernel::Linux, lifeline: None };
         assert_eq!(parse(&words("--dial /run/x")), Some(expected));

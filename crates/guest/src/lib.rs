@@ -47,12 +47,16 @@ mod user;
 mod window;
 
 use std::io;
+use std::time::Duration;
 
-use arguments::{Arguments, Host, Kernel};
+use arguments::{Arguments, Host, Kernel, NewRoot};
 use dial_back::DialBack;
 use own_leaves::OwnLeaves;
 use reactor::{Reactor, Source};
 use spawn::Spawner;
+
+/// How long to wait for a root. Whoever mounts it does so at once, or is gone.
+const ROOT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs until the sandbox ends; returns the exit code.
 pub fn run(arguments: &[String]) -> i32 {
@@ -91,9 +95,7 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
     // Where the root is changed, the new one may have no devices yet.
     sys::take_standard_descriptors()?;
     if let Some(root) = &arguments.root {
-        sys::change_root(root).map_err(|error| {
-            io::Error::other(format!("cannot enter {}: {error}", root.display()))
-        })?;
+        enter(root)?;
     }
     let own_leaves = match arguments.kernel {
         Kernel::Linux => None,
@@ -101,6 +103,17 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
     };
     let spawner = Spawner::new(arguments.kernel)?;
     Reactor::new(source, spawner, own_leaves, lifeline, signals)
+}
+
+fn enter(root: &NewRoot) -> io::Result<()> {
+    let (path, entered) = match root {
+        NewRoot::There(path) => (path, sys::change_root(path)),
+        NewRoot::Awaited(path) => {
+            let mounted = sys::wait_for_overlay(path, ROOT_PATIENCE);
+            (path, mounted.and_then(|()| sys::change_root(path)))
+        }
+    };
+    entered.map_err(|error| io::Error::other(format!("cannot enter {}: {error}", path.display())))
 }
 
 /// What has to be done before any command runs, and can not be done after.

@@ -125,6 +125,8 @@ pub const ENV_MAX: usize = 1024;
 pub const ENV_ENTRY_MAX_BYTES: usize = 64 * 1024;
 /// The environment of a sandbox, all entries together: an exec adds its own to it.
 pub const ENV_TOTAL_MAX_BYTES: usize = 256 * 1024;
+/// Who a command runs as: a name and a group, each of which Linux bounds at 32.
+pub const USER_MAX_BYTES: usize = 256;
 /// The kernel takes at most 128 KiB for one argument, its end included.
 pub const ARGUMENT_MAX_BYTES: usize = 128 * 1024 - 1;
 /// All strings of one exec together; it must fit a frame of the guest protocol.
@@ -407,3 +409,26 @@ pub const REGISTRY_SAID_MAX_BYTES: usize = 64 * 1024;
 pub const REGISTRY_SAID_SHOWN: usize = 200;
 /// How long a layer that was fetched, by half or whole, is kept for a pull that goes on with it.
 pub const REGISTRY_SPOOL_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// The longest name of a template; references of images are no longer.
+pub const TEMPLATE_NAME_MAX_BYTES: usize = 255;
+/// The most templates of one daemon, and imports and uploads that may be under way at once.
+pub const TEMPLATES_MAX: usize = 10_000;
+pub const IMPORTS_MAX: usize = 16;
+pub const UPLOADS_MAX: usize = 16;
+/// How often it is told how far an import is.
+pub const IMPORT_PROGRESS_PAUSE: Duration = Duration::from_millis(100);
+/// The largest template that is uploaded, unless configured otherwise.
+pub const UPLOAD_DEFAULT_BYTES: u64 = 16 * 1024 * MIB;
+/// How long an upload may pause.
+pub const UPLOAD_SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// A build file, or a list of what one leaves out: how large it may be, and how many lines and steps.
+pub const RECIPE_MAX_BYTES: usize = 1024 * 1024;
+pub const RECIPE_LINES_MAX: usize = 20_000;
+pub const RECIPE_STEPS_MAX: usize = 1_000;
+/// The longest text that variables may come to, how deep they may stand within each other, and how many
+/// ports an image may say that it listens on.
+pub const RECIPE_EXPANDED_MAX_BYTES: usize = 2 * 1024 * 1024;
+pub const RECIPE_NESTING_MAX: usize = 32;
+pub const RECIPE_PORTS_MAX: usize = 1_024;

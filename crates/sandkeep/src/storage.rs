@@ -9,7 +9,7 @@ mod root;
 pub(crate) mod tree;
 
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 
 use async_trait::async_trait;
 
@@ -22,6 +22,7 @@ pub use layer::{
 };
 pub use local::LocalStorage;
 pub use root::Root;
+pub(crate) use root::is_whiteout;
 
 /// What is true of this storage on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]

@@ -11,6 +11,7 @@ pub mod launcher;
 pub mod loopdev;
 pub mod mount;
 pub mod namespace;
+pub mod overlay;
 pub mod peer;
 pub mod pidfd;
 pub mod reactor;

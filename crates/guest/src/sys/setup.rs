@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::{check, check_len, open_null, owned, pid};
 
@@ -107,6 +108,41 @@ pub fn open_directory(path: &[u8]) -> io::Result<OwnedFd> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: the path is NUL-terminated.
     owned(unsafe { libc::open(path.as_ptr(), flags) })
+}
+
+/// Waits until an overlay is mounted on a directory, which the kernel tells whoever watches the list of
+/// mounts.
+pub fn wait_for_overlay(path: &Path, patience: Duration) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the path is NUL-terminated.
+    let mounts = owned(unsafe { libc::open(c"/proc/self/mountinfo".as_ptr(), flags) })?;
+    let deadline = Instant::now() + patience;
+    while !is_overlay(&path)? {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let wait = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
+        let mut watched =
+            libc::pollfd { fd: mounts.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+        // SAFETY: one entry, which lives until the end of the call.
+        match check(unsafe { libc::poll(&raw mut watched, 1, wait) }) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_overlay(path: &CStr) -> io::Result<bool> {
+    // SAFETY: an all-zero statfs is valid, and the kernel fills it; the path is NUL-terminated.
+    let found = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        check(libc::statfs(path.as_ptr(), &raw mut found))?;
+        found
+    };
+    Ok(found.f_type as u64 == libc::OVERLAYFS_SUPER_MAGIC as u64)
 }
 
 /// Makes a directory our root and everybody's who comes after us.

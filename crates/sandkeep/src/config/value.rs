@@ -162,6 +162,11 @@ pub fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
+/// Several of them; there may be none.
+pub fn paths(text: &str) -> Result<Vec<PathBuf>, Invalid> {
+    list(text).iter().map(|text| path(text)).collect()
+}
+
 /// Names, in no order that matters; there may be none.
 pub fn names(text: &str) -> Result<Vec<String>, Invalid> {
     Ok(list(text))

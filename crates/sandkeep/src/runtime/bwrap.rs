@@ -16,10 +16,11 @@ use guest_proto::Privilege;
 use super::Plan;
 use super::grouped::{HOSTNAME, privilege, shm_bytes};
 use super::staged::{Afterwards, Direction, Scene, Technique, UserScene, WithoutRoot, argument};
+use crate::storage::Root;
 use crate::sys::capability;
 use crate::sys::launcher::{EntryKind, MASKED, READ_ONLY};
 use crate::sys::namespace::USER_ID;
-use crate::sys::stage::{Dev, FILTER_FD, Identity, ROOT};
+use crate::sys::stage::{BARE_ROOT, Dev, FILTER_FD, Identity, ROOT};
 
 #[cfg(test)]
 mod tests;
@@ -79,7 +80,11 @@ fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
     all.push(&["--unshare-user", "--uid", &id, "--gid", &id]);
     all.isolate();
     all.push(&["--unshare-cgroup", "--cap-drop", "ALL"]);
-    all.push(&["--bind", argument(plan.root.own_dir())?, "/"]);
+    let root = match &plan.root {
+        Root::Dir(path) => argument(path)?,
+        Root::Overlay { .. } => BARE_ROOT,
+    };
+    all.push(&["--bind", root, "/"]);
     for bind in plan.binds.iter() {
         let target = Path::new("/").join(&bind.target);
         all.push(&["--ro-bind", argument(&bind.source)?, argument(&target)?]);

@@ -14,6 +14,7 @@
 mod execs;
 mod instance;
 mod lab;
+mod layered;
 mod lifecycle;
 mod limits;
 mod ports;
@@ -35,6 +36,7 @@ use super::{Plan, Runtime};
 use crate::sandbox::{Resources, SandboxId};
 pub(crate) use instance::{Instance, discard};
 use lab::{Broken, Lab};
+pub(crate) use layered::{Setuid, keeps_above_layers};
 
 /// No promise needs this long; whatever does, hangs.
 pub(crate) const PROMISE_MAX: Duration = Duration::from_secs(60);

@@ -43,7 +43,6 @@ use crate::guest::Guest;
 use crate::home::HomeState;
 use crate::limits;
 use crate::sandbox::SandboxId;
-use crate::storage::Root;
 use crate::sys::cgroup::Controllers;
 use container::labels;
 pub use container::{Access, Bound, Container, seccomp};
@@ -224,7 +223,8 @@ impl<E: Engine> Shared<E> {
             return Err(io::Error::other("its home does not say what it may use"));
         };
         let door = live::listen(home.path())?;
-        let found = Contained::new(container, pid, meta.spec.resources(), door).await?;
+        // A guest that still waits for its root gives up by itself.
+        let found = Contained::new(container, pid, meta.spec.resources(), door, None).await?;
         Ok(found.map(Arc::new))
     }
 
@@ -274,13 +274,14 @@ impl<E: Engine> Shared<E> {
         self.wait_until_it_rests(&plan.id).await?;
         self.make(plan).await?;
         let door = live::listen(&plan.home).map_err(self.failed("listen for its guest"))?;
+        let overlay = live::overlay(&plan.root).map_err(self.failed("open its root"))?;
         let name = container::name(&plan.id);
         self.engine.start(&name).await.map_err(self.refused("start its container"))?;
         let inspected = self.inspect(&plan.id).await?;
         let running = inspected.and_then(|there| Some((there.pid?, there.id)));
         let ended = || io::Error::other("its first process has ended at once");
         let (pid, id) = running.ok_or_else(ended).map_err(self.failed("start its container"))?;
-        let live = Contained::new(&id, pid, &plan.resources, door).await;
+        let live = Contained::new(&id, pid, &plan.resources, door, overlay).await;
         let live = live.map_err(self.failed("watch its guest"))?;
         live.ok_or_else(ended).map_err(self.failed("start its container"))
     }
@@ -369,10 +370,6 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
         if plan.lifetime == Lifetime::WithDaemon {
             let (runtime, what) = (self.name(), "end a sandbox with the program that made it");
-            return Err(RuntimeError::Unsupported { runtime, what });
-        }
-        if matches!(plan.root, Root::Overlay { .. }) {
-            let (runtime, what) = (self.name(), "start from an image on this storage; use btrfs");
             return Err(RuntimeError::Unsupported { runtime, what });
         }
         let plan = plan.clone();

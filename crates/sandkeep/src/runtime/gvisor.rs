@@ -114,6 +114,9 @@ impl Gvisor {
         plan: &Plan,
         id_base: u32,
     ) -> Result<(), RuntimeError> {
+        // runsc finds it by its path, as the host does: it must not be a link that leads elsewhere.
+        let tmp = plan.root.make_directory("tmp", 0o1777);
+        tmp.map_err(Self::failed("find its /tmp"))?;
         let token = self.prepare(plan, id_base).map_err(Self::failed("prepare its guest"))?;
         let host = Host::IsDialed(token);
         let mut parts = Parts::open(Self::NAME, premises, plan, self.place(), host)?;
@@ -136,6 +139,7 @@ impl Gvisor {
         fds.extend(parts.entry());
         let staging = Staging {
             id_base,
+            root: parts.root_kind.clone(),
             bind_targets: parts.bind_targets.clone(),
             lifeline: parts.lifeline,
             meeting: Meeting::Dial,

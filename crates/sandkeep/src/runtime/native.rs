@@ -15,8 +15,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, HOSTNAME, Host, IdRange, Parts, Premises, Started, Starter, privilege,
-    shm_bytes,
+    self, GroupedRuntime, HOSTNAME, Host, IdRange, Parts, Premises, Started, Starter, pieces,
+    privilege, shm_bytes,
 };
 use super::{Capabilities, Plan, RuntimeError};
 use crate::sys::cgroup::{Controllers, Place};
@@ -77,7 +77,8 @@ impl Native {
         loop {
             tries += 1;
             let parts = Parts::open(Self::NAME, premises, plan, Place::Beside, Host::Connects)?;
-            let (launch, fds) = request(premises, plan, ids, &parts);
+            let (launch, fds) =
+                request(premises, plan, ids, &parts).map_err(Self::failed("name its root"))?;
             match self.launcher.launch(launch, &fds).await {
                 Ok(launched) => return Ok(launched),
                 Err(LaunchError::Failed { step, source }) => {
@@ -118,7 +119,7 @@ fn request<'a>(
     plan: &Plan,
     ids: Option<&IdRange>,
     parts: &'a Parts,
-) -> (Launch, Vec<BorrowedFd<'a>>) {
+) -> io::Result<(Launch, Vec<BorrowedFd<'a>>)> {
     let mut fds = parts.before_entry(premises);
     fds.extend(parts.entry());
     let means = match (ids, parts.entry_kind) {
@@ -127,25 +128,27 @@ fn request<'a>(
             entry,
             next_id_bases: premises.next_id_bases(NEXT_ID_BASES),
         },
-        (None, _) | (_, None) => named(premises, plan),
+        (None, _) | (_, None) => named(premises, plan)?,
     };
     let launch = Launch {
         hostname: HOSTNAME.to_owned(),
         privilege: privilege(plan),
         shm_bytes: shm_bytes(plan),
         lifeline: parts.lifeline,
+        root: parts.root_kind.clone(),
         bind_targets: parts.bind_targets.clone(),
         means,
     };
-    (launch, fds)
+    Ok((launch, fds))
 }
 
 /// Whoever is not root has no mounts to pass: the launcher finds them.
-fn named(premises: &Premises, plan: &Plan) -> Means {
+fn named(premises: &Premises, plan: &Plan) -> io::Result<Means> {
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_owned();
-    Means::User {
-        root: bytes(plan.root.own_dir()),
+    let (_, roots) = pieces(&plan.root)?;
+    Ok(Means::User {
+        roots: roots.into_iter().map(bytes).collect(),
         binds: plan.binds.iter().map(|bind| bytes(&bind.source)).collect(),
         badge: premises.badge(&plan.id),
-    }
+    })
 }

@@ -23,6 +23,7 @@ use crate::sys::capability;
 use crate::sys::dev::{TERMINALS_MAX, TTY_GID};
 use crate::sys::launcher::{MASKED, READ_ONLY};
 use crate::sys::namespace::ID_RANGE;
+use crate::sys::stage::USERS;
 pub use tools::{Crun, Runc};
 
 pub use spec::Mount;
@@ -54,6 +55,15 @@ impl Kernel {
         match self {
             Self::Host => &[],
             Self::Gvisor => &["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"],
+        }
+    }
+
+    /// The user namespace to enter. The root may be an overlay that was mounted from inside it: in another
+    /// one of the same ids its set-user-ID programs would not work. The sentry takes care of those itself.
+    fn users(self) -> Option<&'static str> {
+        match self {
+            Self::Host => Some(USERS),
+            Self::Gvisor => None,
         }
     }
 
@@ -132,7 +142,9 @@ impl Bundle {
             CgroupNamespace::Own => Some("cgroup"),
             CgroupNamespace::Shared => None,
         };
-        NAMESPACES.into_iter().chain(cgroup).map(|kind| Namespace { kind }).collect()
+        let path = |kind: &str| (kind == "user").then(|| self.kernel.users()).flatten();
+        let kinds = NAMESPACES.into_iter().chain(cgroup);
+        kinds.map(|kind| Namespace { path: path(kind), kind }).collect()
     }
 
     fn process(&self) -> Process {

@@ -157,6 +157,7 @@ impl<T: Technique + 'static> Staged<T> {
         fds.extend(parts.entry());
         let staging = Staging {
             id_base,
+            root: parts.root_kind.clone(),
             bind_targets: parts.bind_targets.clone(),
             lifeline: parts.lifeline,
             meeting: Meeting::Listen,

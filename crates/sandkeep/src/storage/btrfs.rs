@@ -340,4 +340,4 @@ impl Storage for BtrfsStorage {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -2,6 +2,9 @@
 
 mod broken;
 mod filling;
+pub(crate) mod fixture;
+mod layers;
+mod view;
 mod volumes;
 
 use std::fmt;
@@ -19,7 +22,11 @@ pub(super) struct Subject {
     pub storage: Arc<dyn Storage>,
     /// Leaves what a crash in the middle of `create` leaves, in the directory of the volumes.
     pub half_make: fn(&Path, &SandboxId),
+    /// Opens the same storage once more, as the next daemon does.
+    pub reopen: Reopen,
 }
+
+pub(super) type Reopen = Arc<dyn Fn() -> Arc<dyn Storage> + Send + Sync>;
 
 /// A promise that a storage did not keep.
 #[derive(Debug)]
@@ -80,18 +87,28 @@ const CHECKS: &[(&str, Check)] = checks![
     volumes::what_it_cannot_do_it_refuses,
     filling::destroy_removes_all_and_nothing_else,
     filling::usage_follows_what_is_written,
+    layers::a_volume_shows_all_its_layers,
+    layers::what_is_written_above_is_seen_by_nobody_else,
+    layers::a_layer_may_hide_all_below_it,
+    layers::a_draft_is_no_layer_before_it_is_kept,
+    layers::a_layer_is_kept_once_and_for_all,
+    layers::a_missing_layer_is_named,
+    layers::a_removed_layer_is_gone_and_no_volume_breaks,
+    layers::a_draft_that_a_crash_left_is_swept,
+    layers::what_a_volume_holds_becomes_a_layer,
     filling::a_quota_holds_or_is_refused,
+    layers::a_quota_holds_above_layers,
 ];
 
-/// Runs every check; the first broken promise ends it. The storage must hold no volume before, and
-/// holds none after a run without a violation.
+/// Runs every check; the first broken promise ends it. The storage must hold no volume and no layer
+/// before, and holds none after a run without a violation.
 pub(super) async fn run(subject: Subject) -> Result<(), Violation> {
     for (promise, check) in CHECKS {
         if let Err(Failure(detail)) = check(subject.clone()).await {
             return Err(Violation { promise, detail });
         }
-        let left = subject.storage.list().await;
-        if !matches!(&left, Ok(left) if left.is_empty()) {
+        let left = (subject.storage.list().await, subject.storage.layers().await);
+        if !matches!(&left, (Ok(volumes), Ok(layers)) if volumes.is_empty() && layers.is_empty()) {
             return Err(Violation { promise, detail: format!("it leaves {left:?}") });
         }
     }

@@ -18,7 +18,7 @@ pub enum Root {
     /// A directory above others, to be mounted as an overlay from inside the sandbox's user namespace
     /// with the option `userxattr`.
     Overlay {
-        /// What is below, the lowest first; never empty.
+        /// What is below, the lowest first; never empty. They lie in one directory.
         lowers: Vec<PathBuf>,
         /// What the sandbox changes. It and `work` lie in one directory that is the volume's alone.
         upper: PathBuf,
@@ -99,7 +99,7 @@ fn remove_whiteout(own: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 /// The mark by which an overlay hides a name.
-pub(super) fn is_whiteout(stat: &Stat) -> bool {
+pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
         && major(stat.st_rdev) == 0
         && minor(stat.st_rdev) == 0

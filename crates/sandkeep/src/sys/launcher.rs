@@ -21,18 +21,22 @@ mod bare;
 mod child;
 mod client;
 mod process;
+mod received;
 
 use serde::{Deserialize, Serialize};
+
+use super::overlay;
 
 pub use bare::Standing;
 pub(super) use child::Ids;
 pub use child::{MASKED, READ_ONLY};
 pub use client::{LaunchError, Launched, Launcher};
 pub use guest_proto::Privilege;
+pub(super) use process::guest_image;
 pub use process::main;
 #[cfg(test)]
 pub use process::main_on_one_thread;
-pub(super) use process::{Received, guest_image, set_properties};
+pub(super) use received::{Received, set_properties};
 
 /// What the launcher is told about one sandbox. The descriptors that come with it, in this order:
 /// the listening socket, the lifeline if there is one, and those of its means.
@@ -44,9 +48,19 @@ pub struct Launch {
     /// of that: a full one would leave no memory for the command that removes something.
     pub shm_bytes: u64,
     pub lifeline: Lifeline,
+    pub root: RootKind,
     /// Where the binds go, relative to the root.
     pub bind_targets: Vec<String>,
     pub means: Means,
+}
+
+/// What a root is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RootKind {
+    /// One directory.
+    Dir,
+    /// The directory of a volume and that of all layers, in this order in the place of the root.
+    Overlay(overlay::Names),
 }
 
 /// What there is to make a sandbox with.
@@ -64,7 +78,7 @@ pub enum Means {
     /// One id, and no control group. It has no descriptors.
     User {
         /// Where root and binds are, as the host names them.
-        root: Vec<u8>,
+        roots: Vec<Vec<u8>>,
         binds: Vec<Vec<u8>>,
         /// By what the guest is found among all processes.
         badge: String,
@@ -88,7 +102,7 @@ pub enum EntryKind {
 enum Request {
     /// Whether it can launch at all.
     Hello,
-    Launch(Launch),
+    Launch(Box<Launch>),
     /// The daemon leaves nothing behind: exit without looking back.
     Goodbye,
 }

@@ -56,15 +56,21 @@ pub fn attach(mount: impl AsFd, target: impl rustix::path::Arg) -> io::Result<()
 
 /// Sets attributes of a detached mount.
 pub fn set_attributes(mount: impl AsFd, set: MountAttrFlags) -> io::Result<()> {
-    setattr(mount, u64::from(set.bits()), 0, Depth::One)
+    setattr(mount, u64::from(set.bits()), 0, 0, Depth::One)
 }
 
 /// Sets attributes of a detached mount and of all beneath it.
 pub fn set_attributes_of_tree(mount: impl AsFd, set: MountAttrFlags) -> io::Result<()> {
-    setattr(mount, u64::from(set.bits()), 0, Depth::All)
+    setattr(mount, u64::from(set.bits()), 0, 0, Depth::All)
 }
 
-/// Sets attributes and shifts the ids of a detached mount by the map of a user namespace. It fails
+/// Lets the set-user-ID programs of a mount work, whatever the mount was copied from.
+pub fn allow_setuid(mount: impl AsFd) -> io::Result<()> {
+    setattr(mount, 0, NOSUID, 0, Depth::One)
+}
+
+/// Sets attributes and shifts the ids of a detached mount by the map of a user namespace, so that
+/// set-user-ID programs may work: they can make nobody one of the host's users. It fails
 /// with EINVAL on filesystems that cannot be id-mapped.
 pub fn set_id_map(
     mount: impl AsFd,
@@ -72,7 +78,8 @@ pub fn set_id_map(
     user_namespace: impl AsFd,
 ) -> io::Result<()> {
     let fd = user_namespace.as_fd().as_raw_fd();
-    setattr(mount, u64::from(set.bits()) | libc::MOUNT_ATTR_IDMAP, fd as u64, Depth::One)
+    let set = u64::from(set.bits()) | libc::MOUNT_ATTR_IDMAP;
+    setattr(mount, set, NOSUID, fd as u64, Depth::One)
 }
 
 /// Which mounts of a tree are meant.
@@ -81,12 +88,14 @@ enum Depth {
     All,
 }
 
-fn setattr(mount: impl AsFd, set: u64, userns_fd: u64, depth: Depth) -> io::Result<()> {
+const NOSUID: u64 = MountAttrFlags::MOUNT_ATTR_NOSUID.bits() as u64;
+
+fn setattr(mount: impl AsFd, set: u64, clear: u64, userns_fd: u64, depth: Depth) -> io::Result<()> {
     let flags = match depth {
         Depth::One => libc::AT_EMPTY_PATH,
         Depth::All => libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
     };
-    let attr = libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd };
+    let attr = libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd };
     // SAFETY: the descriptor is open for the whole call, the path is a NUL-terminated empty string,
     // and `attr` is a live struct of the size that is passed.
     let result = unsafe {

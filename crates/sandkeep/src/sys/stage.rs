@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`ROOT`] | the sandbox's root, complete: the volume with mapped ids, the template, perhaps /dev |
 //! | [`BUNDLE`] | the bundle, if there is one, read-only |
+//! | [`USERS`] | the sandbox's user namespace, for a tool that would else make another |
 //! | [`STATE`] | an empty directory for what the tool notes down; it is gone when the tool is |
 //!
 //! The guest's descriptors are 3 (its listening socket), 4 (itself, as an executable that nobody can
@@ -27,9 +28,12 @@ mod bare;
 mod client;
 mod process;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
-use super::launcher::{EntryKind, Lifeline};
+use super::launcher::{EntryKind, Lifeline, RootKind};
+use super::overlay;
 
 pub use client::{Stage, StageError, Tool};
 #[cfg(test)]
@@ -39,6 +43,10 @@ pub use process::main;
 pub const ROOT: &str = "/tmp/root";
 pub const BUNDLE: &str = "/tmp/bundle";
 pub const STATE: &str = "/tmp/state";
+pub const USERS: &str = "/tmp/users";
+
+/// Where a tool that is not executed as root finds the root, if that is an overlay.
+pub const BARE_ROOT: &str = "/tmp/m";
 
 /// What the tool has to execute as the guest, once it has mounted /proc.
 pub const GUEST: &str = "/proc/self/fd/4";
@@ -55,6 +63,7 @@ pub const FILTER_FD: u32 = 6;
 pub struct Staging {
     /// The host's id of the sandbox's root; the range goes up from there.
     pub id_base: u32,
+    pub root: RootKind,
     /// Where the binds go, relative to the root.
     pub bind_targets: Vec<String>,
     pub lifeline: Lifeline,
@@ -98,7 +107,7 @@ pub enum Dev {
 /// As whom the tool is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Identity {
-    /// As root of the host: it makes the user namespace itself.
+    /// As root of the host: it enters the user namespace, or makes one, itself.
     Host,
     /// As root of the sandbox's user namespace, and with a filter to load: it can do nothing to
     /// the host whatever it does.
@@ -111,9 +120,19 @@ pub enum Identity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BareStaging {
     pub lifeline: Lifeline,
+    /// What the tool finds as [`BARE_ROOT`].
+    pub overlay: Option<NamedOverlay>,
     /// The tool, by its path, and its arguments.
     pub program: String,
     pub arguments: Vec<String>,
+}
+
+/// An overlay whose directories are found by path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedOverlay {
+    pub volume: PathBuf,
+    pub layers: PathBuf,
+    pub names: overlay::Names,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,7 +1,9 @@
 //! The conformance suite on the real tool.
 
 use super::{Bwrap, arguments};
-use crate::runtime::conformance::{Bench, keeps, promise_tests, run_all, runtime_conformance};
+use crate::runtime::conformance::{
+    Bench, Setuid, keeps, keeps_above_layers, promise_tests, run_all, runtime_conformance,
+};
 use crate::runtime::grouped::bench::{GroupedBench, Version, as_user};
 use crate::runtime::staged::tests::staged;
 use crate::sys::launcher::EntryKind;
@@ -39,4 +41,20 @@ fn a_sandbox_shares_no_namespace_and_no_capability_that_was_not_asked_for() {
 
 fn capabilities(privilege: Privilege) -> usize {
     crate::sys::capability::names_of_guest(privilege).len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_stands_on_layers() {
+    let Some(bench) = GroupedBench::new(Version::V1, staged::<Bwrap>).await else { return };
+    keeps_above_layers(&bench, Setuid::GivesNothing)
+        .await
+        .unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_root_a_sandbox_stands_on_layers() {
+    let Some(bench) = as_user(staged::<Bwrap>).await else { return };
+    keeps_above_layers(&bench, Setuid::GivesNothing)
+        .await
+        .unwrap_or_else(|broken| panic!("{broken}"));
 }

@@ -33,6 +33,12 @@ impl From<std::io::Error> for Broken {
     }
 }
 
+impl From<crate::storage::StorageError> for Broken {
+    fn from(error: crate::storage::StorageError) -> Self {
+        Self(format!("the storage failed: {error:?}"))
+    }
+}
+
 /// Says what was broken unless the condition holds.
 macro_rules! hold {
     ($condition:expr, $($words:tt)+) => {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::Docker;
 use crate::runtime::Premises;
-use crate::runtime::conformance::run_at_once;
+use crate::runtime::conformance::{Setuid, keeps_above_layers, run_at_once};
 use crate::runtime::engine::EngineRuntime;
 use crate::runtime::engine::bench::{EngineBench, Kind, WIDTH};
 
@@ -24,5 +24,7 @@ async fn docker_keeps_every_promise() {
     let broken = run_at_once(&bench, WIDTH).await;
     let broken: Vec<String> = broken.iter().map(ToString::to_string).collect();
     assert!(broken.is_empty(), "{} promises broken:\n{}", broken.len(), broken.join("\n"));
+    let kept = keeps_above_layers(&bench, Setuid::Works).await;
+    kept.unwrap_or_else(|broken| panic!("{broken}"));
     bench.assert_nothing_left();
 }

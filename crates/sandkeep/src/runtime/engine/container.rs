@@ -19,6 +19,7 @@ use crate::limits;
 use crate::runtime::grouped::{self, HOSTNAME, shm_bytes};
 use crate::runtime::{Plan, oci};
 use crate::sandbox::{Privilege, SandboxId};
+use crate::storage::Root;
 use crate::sys::capability;
 
 /// Where the volume is in a container.
@@ -82,7 +83,11 @@ pub fn name(id: &SandboxId) -> String {
 impl Container {
     pub fn of(plan: &Plan) -> Self {
         let socket = format!("{INSIDE}/{GUEST_SOCKET}");
-        let command = [&format!("{INSIDE}/{GUEST}"), "--dial", &socket, "--chroot", VOLUME];
+        let root = match plan.root {
+            Root::Dir(_) => "--chroot",
+            Root::Overlay { .. } => "--chroot-overlay",
+        };
+        let command = [&format!("{INSIDE}/{GUEST}"), "--dial", &socket, root, VOLUME];
         let mut container = Self {
             name: name(&plan.id),
             hostname: HOSTNAME,

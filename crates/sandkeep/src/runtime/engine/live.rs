@@ -9,11 +9,14 @@ use std::sync::Arc;
 use super::container::{DOOR, VOLUME};
 use crate::guest::{DialBack, Guest, GuestClient, Proof};
 use crate::home::GUEST_SOCKET;
-use crate::runtime::grouped::{Leaves, Live, end, limits_of, open_dir};
+use crate::runtime::grouped::{Leaves, Live, end, limits_of, open_dir, pieces};
 use crate::runtime::{Death, Stats};
 use crate::sandbox::Resources;
+use crate::storage::Root;
 use crate::sys::cgroup::{self, Around, Hierarchy};
-use crate::sys::{container, pidfd};
+use crate::sys::container::{self, Overlay};
+use crate::sys::launcher::RootKind;
+use crate::sys::{mount, pidfd};
 
 /// What the guest finds beneath its root as in the container's.
 const SHOWN_AGAIN: [&str; 2] = ["proc", "dev"];
@@ -41,14 +44,15 @@ impl Contained {
         pid: u32,
         resources: &Resources,
         door: DialBack,
+        overlay: Option<Overlay>,
     ) -> io::Result<Option<Self>> {
         let Some((process, around)) = find(id, pid)? else { return Ok(None) };
         around.hierarchy.make(&around.name, &limits_of(resources))?;
-        Self::watch(process, around, door).await.map(Some)
+        let process = furnish(process, overlay).await?;
+        Self::watch(process, around, door).map(Some)
     }
 
-    async fn watch(process: OwnedFd, around: Around, door: DialBack) -> io::Result<Self> {
-        let process = furnish(process).await?;
+    fn watch(process: OwnedFd, around: Around, door: DialBack) -> io::Result<Self> {
         let Around { hierarchy, name } = around;
         let groups: Arc<dyn Hierarchy> = Arc::from(hierarchy);
         let leaves = Leaves::open(Arc::clone(&groups), name.clone())?;
@@ -105,9 +109,21 @@ fn find(id: &str, pid: u32) -> io::Result<Option<(OwnedFd, Around)>> {
     Ok(around.filter(|_| !pidfd::has_ended(&process)).map(|around| (process, around)))
 }
 
-async fn furnish(process: OwnedFd) -> io::Result<OwnedFd> {
+/// What a root that is an overlay is made of.
+pub fn overlay(root: &Root) -> io::Result<Option<Overlay>> {
+    let (kind, paths) = pieces(root)?;
+    match (kind, paths.as_slice()) {
+        (RootKind::Overlay(names), [volume, layers]) => {
+            let (volume, layers) = (mount::clone_path(volume)?, mount::clone_path(layers)?);
+            Ok(Some(Overlay { volume, layers, names }))
+        }
+        (RootKind::Overlay(_) | RootKind::Dir, _) => Ok(None),
+    }
+}
+
+async fn furnish(process: OwnedFd, overlay: Option<Overlay>) -> io::Result<OwnedFd> {
     let furnished = tokio::task::spawn_blocking(move || {
-        container::show_again(process.as_fd(), Path::new(VOLUME), &SHOWN_AGAIN)?;
+        container::furnish(process.as_fd(), Path::new(VOLUME), overlay.as_ref(), &SHOWN_AGAIN)?;
         Ok(process)
     });
     furnished.await.map_err(io::Error::other)?

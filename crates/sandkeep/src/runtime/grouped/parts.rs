@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use super::{Premises, open_dir};
 use crate::home;
@@ -10,8 +11,8 @@ use crate::runtime::{Bind, Lifetime, Plan, RuntimeError};
 use crate::sandbox::Privilege;
 use crate::storage::Root;
 use crate::sys::cgroup::{Entry, Place};
-use crate::sys::launcher::{self, EntryKind, Lifeline};
-use crate::sys::{mount, socket};
+use crate::sys::launcher::{self, EntryKind, Lifeline, RootKind};
+use crate::sys::{mount, overlay, socket};
 
 /// What every sandbox calls itself.
 pub const HOSTNAME: &str = "sandbox";
@@ -29,11 +30,12 @@ pub enum Host {
 pub struct Parts {
     /// The guest's listening socket, or what it reads its token from.
     meeting: OwnedFd,
-    /// The root, then the binds.
+    /// The root or its pieces, then the binds.
     mounts: Vec<OwnedFd>,
     entry: Vec<OwnedFd>,
     /// `None` where there are no control groups. Then nobody here may clone mounts either.
     pub entry_kind: Option<EntryKind>,
+    pub root_kind: RootKind,
     pub lifeline: Lifeline,
     /// Where the binds go, relative to the root.
     pub bind_targets: Vec<String>,
@@ -52,19 +54,17 @@ impl Parts {
         let failed = |what: &'static str| {
             move |source| RuntimeError::Io { runtime, what: what.to_owned(), source }
         };
-        let Root::Dir(root) = &plan.root else {
-            let what = "start from an image on this storage; use btrfs";
-            return Err(RuntimeError::Unsupported { runtime, what });
-        };
         let entry = premises.entry(plan, place).map_err(failed("open its control groups"))?;
         let (entry, entry_kind) = match entry {
             Entry::V1(tasks) => (tasks, Some(EntryKind::V1)),
             Entry::V2(dir) => (vec![dir], Some(EntryKind::V2)),
             Entry::None => (Vec::new(), None),
         };
-        let sources = [root].into_iter().chain(plan.binds.iter().map(|bind| &bind.source));
+        let (root_kind, roots) = pieces(&plan.root).map_err(failed("name its root"))?;
+        let binds = plan.binds.iter().map(|bind| bind.source.as_path());
+        let sources = roots.into_iter().chain(binds);
         let mounts = match entry_kind {
-            Some(_) => sources.map(|path| mount::clone_path(path)).collect::<io::Result<_>>(),
+            Some(_) => sources.map(mount::clone_path).collect::<io::Result<_>>(),
             None => Ok(Vec::new()),
         };
         let meeting = match host {
@@ -78,6 +78,7 @@ impl Parts {
             mounts: mounts.map_err(failed("open its root and template"))?,
             entry,
             entry_kind,
+            root_kind,
             lifeline: match plan.lifetime {
                 Lifetime::Detached => Lifeline::None,
                 Lifetime::WithDaemon => Lifeline::Passed,
@@ -102,6 +103,28 @@ impl Parts {
     pub fn entry(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.entry.iter().map(AsFd::as_fd)
     }
+}
+
+/// What a root is made of: for an overlay the directory of the volume and that of the layers.
+pub fn pieces(root: &Root) -> io::Result<(RootKind, Vec<&Path>)> {
+    let strange = || io::Error::other("an overlay's directories are not where they belong");
+    let (lowers, upper, work) = match root {
+        Root::Dir(path) => return Ok((RootKind::Dir, vec![path])),
+        Root::Overlay { lowers, upper, work } => (lowers, upper, work),
+    };
+    let volume = upper.parent().filter(|parent| work.parent() == Some(*parent));
+    let layers = lowers.first().and_then(|lower| lower.parent());
+    let (volume, layers) = volume.zip(layers).ok_or_else(strange)?;
+    if lowers.iter().any(|lower| lower.parent() != Some(layers)) {
+        return Err(strange());
+    }
+    let name = |path: &Path| path.file_name()?.to_str().map(str::to_owned);
+    let names = overlay::Names {
+        lowers: lowers.iter().map(|path| name(path)).collect::<Option<_>>().ok_or_else(strange)?,
+        upper: name(upper).ok_or_else(strange)?,
+        work: name(work).ok_or_else(strange)?,
+    };
+    Ok((RootKind::Overlay(names), vec![volume, layers]))
 }
 
 /// How much fits into /dev/shm. It counts as the sandbox's memory, so it is less than all of that.

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::Gvisor;
-use crate::runtime::conformance::{promise_tests, runtime_conformance};
+use crate::runtime::conformance::{Setuid, keeps_above_layers, promise_tests, runtime_conformance};
 use crate::runtime::grouped::bench::{GroupedBench, Version};
 use crate::runtime::grouped::{GroupedRuntime, Premises};
 use crate::sys::stage::{Stage, before_main};
@@ -23,3 +23,9 @@ fn gvisor(
 }
 
 runtime_conformance!(GroupedBench::new(Version::V1, gvisor));
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_stands_on_layers() {
+    let Some(bench) = GroupedBench::new(Version::V1, gvisor).await else { return };
+    keeps_above_layers(&bench, Setuid::Untold).await.unwrap_or_else(|broken| panic!("{broken}"));
+}

@@ -9,7 +9,9 @@ use futures_util::future::BoxFuture;
 
 use super::Native;
 use crate::runtime::Runtime;
-use crate::runtime::conformance::{Bench, promise_tests, runtime_conformance};
+use crate::runtime::conformance::{
+    Bench, Setuid, keeps_above_layers, promise_tests, runtime_conformance,
+};
 use crate::runtime::grouped::bench::{GroupedBench, Version, as_user, run_test};
 use crate::runtime::grouped::{GroupedRuntime, Premises};
 use crate::sandbox::Resources;
@@ -71,4 +73,18 @@ async fn a_launcher_that_was_killed_is_replaced_and_sandboxes_go_on() {
         runtime.destroy(&plan.id).await.expect("destroyed");
         bench.discard(plan).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_stands_on_layers() {
+    let Some(bench) = GroupedBench::new(Version::V1, native).await else { return };
+    keeps_above_layers(&bench, Setuid::Works).await.unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_root_a_sandbox_stands_on_layers() {
+    let Some(bench) = as_user(native).await else { return };
+    keeps_above_layers(&bench, Setuid::GivesNothing)
+        .await
+        .unwrap_or_else(|broken| panic!("{broken}"));
 }

@@ -80,6 +80,9 @@ pub struct IdMapping {
 /// A namespace of the sandbox's own.
 #[derive(Debug, Serialize)]
 pub struct Namespace {
+    /// One that is there already, to be entered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<&'static str>,
     #[serde(rename = "type")]
     pub kind: &'static str,
 }

@@ -6,7 +6,9 @@ use guest_proto::Privilege;
 use serde_json::{Value, json};
 
 use super::{Bundle, CgroupNamespace, Crun, Kernel, Runc};
-use crate::runtime::conformance::{keeps, promise_tests, runtime_conformance};
+use crate::runtime::conformance::{
+    Setuid, keeps, keeps_above_layers, promise_tests, runtime_conformance,
+};
 use crate::runtime::grouped::bench::{GroupedBench, Version};
 use crate::runtime::staged::tests::staged;
 
@@ -89,4 +91,16 @@ fn a_bundle_takes_the_place_of_an_earlier_one() {
     fs::create_dir(dir.join("state")).expect("what a tool left");
     bundle(Privilege::Root).write(&dir).expect("written again");
     assert!(!dir.join("state").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_of_runc_stands_on_layers() {
+    let Some(bench) = GroupedBench::new(Version::V1, staged::<Runc>).await else { return };
+    keeps_above_layers(&bench, Setuid::Works).await.unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_of_crun_stands_on_layers() {
+    let Some(bench) = GroupedBench::new(Version::V1, staged::<Crun>).await else { return };
+    keeps_above_layers(&bench, Setuid::Works).await.unwrap_or_else(|broken| panic!("{broken}"));
 }

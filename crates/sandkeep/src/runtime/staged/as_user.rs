@@ -4,10 +4,10 @@
 use std::io;
 
 use super::{Staged, Technique, guest, refused};
-use crate::runtime::grouped::{Host, Parts, Premises, Starter};
+use crate::runtime::grouped::{Host, Parts, Premises, Starter, pieces};
 use crate::runtime::{Plan, RuntimeError};
-use crate::sys::launcher::Lifeline;
-use crate::sys::stage::{self, BareStaging};
+use crate::sys::launcher::{Lifeline, RootKind};
+use crate::sys::stage::{self, BareStaging, NamedOverlay};
 
 /// What a tool is told about a sandbox by who is not root.
 pub struct UserScene<'a> {
@@ -36,11 +36,24 @@ impl<T: Technique + 'static> Staged<T> {
         let directed = self.technique.direct_as_user(&scene);
         let staging = BareStaging {
             lifeline: parts.lifeline,
+            overlay: named_overlay(plan).map_err(Self::failed("name its root"))?,
             program: self.program.path().to_owned(),
             arguments: directed.map_err(Self::failed("name its files"))?,
         };
         let fds = parts.before_entry(premises);
         self.stage.perform_bare(&staging, &fds).await.map_err(refused::<T>)
+    }
+}
+
+/// A root that is one directory is for the tool to bind.
+fn named_overlay(plan: &Plan) -> io::Result<Option<NamedOverlay>> {
+    let (kind, paths) = pieces(&plan.root)?;
+    match (kind, paths.as_slice()) {
+        (RootKind::Overlay(names), [volume, layers]) => {
+            let (volume, layers) = ((*volume).to_owned(), (*layers).to_owned());
+            Ok(Some(NamedOverlay { volume, layers, names }))
+        }
+        (RootKind::Overlay(_) | RootKind::Dir, _) => Ok(None),
     }
 }
 

@@ -9,21 +9,21 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
 use super::*;
-use crate::storage::conformance::{Subject, run};
+use crate::storage::conformance::{Reopen, Subject, fixture, run};
 use crate::storage::{LocalStorage, StorageChoice, open};
 use crate::sys::loopdev::LoopDevice;
 
 const SMALL: BtrfsOptions = BtrfsOptions { image_bytes: Some(256 * 1024 * 1024) };
 
 /// A data directory whose pool is unmounted, and with it the loop device let go, however a test ends.
-struct DataDir(TempDir);
+pub struct DataDir(TempDir);
 
 impl DataDir {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(tempfile::tempdir().expect("a temporary directory"))
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 
@@ -54,7 +54,7 @@ impl DataDir {
         mounts.lines().filter(|line| line.split(' ').nth(4) == Some(&place)).count()
     }
 
-    fn open(&self) -> Result<BtrfsStorage, StorageError> {
+    pub fn open(&self) -> Result<BtrfsStorage, StorageError> {
         BtrfsStorage::open(self.path(), &SMALL)
     }
 }
@@ -88,9 +88,14 @@ macro_rules! pool_or_skip {
 }
 
 /// A crash after the subvolume is made and before its mode is set.
-fn half_make(dir: &Path, id: &SandboxId) {
+pub fn half_make(dir: &Path, id: &SandboxId) {
     let dir = File::open(dir).expect("the volumes");
     btrfs::create_subvolume(dir, &c_name(id), None).expect("a subvolume");
+}
+
+pub fn reopen(data_dir: &Path) -> Reopen {
+    let data_dir = data_dir.to_owned();
+    Arc::new(move || Arc::new(BtrfsStorage::open(&data_dir, &SMALL).expect("open again")))
 }
 
 async fn volume(storage: &BtrfsStorage) -> (SandboxId, PathBuf) {
@@ -101,8 +106,8 @@ async fn volume(storage: &BtrfsStorage) -> (SandboxId, PathBuf) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn btrfs_storage_keeps_every_promise() {
-    let (_dir, storage) = pool_or_skip!("btrfs_storage_keeps_every_promise");
-    let subject = Subject { storage: Arc::new(storage), half_make };
+    let (dir, storage) = pool_or_skip!("btrfs_storage_keeps_every_promise");
+    let subject = Subject { storage: Arc::new(storage), half_make, reopen: reopen(dir.path()) };
     run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
 }
 
@@ -113,7 +118,7 @@ async fn a_data_directory_on_btrfs_needs_no_image() {
     fs::create_dir(&data_dir).expect("a directory");
     let storage = BtrfsStorage::open(&data_dir, &SMALL).expect("open");
     assert!(!image::path(&data_dir).exists());
-    let subject = Subject { storage: Arc::new(storage), half_make };
+    let subject = Subject { storage: Arc::new(storage), half_make, reopen: reopen(&data_dir) };
     run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
 }
 
@@ -185,6 +190,53 @@ async fn close_lets_go_only_when_no_volume_is_left() {
     assert_eq!(dir.mounts(), 0);
     assert!(dir.is_detached());
     storage.close().await.expect_err("there is nothing to list any more");
+}
+
+/// Layers are on the image; only volumes may be in use by somebody who outlives the daemon.
+#[tokio::test]
+async fn close_lets_go_of_layers_and_the_next_daemon_finds_them() {
+    let (dir, storage) = pool_or_skip!("close_lets_go_of_layers_and_the_next_daemon_finds_them");
+    let layer = fixture::layer(&storage, &[], |draft| fixture::write(&draft.root, "file", "kept"));
+    let layer = layer.await.expect("a layer");
+    storage.close().await.expect("close");
+    assert_eq!(dir.mounts(), 0, "a pool without a volume stays mounted");
+    assert!(dir.is_detached());
+    let again = dir.open().expect("open again");
+    let key = again.layer_key(std::slice::from_ref(&layer)).expect("one layer");
+    assert_eq!(again.layers().await.expect("layers"), [key]);
+    let id = SandboxId::random();
+    let root = again.create(&id, &Base::Layers(vec![layer]), None).await.expect("a volume");
+    assert_eq!(fs::read(root.own_dir().join("file")).expect("the file"), b"kept");
+}
+
+/// A crash after the draft was made read-only and before it got its name.
+#[tokio::test]
+async fn a_layer_that_was_almost_kept_is_swept() {
+    let (dir, storage) = pool_or_skip!("a_layer_that_was_almost_kept_is_swept");
+    let draft = storage.draft_layer(&[], &fixture::random_layer()).await.expect("a draft");
+    let draft = draft.expect("nobody has made it");
+    let root = draft.root.clone();
+    btrfs::make_read_only(File::open(&root).expect("the draft")).expect("read-only");
+    fs::write(root.join("file"), "x").expect_err("it is read-only");
+    std::mem::forget(draft);
+    let again = dir.open().expect("open again");
+    assert!(!root.exists());
+    assert_eq!(again.layers().await.expect("layers"), []);
+}
+
+#[test]
+fn a_chain_is_named_as_images_name_it() {
+    let id = |digit: char| {
+        let hex: String = std::iter::repeat_n(digit, 64).collect();
+        LayerId::from_hex(&hex).expect("an id")
+    };
+    let [a, b, c] = ['a', 'b', 'c'].map(id);
+    assert_eq!(layers::key(&[]), None);
+    assert_eq!(layers::key(std::slice::from_ref(&a)), Some(LayerKey(a.clone())));
+    let two = layers::key(&[a.clone(), b.clone()]).expect("two layers");
+    let three = layers::key(&[two.0.clone(), c.clone()]).expect("two layers");
+    assert_eq!(layers::key(&[a.clone(), b.clone(), c]), Some(three));
+    assert_ne!(layers::key(&[b, a]), Some(two));
 }
 
 #[tokio::test]

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use super::{Subject, Verdict, ensure, make};
 
-const MIB: u64 = 1024 * 1024;
+pub(super) const MIB: u64 = 1024 * 1024;
 
 /// Bytes that no filesystem stores in less space.
-fn fill(path: &Path, mib: u64) -> io::Result<()> {
+pub(super) fn fill(path: &Path, mib: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     let mut block = vec![0; MIB as usize];
     for _ in 0..mib {

@@ -8,11 +8,16 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tempfile::TempDir;
 
 use super::*;
-use crate::storage::conformance::{Subject, run};
+use crate::storage::conformance::{Reopen, Subject, run};
 
 /// A crash after mkdir and before chmod.
 pub fn half_make(dir: &Path, id: &SandboxId) {
     DirBuilder::new().mode(0o700).create(dir.join(id.as_str())).expect("a directory");
+}
+
+pub fn reopen(data_dir: &Path) -> Reopen {
+    let data_dir = data_dir.to_owned();
+    Arc::new(move || Arc::new(LocalStorage::open(&data_dir).expect("open again")))
 }
 
 fn storage() -> (TempDir, LocalStorage) {
@@ -38,7 +43,7 @@ fn is_empty(path: &Path) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn local_storage_keeps_every_promise() {
     let (dir, storage) = storage();
-    let subject = Subject { storage: Arc::new(storage), half_make };
+    let subject = Subject { storage: Arc::new(storage), half_make, reopen: reopen(dir.path()) };
     run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
     assert!(is_empty(&trash(&dir)), "something is left in the trash");
 }

@@ -93,7 +93,7 @@ impl Launcher {
         launch: Launch,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Launched, LaunchError> {
-        match self.request(&Request::Launch(launch), fds).await? {
+        match self.request(&Request::Launch(Box::new(launch)), fds).await? {
             (Answer::Launched { pid }, Some(pidfd)) => Ok(Launched { pid, pidfd }),
             (Answer::Launched { .. }, None) | (Answer::Ready, _) => Err(LaunchError::out_of_step()),
             (Answer::Failed { step, errno }, _) => Err(LaunchError::failed(step, errno)),

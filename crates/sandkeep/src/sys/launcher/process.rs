@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, open};
-use rustix::mount::MountAttrFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::bare::{self, Standing};
 use super::child::{Child, Ids, Report, spawn};
-use super::{Answer, EntryKind, Launch, Lifeline, MESSAGE_MAX_BYTES, Means, Request};
+use super::received::{Received, set_properties};
+use super::{Answer, Launch, Lifeline, MESSAGE_MAX_BYTES, Means, Request};
 use crate::guest::image;
 use crate::limits;
 use crate::sys::namespace::{self, ChildStack, IdMap, USER_ID};
@@ -180,7 +180,7 @@ impl Process {
             }
             match postcard::from_bytes(&buffer[..len]) {
                 Ok(Request::Hello) => tell(self.socket, &Answer::Ready, &[])?,
-                Ok(Request::Launch(launch)) => self.answer(launch, fds)?,
+                Ok(Request::Launch(launch)) => self.answer(*launch, fds)?,
                 Ok(Request::Goodbye) => return Ok(Ending::Goodbye),
                 Err(_) => return Err(io::ErrorKind::InvalidData.into()),
             }
@@ -217,9 +217,12 @@ impl Process {
             Means::Root { entry, .. } => Some(*entry),
             Means::User { .. } => None,
         };
-        let received = Received::sort(launch.lifeline, &launch.bind_targets, entry, cloned, fds)
+        let targets = &launch.bind_targets;
+        let received = Received::sort(launch.lifeline, &launch.root, targets, entry, cloned, fds)
             .ok_or(("receive its descriptors", libc::EPROTO))?;
         set_properties(&received, ids, users.as_fd()).map_err(during("map its ids"))?;
+        let root = received.root.mount(users.as_fd(), ids, bare::NEW_ROOT, &mut self.stack);
+        let root = root.map_err(during("mount the overlay of its root"))?;
         let (dev, nulls) = bare::dev_mounts().map_err(during("prepare /dev"))?;
         self.report.clear();
         let child = Child {
@@ -227,7 +230,7 @@ impl Process {
             ids,
             privilege: launch.privilege,
             shm_bytes: launch.shm_bytes,
-            root: received.root,
+            root,
             binds: received.binds,
             dev,
             nulls,
@@ -268,11 +271,11 @@ impl Process {
 
     /// What has no descriptors is looked up in the host's mounts: the root, then the binds.
     fn clone_named(&self, means: &Means) -> io::Result<Vec<OwnedFd>> {
-        let Means::User { root, binds, .. } = means else { return Ok(Vec::new()) };
+        let Means::User { roots, binds, .. } = means else { return Ok(Vec::new()) };
         let kind = Some(LinkNameSpaceType::Mount);
         move_into_link_name_space(self.host_mounts.as_fd(), kind)?;
         let path = |bytes: &Vec<u8>| mount::clone_tree(Path::new(OsStr::from_bytes(bytes)));
-        let cloned = std::iter::once(root).chain(binds).map(path).collect();
+        let cloned = roots.iter().chain(binds).map(path).collect();
         move_into_link_name_space(self.own_mounts.as_fd(), kind)?;
         cloned
     }
@@ -316,66 +319,6 @@ impl Process {
 fn tell(socket: BorrowedFd<'_>, answer: &Answer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = postcard::to_allocvec(answer).map_err(io::Error::other)?;
     socket::send_with_fds(socket, &bytes, fds).map(drop)
-}
-
-/// The descriptors of a request, told apart.
-pub struct Received {
-    pub root: OwnedFd,
-    pub listener: OwnedFd,
-    pub lifeline: Option<OwnedFd>,
-    pub binds: Vec<(CString, OwnedFd)>,
-    pub tasks: Vec<OwnedFd>,
-    pub into_cgroup: Option<OwnedFd>,
-}
-
-impl Received {
-    /// `cloned` are the mounts of means that have no descriptors, and without an entry there is no
-    /// control group.
-    pub fn sort(
-        lifeline: Lifeline,
-        bind_targets: &[String],
-        entry: Option<EntryKind>,
-        cloned: Vec<OwnedFd>,
-        fds: Vec<OwnedFd>,
-    ) -> Option<Self> {
-        let mut fds = fds.into_iter();
-        let listener = fds.next()?;
-        let lifeline = match lifeline {
-            Lifeline::None => None,
-            Lifeline::Passed => Some(fds.next()?),
-        };
-        let mut rest = cloned.into_iter().chain(fds);
-        let root = rest.next()?;
-        let mut binds = Vec::with_capacity(bind_targets.len());
-        for target in bind_targets {
-            binds.push((CString::new(target.as_str()).ok()?, rest.next()?));
-        }
-        let (tasks, into_cgroup) = match entry {
-            Some(EntryKind::V1) => (rest.collect(), None),
-            Some(EntryKind::V2) => (Vec::new(), Some(rest.next()?)),
-            None => (Vec::new(), None),
-        };
-        Some(Self { root, listener, lifeline, binds, tasks, into_cgroup })
-    }
-}
-
-/// The root is the sandbox's own, so its ids are shifted. Binds are the host's and are not: as root
-/// inside owns nothing there, it reads only what everybody may.
-pub fn set_properties(received: &Received, ids: Ids, users: BorrowedFd<'_>) -> io::Result<()> {
-    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | quiet;
-    let mut binds = received.binds.iter().map(|(_, bind)| bind);
-    match ids {
-        Ids::Range { .. } => {
-            mount::set_id_map(&received.root, MountAttrFlags::MOUNT_ATTR_NODEV, users)?;
-            binds.try_for_each(|bind| mount::set_attributes(bind, read_only))
-        }
-        // The one id that there is owns all of it already.
-        Ids::Single => {
-            mount::set_attributes_of_tree(&received.root, quiet)?;
-            binds.try_for_each(|bind| mount::set_attributes_of_tree(bind, read_only))
-        }
-    }
 }
 
 /// How the guest is executed.

@@ -2,23 +2,26 @@
 
 #![expect(unsafe_code, reason = "unshare and dup2 have no safe wrappers")]
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, makedev, mkdir, mknodat, open};
-use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use rustix::mount::{
+    MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount,
+};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::{
     BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, Meeting, Order,
-    ROOT, STATE, Staging, bare,
+    ROOT, STATE, Staging, USERS, bare,
 };
 use crate::sys::cgroup::{MountKind, cgroup_mounts};
 use crate::sys::landlock::{self, Ruleset};
-use crate::sys::launcher::{Ids, Received, guest_image, set_properties};
+use crate::sys::launcher::{Ids, Received, RootKind, guest_image, set_properties};
 use crate::sys::namespace::{self, ChildStack, IdMap};
 use crate::sys::{dev, mount, seccomp, socket};
 
@@ -93,19 +96,22 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     private_mounts().map_err(during("leave the host's mounts"))?;
     let ids = Ids::Range { base: staging.id_base };
     set_properties(&things.received, ids, users.as_fd()).map_err(during("map its ids"))?;
-    let null = lay_out(staging, &things).map_err(during("lay out its root"))?;
+    let Received { listener, lifeline, root, binds, .. } = things.received;
+    let root = root.mount(users.as_fd(), ids, "/tmp", &mut ChildStack::new(STACK_BYTES));
+    let root = root.map_err(during("mount the overlay of its root"))?;
+    let set = Set { root, binds, bundle: things.bundle, users };
+    let null = lay_out(staging, &set).map_err(during("lay out its root"))?;
     hide_groups().map_err(during("hide the control groups"))?;
     restrict().map_err(during("restrict itself with Landlock"))?;
     let filter = match staging.identity {
         Identity::Host => None,
         Identity::Sandbox => {
-            enter_users(&users).map_err(during("enter its user namespace"))?;
+            enter_users(&set.users).map_err(during("enter its user namespace"))?;
             Some(filter().map_err(during("make its system call filter"))?)
         }
     };
-    let Received { listener, lifeline, root, binds, .. } = things.received;
     // Nothing that could be closed later may sit at a number that is about to mean something else.
-    drop((root, binds, things.bundle, users));
+    drop(set);
     let given = Given { null, listener, guest, lifeline, filter };
     given.arrange(staging.meeting).map_err(during("arrange its descriptors"))?;
     Err(during("execute the tool")(execute(&staging.program, &staging.arguments)))
@@ -121,13 +127,18 @@ impl Things {
     fn sort(staging: &Staging, mut fds: Vec<OwnedFd>) -> Option<Self> {
         // It stands between the binds and the entries.
         let lifeline = usize::from(staging.lifeline == Lifeline::Passed);
-        let at = 2 + lifeline + staging.bind_targets.len();
+        let root = match &staging.root {
+            RootKind::Dir => 1,
+            RootKind::Overlay(_) => 2,
+        };
+        let at = 1 + lifeline + root + staging.bind_targets.len();
         let bundle = match staging.bundle {
             Bundle::None => None,
             Bundle::Passed => Some((at < fds.len()).then(|| fds.remove(at))?),
         };
         let (targets, entry) = (&staging.bind_targets, Some(staging.entry));
-        let received = Received::sort(staging.lifeline, targets, entry, Vec::new(), fds)?;
+        let (lifeline, root) = (staging.lifeline, &staging.root);
+        let received = Received::sort(lifeline, root, targets, entry, Vec::new(), fds)?;
         Some(Self { received, bundle })
     }
 
@@ -144,13 +155,21 @@ impl Things {
     }
 }
 
+/// What the tool is to find.
+struct Set {
+    root: OwnedFd,
+    binds: Vec<(CString, OwnedFd)>,
+    bundle: Option<OwnedFd>,
+    users: OwnedFd,
+}
+
 fn user_namespace(id_base: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let proc = open("/proc", flags, Mode::empty())?;
     namespace::user(proc.as_fd(), &mut ChildStack::new(STACK_BYTES), IdMap::range(id_base))
 }
 
-fn private_mounts() -> io::Result<()> {
+pub fn private_mounts() -> io::Result<()> {
     // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
     Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
@@ -158,7 +177,7 @@ fn private_mounts() -> io::Result<()> {
 
 /// Puts everything in its place, and makes a null device for the tool's stdio: crun gives whatever
 /// it finds there to the sandbox's root, which must not happen to the host's.
-fn lay_out(staging: &Staging, things: &Things) -> io::Result<OwnedFd> {
+fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
     let plain = Mode::from_raw_mode(0o755);
     let scratch = mount::new_filesystem(
         "tmpfs",
@@ -171,16 +190,18 @@ fn lay_out(staging: &Staging, things: &Things) -> io::Result<OwnedFd> {
     for dir in [ROOT, BUNDLE, STATE] {
         mkdir(dir, plain)?;
     }
-    mount::attach(&things.received.root, ROOT)?;
-    rustix::process::fchdir(&things.received.root)?;
-    for (target, bind) in &things.received.binds {
+    mount::attach(&set.root, ROOT)?;
+    rustix::process::fchdir(&set.root)?;
+    for (target, bind) in &set.binds {
         mount::attach(bind, target.as_c_str())?;
     }
     if let Dev::Stage { shm_bytes } = staging.dev {
         attach_dev(staging.id_base, shm_bytes)?;
     }
     rustix::process::chdir("/")?;
-    if let Some(bundle) = &things.bundle {
+    drop(open(USERS, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR)?);
+    mount_bind(format!("/proc/self/fd/{}", set.users.as_raw_fd()), USERS)?;
+    if let Some(bundle) = &set.bundle {
         mount::set_attributes(bundle, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
         mount::attach(bundle, BUNDLE)?;
     }

@@ -21,6 +21,7 @@ mod retry;
 mod said;
 mod session;
 mod spool;
+mod trouble;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -17,6 +17,7 @@ use super::challenge::Challenge;
 use super::credentials::{Credentials, bearer};
 use super::problem::RegistryError;
 use super::retry;
+use super::trouble::unreachable;
 use crate::limits::{REGISTRY_ANSWER, REGISTRY_TOKEN_MAX_BYTES};
 use crate::outgoing::{self, Admitted, BodyError, Chosen, Outgoing};
 
@@ -153,9 +154,4 @@ impl Door {
 
 fn own(credentials: &Credentials) -> Result<HeaderValue, RegistryError> {
     credentials.header().map_err(|_| RegistryError::UnusableCredentials)
-}
-
-pub fn unreachable(host: &str, error: reqwest::Error) -> RegistryError {
-    let problem = crate::error::with_causes(&error.without_url());
-    RegistryError::Unreachable { host: host.to_owned(), problem }
 }

@@ -32,6 +32,11 @@ pub enum RegistryError {
     PlainRealm { host: String, realm: String },
     #[error("{host} does not answer: {problem}")]
     Unreachable { host: String, problem: String },
+    #[error(
+        "the certificate of {host} is not trusted; an administrator can name who vouches for it in \
+         `registry_ca`: {problem}"
+    )]
+    Untrusted { host: String, problem: String },
     #[error("{host} answers with more than {max_bytes} bytes where that is the most")]
     TooLarge { host: String, max_bytes: usize },
     #[error("{host} gives out a token that cannot be read")]

@@ -5,7 +5,6 @@
 //! has left that, never again.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::{Mutex, PoisonError};
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, LOCATION, RANGE};
@@ -13,9 +12,10 @@ use reqwest::{Client, Response, StatusCode, Url};
 
 use super::challenge::challenge;
 use super::credentials::Credentials;
-use super::door::{Door, unreachable};
+use super::door::Door;
 use super::problem::RegistryError;
 use super::reference::Reference;
+use super::trouble::{Trouble, trouble, unreachable};
 use super::{retry, said};
 use crate::limits::{REGISTRY_ANSWER, REGISTRY_REDIRECTS_MAX, REGISTRY_SAID_MAX_BYTES};
 use crate::outgoing::{self, BodyError, Chosen, Outgoing};
@@ -280,7 +280,7 @@ async fn find(outgoing: &Outgoing, host: &str) -> Result<(Url, Client), Registry
         return Ok((secure, client));
     }
     match client.get(secure.clone()).timeout(REGISTRY_ANSWER).send().await {
-        Err(e) if e.is_connect() && !is_about_certificate(&e) => {
+        Err(e) if trouble(&e) == Trouble::NoTls => {
             let plain = place("http")?;
             let admitted = outgoing.admit(&plain, Chosen::ByOthers).await.map_err(refused)?;
             Ok((plain, admitted.client().map_err(refused)?))
@@ -288,20 +288,4 @@ async fn find(outgoing: &Outgoing, host: &str) -> Result<(Url, Client), Registry
         // Whatever else is wrong the next request will say.
         Ok(_) | Err(_) => Ok((secure, client)),
     }
-}
-
-fn is_about_certificate(error: &reqwest::Error) -> bool {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        // What an io error wraps is not among its sources.
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let tls = error
-            .downcast_ref::<rustls::Error>()
-            .or_else(|| wrapped.and_then(|inner| inner.downcast_ref::<rustls::Error>()));
-        if matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
