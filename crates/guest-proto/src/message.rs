@@ -87,7 +87,10 @@ pub struct Exec {
     pub env: Vec<(String, String)>,
     /// The working directory; the user's home where missing.
     pub cwd: Option<String>,
-    /// `name`, `uid` or `uid:gid`; names are looked up in the sandbox's own /etc/passwd.
+    /// `user` or `user:group`, each a name or a number; names are looked up in the sandbox's own files. A uid
+    /// that they do not name is a group of its own, but with nothing after the colon (`1000:`) it is in
+    /// group 0, as images expect. A guest of an earlier build knows `name`, `uid` and `uid:gid` alone, and
+    /// says so of all else.
     pub user: String,
     pub stdin: StdinMode,
     /// From the start of the command; then its whole tree is killed and it ends as `TimedOut`.

@@ -32,11 +32,13 @@ mod rate;
 mod reaper;
 mod reconcile;
 mod registry;
+mod rows;
 mod shared;
 mod shells;
 mod slots;
 mod stats;
 mod supervisor;
+mod templates;
 mod verbs;
 mod view;
 
@@ -60,6 +62,7 @@ use crate::storage::Storage;
 use crate::store::StateStore;
 use crate::telemetry::Telemetry;
 use crate::template::Template;
+use crate::template::source::registry::Registries;
 use shared::{Handle, Shared};
 use supervisor::{Amendment, LifecycleVerb, Request, Restart};
 
@@ -75,6 +78,10 @@ pub use processes::{ProcessStatus, ProcessView};
 pub use registry::registered;
 pub use shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use stats::StatsView;
+pub use templates::{
+    Audience, HostPaths, Import, ImportProgress, ImportStep, PathKind, TemplateConfig,
+    TemplateDraft, TemplateSource, TemplateView, Told as ImportTold, Upload,
+};
 pub use verbs::InFlight;
 pub use view::{Cursor, Filter, InvalidCursor, Page, View};
 
@@ -86,8 +93,10 @@ pub struct Parts {
     pub storage: Arc<dyn Storage>,
     /// The first is the default.
     pub runtimes: Vec<Arc<dyn Runtime>>,
-    /// The first is the default.
+    /// Those that are built in; the first is the default.
     pub templates: Vec<Arc<dyn Template>>,
+    /// What images are pulled with.
+    pub registries: Registries,
     pub lifetime: Lifetime,
     /// How much of what execs say is kept.
     pub journal: JournalLimits,
@@ -121,6 +130,7 @@ impl Broker {
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         reconcile::once(&shared).await?;
         shared.sweep_slots().await?;
+        templates::sweep(&shared).await?;
         reconcile::report_orphans(&shared).await;
         shared.tasks.spawn(reconcile::at_intervals(Arc::clone(&shared)));
         shared.tasks.spawn(reaper::run(Arc::clone(&shared)));

@@ -22,6 +22,7 @@ mod kill;
 mod lifecycle;
 mod logs;
 mod ls;
+mod ndjson;
 mod pause;
 mod port;
 mod print;
@@ -38,6 +39,7 @@ mod spec_args;
 mod spinner;
 mod stats;
 mod stdin;
+mod template;
 mod terminal;
 mod version;
 
@@ -153,6 +155,7 @@ enum Command {
     Processes(processes::Args),
     /// Show what a sandbox uses: processor time, memory, processes, disk
     Stats(stats::Args),
+    Template(template::Args),
     Keys(keys::Args),
     /// List the runtimes and what they can do here
     Runtimes(runtimes::Args),
@@ -252,6 +255,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
+        Command::Template(args) => with_one_thread(template::run(args, &client()?)),
         Command::Keys(args) => keys::run(args, &global, &around),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
         Command::Doctor(args) => with_threads(doctor::run(args, &around)),

@@ -29,6 +29,32 @@ pub enum Error {
     #[error("there is no template {name:?}; there are: {}", known.join(", "))]
     UnknownTemplate { name: String, known: Vec<String> },
 
+    #[error("there is no template {name:?}")]
+    TemplateNotFound { name: String },
+
+    /// Sandboxes were made from it.
+    #[error("template {name} is in use by {}", listed(users))]
+    TemplateInUse { name: String, users: Vec<SandboxId> },
+
+    /// It is for everybody, so not everybody may remove or replace it.
+    #[error("template {name} is shared by all: only an admin can change that")]
+    TemplateShared { name: String },
+
+    /// What was to become a template is none.
+    #[error("{problem}")]
+    SourceInvalid { problem: String },
+
+    /// It may be there, and is not for this caller.
+    #[error("{path} is beneath none of the daemon's source_roots")]
+    SourceForbidden { path: String },
+
+    /// It is elsewhere, and could not be brought here.
+    #[error("{problem}")]
+    SourceUnavailable { problem: String },
+
+    #[error("the upload is larger than {limit_bytes} bytes")]
+    UploadTooLarge { limit_bytes: u64 },
+
     #[error("there is no profile {name:?}; {}", match known.is_empty() {
         true => "there are none".to_owned(),
         false => format!("there are: {}", known.join(", ")),
@@ -148,6 +174,10 @@ pub enum Error {
     Runtime(#[from] RuntimeError),
     #[error(transparent)]
     Guest(#[from] GuestError),
+}
+
+fn listed(ids: &[SandboxId]) -> String {
+    ids.iter().map(SandboxId::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// An error and what caused it, in one line. Some errors name their cause themselves; it is not

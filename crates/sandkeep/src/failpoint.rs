@@ -49,6 +49,18 @@ pub const ALL: &[&str] = &[
     "destroy.after_home",
     "destroy.after_slot",
     "destroy.after_row",
+    "template.after_intent",
+    "template.after_image",
+    "template.after_draft",
+    "template.after_applied",
+    "template.after_kept",
+    "template.after_freeze",
+    "template.after_layer",
+    "template.after_capture",
+    "template.after_record",
+    "template.after_outcome",
+    "template.after_forgotten",
+    "template.after_layer_removed",
 ];
 
 /// Marks a point between two steps of a verb.

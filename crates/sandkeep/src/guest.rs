@@ -40,7 +40,7 @@ pub struct ExecRequest {
     pub argv: Vec<String>,
     pub env: Vec<(String, String)>,
     pub cwd: Option<String>,
-    /// `name`, `uid` or `uid:gid`.
+    /// As in the guest protocol's `Exec`.
     pub user: String,
     pub stdin: Stdin,
     /// A terminal of this size instead of pipes: all output is then stdout.

@@ -19,6 +19,7 @@ pub mod guest;
 pub mod home;
 pub mod journal;
 pub mod limits;
+pub mod outgoing;
 pub mod runtime;
 pub mod sandbox;
 pub mod storage;

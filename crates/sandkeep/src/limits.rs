@@ -125,6 +125,8 @@ pub const ENV_MAX: usize = 1024;
 pub const ENV_ENTRY_MAX_BYTES: usize = 64 * 1024;
 /// The environment of a sandbox, all entries together: an exec adds its own to it.
 pub const ENV_TOTAL_MAX_BYTES: usize = 256 * 1024;
+/// Who a command runs as: a name and a group, each of which Linux bounds at 32.
+pub const USER_MAX_BYTES: usize = 256;
 /// The kernel takes at most 128 KiB for one argument, its end included.
 pub const ARGUMENT_MAX_BYTES: usize = 128 * 1024 - 1;
 /// All strings of one exec together; it must fit a frame of the guest protocol.
@@ -285,6 +287,9 @@ pub const JWKS_FETCHES_WITHIN: Duration = Duration::from_secs(10);
 pub const JWKS_ANSWER: Duration = Duration::from_secs(5);
 pub const JWKS_MAX_BYTES: usize = 256 * 1024;
 pub const JWKS_KEYS_MAX: usize = 64;
+/// How long to look for the address of a host that is to be called, and to connect to it.
+pub const OUTGOING_RESOLVE: Duration = Duration::from_secs(10);
+pub const OUTGOING_CONNECT: Duration = Duration::from_secs(10);
 /// How often it is looked whether the key of an open stream still holds.
 pub const LEASE_LOOK: Duration = Duration::from_secs(1);
 /// How long a client may take for the TLS handshake.
@@ -340,3 +345,90 @@ pub const BATTERY_INODES_MAX: u64 = 50_000;
 pub const BATTERY_DESCRIPTORS_MAX: u64 = 1 << 20;
 /// The pool in which the battery's sandboxes have their volumes.
 pub const BATTERY_POOL_BYTES: u64 = POOL_MIN_BYTES;
+
+/// The largest manifest, index and config of an image that is read; registries keep to 4 MiB.
+pub const IMAGE_MANIFEST_MAX_BYTES: usize = 4 * 1024 * 1024;
+pub const IMAGE_CONFIG_MAX_BYTES: usize = 4 * 1024 * 1024;
+/// The most layers of an image, as with Docker, and the most manifests that an index may name.
+pub const IMAGE_LAYERS_MAX: usize = 128;
+pub const IMAGE_INDEX_MAX: usize = 1_024;
+/// The largest archive with an image in it, uncompressed, and the most of its files that are looked at.
+pub const IMAGE_ARCHIVE_MAX_BYTES: u64 = 128 * 1024 * MIB;
+pub const IMAGE_ARCHIVE_FILES_MAX: usize = 65_536;
+/// What a layer may hold: bytes once uncompressed, headers of its archive, bytes of one that extends
+/// another, parts of one sparse file.
+pub const LAYER_MAX_BYTES: u64 = 64 * 1024 * MIB;
+pub const LAYER_ENTRIES_MAX: u64 = 2_000_000;
+pub const LAYER_EXTENSION_MAX_BYTES: u64 = MIB;
+pub const LAYER_SPARSE_PARTS_MAX: usize = 65_536;
+/// So many bytes may come out of a compressed one, once there are more than these in all.
+pub const LAYER_RATIO_MAX: u64 = 200;
+pub const LAYER_RATIO_FREE_BYTES: u64 = 1024 * MIB;
+/// The longest path of a layer, links in it followed; the kernel takes no longer one at once.
+pub const LAYER_PATH_MAX_BYTES: usize = 4_095;
+/// The paths of all directories of a layer, which are kept until its end.
+pub const LAYER_DIRECTORIES_MAX_BYTES: usize = 256 * 1024 * 1024;
+/// The most links that one path may lead through, as in the kernel.
+pub const LAYER_LINKS_MAX: usize = 40;
+/// The highest id of a file's owner: what a sandbox has is a range of 65,536.
+pub const LAYER_ID_MAX: u64 = 65_535;
+/// How much of a file is copied at once while a layer is applied, and after how much it is told.
+pub const LAYER_COPY_BYTES: usize = 256 * 1024;
+pub const LAYER_PROGRESS_BYTES: u64 = MIB;
+/// How many indexes may lead from one to the next until there is a manifest.
+pub const IMAGE_INDEX_DEPTH_MAX: usize = 3;
+/// The longest name of an image, its registry included, and the longest tag: as Docker has them.
+pub const IMAGE_NAME_MAX_BYTES: usize = 255;
+pub const IMAGE_TAG_MAX_BYTES: usize = 128;
+
+/// How long a registry may take to answer a request, or to send a small document, and how long it may send
+/// nothing in the midst of a layer.
+pub const REGISTRY_ANSWER: Duration = Duration::from_secs(60);
+pub const REGISTRY_IDLE: Duration = Duration::from_secs(60);
+/// How often in a row something is tried with a registry, and the pauses between: each is twice the one before.
+pub const REGISTRY_ATTEMPTS_MAX: u32 = 6;
+pub const REGISTRY_RETRY_MIN: Duration = Duration::from_millis(200);
+pub const REGISTRY_RETRY_MAX: Duration = Duration::from_secs(10);
+/// The longest pause that a registry may ask for; beyond it the caller is told instead.
+pub const REGISTRY_RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// How much a connection must have brought before it broke, so that it counts as none of those attempts.
+pub const REGISTRY_PROGRESS_MIN_BYTES: u64 = MIB;
+pub const REGISTRY_REDIRECTS_MAX: usize = 5;
+/// Layers of one image that are fetched at once, and pieces of each that may wait for the disk.
+pub const REGISTRY_DOWNLOADS_MAX: usize = 4;
+pub const REGISTRY_CHUNKS_MAX: usize = 64;
+/// How much of a file is hashed at once.
+pub const REGISTRY_CHUNK_BYTES: usize = 256 * 1024;
+/// The largest layer, compressed as it comes.
+pub const REGISTRY_LAYER_MAX_BYTES: u64 = 32 * 1024 * MIB;
+/// The largest answer of a token realm, and the largest file of credentials.
+pub const REGISTRY_TOKEN_MAX_BYTES: usize = 256 * 1024;
+pub const REGISTRY_AUTH_MAX_BYTES: u64 = MIB;
+/// What is read of the reason that a registry gives for an error, and how many characters of it are told.
+pub const REGISTRY_SAID_MAX_BYTES: usize = 64 * 1024;
+pub const REGISTRY_SAID_SHOWN: usize = 200;
+/// How long a layer that was fetched, by half or whole, is kept for a pull that goes on with it.
+pub const REGISTRY_SPOOL_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// The longest name of a template; references of images are no longer.
+pub const TEMPLATE_NAME_MAX_BYTES: usize = 255;
+/// The most templates of one daemon, and imports and uploads that may be under way at once.
+pub const TEMPLATES_MAX: usize = 10_000;
+pub const IMPORTS_MAX: usize = 16;
+pub const UPLOADS_MAX: usize = 16;
+/// How often it is told how far an import is.
+pub const IMPORT_PROGRESS_PAUSE: Duration = Duration::from_millis(100);
+/// The largest template that is uploaded, unless configured otherwise.
+pub const UPLOAD_DEFAULT_BYTES: u64 = 16 * 1024 * MIB;
+/// How long an upload may pause.
+pub const UPLOAD_SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// A build file, or a list of what one leaves out: how large it may be, and how many lines and steps.
+pub const RECIPE_MAX_BYTES: usize = 1024 * 1024;
+pub const RECIPE_LINES_MAX: usize = 20_000;
+pub const RECIPE_STEPS_MAX: usize = 1_000;
+/// The longest text that variables may come to, how deep they may stand within each other, and how many
+/// ports an image may say that it listens on.
+pub const RECIPE_EXPANDED_MAX_BYTES: usize = 2 * 1024 * 1024;
+pub const RECIPE_NESTING_MAX: usize = 32;
+pub const RECIPE_PORTS_MAX: usize = 1_024;

@@ -1,6 +1,7 @@
 //! What a sandbox is, without any IO: ids, owner, spec, the state machine.
 
 mod id;
+mod image;
 mod moment;
 mod owner;
 mod port;
@@ -9,9 +10,11 @@ mod signal;
 mod slot;
 mod spec;
 mod state;
+mod template_name;
 mod terms;
 
-pub use id::{ExecId, InvalidId, ProcessId, SandboxId, ShellId};
+pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId};
+pub use image::{ImageDefaults, PinnedImage};
 pub use moment::Moment;
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
 pub use port::{InvalidPort, Port};
@@ -26,4 +29,5 @@ pub use spec::{
 pub use state::{
     AtExpiry, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
 };
+pub use template_name::{InvalidTemplateName, TemplateName};
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

@@ -6,7 +6,7 @@ mod layer;
 mod local;
 mod offload;
 mod root;
-mod tree;
+pub(crate) mod tree;
 
 #[cfg(test)]
 pub(crate) mod conformance;
@@ -22,6 +22,7 @@ pub use layer::{
 };
 pub use local::LocalStorage;
 pub use root::Root;
+pub(crate) use root::is_whiteout;
 
 /// What is true of this storage on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]

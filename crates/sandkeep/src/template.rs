@@ -1,6 +1,15 @@
 //! What a sandbox starts from.
 
+pub mod archive;
+mod beneath;
+pub mod digest;
 mod host;
+pub mod image;
+mod image_template;
+pub mod layer;
+pub mod manifest;
+pub mod recipe;
+pub mod source;
 
 use std::sync::Arc;
 
@@ -11,6 +20,16 @@ use crate::sandbox::Privilege;
 use crate::storage::{Root, StorageError};
 
 pub use host::HostTemplate;
+pub use image_template::ImageTemplate;
+
+/// Whether a template has something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Yes,
+    No,
+    /// Nobody has looked into it.
+    Unknown,
+}
 
 /// # Behavior
 /// - A template is ready when it is handed to the broker and does not change while a sandbox of
@@ -24,12 +43,13 @@ pub trait Template: Send + Sync {
     fn binds(&self) -> Arc<[Bind]>;
 
     /// Whether a sandbox of this template finds a program of this name.
-    fn has_program(&self, name: &str) -> bool;
+    fn has_program(&self, name: &str) -> Found;
 
     /// The privilege of a sandbox that asks for none in particular.
     fn default_privilege(&self) -> Privilege;
 
-    /// Puts the template's own files into a new, empty root, every target of `binds` among them.
+    /// Puts the template's own files into a new root, every target of `binds` among them. What the layers
+    /// beneath the root have already stays as it is.
     /// May be repeated on a root it has filled before, by half or whole.
     async fn lay_out(&self, root: &Root) -> Result<(), StorageError>;
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use guest_proto::{
     Fate, FromGuest, How, ListedShell, NAME_MAX, SHELL_COMMAND_MAX, SHELLS_MAX, ShellExec,
-    ShellOpen, ShellRefusal, StdinMode,
+    ShellOpen, ShellProgram, ShellRefusal, StdinMode,
 };
 use libc::pid_t;
 
@@ -54,8 +54,7 @@ impl Reactor {
                 break;
             }
         }
-        let (dialect, process) =
-            started.map_err(|NotStarted { error, .. }| Refused::because(error))?;
+        let (dialect, process) = started.map_err(|why| no_shell(open.program, why))?;
         self.shells.insert(id, Shell::new(open, dialect, (leaf, enter), process, asker));
         self.connection(asker)?.role = Role::Awaiting;
         Ok(None)
@@ -446,5 +445,15 @@ impl Reactor {
         shell
             .signal(signal)
             .map_err(|error| Refused::because(format!("cannot send signal {signal}: {error}")))
+    }
+}
+
+/// Why a shell cannot be opened. That there is none may be so for good, in an image of one program.
+fn no_shell(wanted: ShellProgram, why: NotStarted) -> Refused {
+    match (wanted, why) {
+        (ShellProgram::Any, NotStarted { code: 127, .. }) => Refused::because(
+            "the sandbox has neither bash nor sh in its PATH; run its programs by `argv` instead",
+        ),
+        (_, NotStarted { error, .. }) => Refused::because(error),
     }
 }

@@ -34,6 +34,7 @@ mod rate;
 pub(super) mod sandboxes;
 mod server;
 mod shells;
+mod templates;
 mod terminal;
 pub mod tls;
 pub(super) mod who;
@@ -119,6 +120,9 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(processes::get, processes::end))
         .routes(routes!(processes::logs))
         .routes(routes!(processes::signal))
+        .routes(routes!(templates::list, templates::create))
+        .routes(routes!(templates::get, templates::remove))
+        .routes(routes!(templates::upload))
         .routes(routes!(runtimes))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))

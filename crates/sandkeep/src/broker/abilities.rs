@@ -3,6 +3,7 @@
 
 use super::shared::Shared;
 use crate::runtime::{Capabilities, Runtime, Usable};
+use crate::template::Found;
 
 /// Programs that are a browser, as distributions call them.
 const BROWSERS: [&str; 5] =
@@ -54,7 +55,9 @@ pub(super) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
     let storage = shared.storage.capabilities();
     let (snapshots, disk_quota) = (usable && storage.snapshots, usable && storage.disk_quota);
     let template = shared.templates.first().filter(|_| usable && can.isolation);
-    let has = |program: &&str| template.is_some_and(|template| template.has_program(program));
+    let has = |program: &&str| {
+        template.is_some_and(|template| template.has_program(program) == Found::Yes)
+    };
     let policy = &shared.policy;
     Abilities {
         // No runtime passes devices or a network into a sandbox, and nothing keeps paused ones elsewhere.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::registry;
 use super::shared::Shared;
+use super::templates::Chosen;
 use crate::error::Error;
 use crate::home::Meta;
 use crate::limits;
@@ -25,21 +26,33 @@ pub(super) fn owner(who: &Principal, draft: &SpecDraft) -> Result<Owner, Error> 
     }
 }
 
+/// A sandbox that may be made. Its template stays what it is until this is dropped.
+pub(super) struct Admitted<'a> {
+    pub spec: Spec,
+    pub terms: Terms,
+    _template: Chosen<'a>,
+}
+
 /// Checks a draft against this machine, its policy and the parts of this broker.
-pub(super) fn admit(shared: &Shared, draft: SpecDraft) -> Result<(Spec, Terms), Error> {
+pub(super) async fn admit<'a>(
+    shared: &'a Shared,
+    owner: &Owner,
+    draft: SpecDraft,
+) -> Result<Admitted<'a>, Error> {
     let mut draft = shared.policy.with_profile(draft)?;
     let runtime = match &draft.runtime {
         Some(name) => shared.usable_runtime(name)?,
         None => shared.usable_runtime(usual_runtime(shared))?,
     };
-    let template = match &draft.template {
-        Some(name) => shared.template(name)?,
-        None => shared.template(default_name(shared.templates.first().map(|t| t.name())))?,
-    };
-    draft.runtime = Some(runtime.name().to_owned());
-    draft.template = Some(template.name().to_owned());
-    draft.privilege = draft.privilege.or_else(|| Some(template.default_privilege()));
+    let chosen = shared.choose_template(owner, draft.template.as_deref()).await?;
     let can = runtime.capabilities();
+    draft.runtime = Some(runtime.name().to_owned());
+    draft.template = Some(chosen.template.name().to_owned());
+    draft.privilege = draft.privilege.or(match chosen.template.default_privilege() {
+        // Where there is no root inside, an image is run as well as it can be.
+        Privilege::Root if !can.any_user => None,
+        usual => Some(usual),
+    });
     if let Some(resources) = &draft.resources {
         refuse_what_cannot_be_kept(resources, runtime.name(), &can)?;
     }
@@ -48,7 +61,7 @@ pub(super) fn admit(shared: &Shared, draft: SpecDraft) -> Result<(Spec, Terms), 
         let problem = format!("{runtime} has no root inside here{}", without_root());
         return Err(Error::InvalidField { field: "privilege", problem });
     }
-    let spec = draft.check(&shared.host)?;
+    let spec = chosen.pin(draft.check(&shared.host)?, &can);
     if spec.resources().disk_mb.is_some() && !shared.storage.capabilities().disk_quota {
         let storage = shared.storage.name();
         return Err(Error::StorageLacks {
@@ -59,7 +72,7 @@ pub(super) fn admit(shared: &Shared, draft: SpecDraft) -> Result<(Spec, Terms), 
     }
     let terms = draft.terms(&shared.policy.timeouts)?;
     check_terms(&terms, runtime.as_ref())?;
-    Ok((spec, terms))
+    Ok(Admitted { spec, terms, _template: chosen })
 }
 
 /// What a runtime cannot do when the time is over is not promised.

@@ -58,7 +58,7 @@ impl Broker {
             return Err(Error::InvalidField { field: "slot", problem });
         };
         let owner = admission::owner(who, &draft)?;
-        admission::admit(&self.shared, draft.clone())?;
+        drop(admission::admit(&self.shared, &owner, draft.clone()).await?);
         let mut flight = self.shared.ensures.join(slots::key(&owner, &slot)).await;
         if let Some(Verified { id, at }) = &*flight
             && *at >= arrived

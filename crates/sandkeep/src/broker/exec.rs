@@ -9,6 +9,7 @@
 
 mod in_shell;
 mod known;
+mod place;
 pub(super) mod pump;
 pub(super) mod rejoin;
 pub(super) mod sending;
@@ -34,7 +35,7 @@ use crate::journal::{
     Description, From, JOURNALS, Journal, JournalLimits, Keep, Seen, Shelf, StdinSource, Unfinished,
 };
 use crate::limits;
-use crate::sandbox::{Event, ExecId, NamesOnly, Verb, apply, check_env};
+use crate::sandbox::{Event, ExecId, NamesOnly, Verb, apply};
 
 use pump::{Berth, Pump};
 use stdin::Stdins;
@@ -43,19 +44,14 @@ use watching::{Leash, Wish};
 
 pub(super) use in_shell::{ShellCommand, exec_in_shell};
 pub use known::{ExecPage, ExecView};
+pub(super) use place::{Place, Wanted, as_asked};
 pub use stdin::StdinTurn;
 pub use watching::{ExecWatch, Told};
-
-/// Who a command runs as unless it says otherwise.
-const DEFAULT_USER: &str = "user";
-
-/// What every command's environment begins with; nothing of the daemon's own is ever in it.
-const BASE_ENV: [(&str, &str); 2] =
-    [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];
 
 /// One command as a caller asks for it, before it is checked.
 #[derive(Clone, Default)]
 pub struct ExecDraft {
+    /// Empty for the command of the sandbox's image.
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub cwd: Option<String>,
@@ -283,7 +279,7 @@ fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Descrip
         exec_id: request.id.clone(),
         argv: request.argv.clone(),
         cwd: request.cwd.clone(),
-        user: request.user.clone(),
+        user: as_asked(&request.user).to_owned(),
         started_at: Timestamp::now(),
         timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
         stdin,
@@ -305,14 +301,18 @@ pub(super) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     snapshot.guest.clone().ok_or_else(unreachable)
 }
 
-fn request(handle: &Handle, draft: ExecDraft) -> Result<ExecRequest, Error> {
+fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecRequest, Error> {
+    if draft.argv.is_empty() {
+        draft.argv = place::own_command(&handle.spec)?;
+    }
     check(&draft)?;
-    let (env, user) = environment(handle, draft.env, draft.user)?;
+    let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
+    let Place { env, cwd, user } = Place::fill(&handle.spec, wanted)?;
     let request = ExecRequest {
         id: ExecId::random(),
         argv: draft.argv,
         env,
-        cwd: draft.cwd,
+        cwd,
         user,
         stdin: match draft.stdin {
             StdinSource::None => Stdin::Null,
@@ -336,25 +336,6 @@ fn request(handle: &Handle, draft: ExecDraft) -> Result<ExecRequest, Error> {
     }
 }
 
-/// The whole environment of a command, and who it runs as.
-pub(super) fn environment(
-    handle: &Handle,
-    own: BTreeMap<String, String>,
-    user: Option<String>,
-) -> Result<(Vec<(String, String)>, String), Error> {
-    let base = BASE_ENV.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let mut env = BTreeMap::from(base);
-    env.extend(handle.spec.env().iter().map(|(name, value)| (name.clone(), value.clone())));
-    env.extend(own);
-    let size: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
-    let max = limits::EXEC_STRINGS_MAX_BYTES;
-    if size > max {
-        let problem = format!("with that of the sandbox it has {size} bytes, more than {max}");
-        return Err(invalid("env", problem));
-    }
-    Ok((env.into_iter().collect(), user.unwrap_or_else(|| DEFAULT_USER.to_owned())))
-}
-
 fn check(draft: &ExecDraft) -> Result<(), Error> {
     if draft.argv.first().is_none_or(String::is_empty) {
         return Err(invalid("argv", "it names no command".to_owned()));
@@ -370,29 +351,7 @@ fn check(draft: &ExecDraft) -> Result<(), Error> {
         );
         return Err(invalid("argv", problem));
     }
-    check_place(&draft.env, draft.cwd.as_deref(), draft.user.as_deref())?;
     check_timeout(draft.timeout)
-}
-
-/// What an exec and a shell are given alike.
-pub(super) fn check_place(
-    env: &BTreeMap<String, String>,
-    cwd: Option<&str>,
-    user: Option<&str>,
-) -> Result<(), Error> {
-    check_env(env)?;
-    match cwd {
-        Some(cwd) if !cwd.starts_with('/') || cwd.contains('\0') => {
-            return Err(invalid("cwd", format!("{cwd:?} is not an absolute path")));
-        }
-        Some(_) | None => {}
-    }
-    match user {
-        Some(user) if user.is_empty() || user.contains('\0') => {
-            Err(invalid("user", "it is neither a name, a uid nor uid:gid".to_owned()))
-        }
-        Some(_) | None => Ok(()),
-    }
 }
 
 fn check_timeout(timeout: Option<Duration>) -> Result<(), Error> {

@@ -19,6 +19,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
+use super::rows;
 use crate::error::Error;
 use crate::limits;
 use crate::sandbox::{Owner, Principal, SandboxId, SpecDraft};
@@ -223,19 +224,7 @@ impl Claim {
     /// One flight at a time writes a key, so a conflict is an earlier write of our own or the sweep.
     async fn put(&self, known: Option<Revision>) -> Result<Revision, StoreError> {
         let value = serde_json::to_vec(&self.kept).expect("an entry holds only strings");
-        let first = match known {
-            Some(revision) => self.store.update(&self.key, value.clone(), revision).await,
-            None => self.store.create(&self.key, value.clone()).await,
-        };
-        match first {
-            Err(
-                StoreError::Exists { current } | StoreError::Conflict { current: Some(current) },
-            ) => self.store.update(&self.key, value, current).await,
-            Err(StoreError::Conflict { current: None }) => {
-                self.store.create(&self.key, value).await
-            }
-            other => other,
-        }
+        rows::put(&*self.store, &self.key, value, known).await
     }
 }
 

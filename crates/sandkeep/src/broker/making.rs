@@ -77,10 +77,11 @@ impl Broker {
         }
         let owner = admission::owner(who, &draft)?;
         let slot = draft.slot.clone();
-        let (spec, terms) = admission::admit(&self.shared, draft)?;
-        let runtime = Arc::clone(self.shared.runtime(spec.runtime())?);
+        let admitted = admission::admit(&self.shared, &owner, draft).await?;
+        let runtime = Arc::clone(self.shared.runtime(admitted.spec.runtime())?);
         let data = &self.shared.data;
         let labels = Labels { instance: data.instance().as_str().to_owned(), owner };
+        let (spec, terms) = (admitted.spec.clone(), admitted.terms.clone());
         let mut meta = Meta::new(SandboxId::random(), labels, spec, data.boot_id().to_owned());
         meta.began = self.shared.now();
         meta.created_at = meta.began.wall;
@@ -90,6 +91,8 @@ impl Broker {
         let (supervisor, handle) =
             Supervisor::new(&self.shared, runtime, meta, Status::creating(), None);
         self.shared.admit(Arc::clone(&handle))?;
+        // From here on the sandbox itself is seen to need its template's layers.
+        drop(admitted);
         let (answer, created) = oneshot::channel();
         self.shared.tasks.spawn(begin(supervisor, claim, answer));
         self.answer(&handle.id, created).await?;

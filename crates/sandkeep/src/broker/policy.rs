@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -22,6 +23,10 @@ pub struct Policy {
     /// The profile of a sandbox that names none.
     pub default_profile: Option<String>,
     pub profiles: BTreeMap<String, Profile>,
+    /// Directories of the host that everybody may make templates of.
+    pub source_roots: Vec<PathBuf>,
+    /// The largest archive that somebody may upload as a template.
+    pub max_upload_bytes: u64,
 }
 
 impl Default for Policy {
@@ -34,6 +39,8 @@ impl Default for Policy {
             default_runtime: None,
             default_profile: None,
             profiles: BTreeMap::new(),
+            source_roots: Vec::new(),
+            max_upload_bytes: limits::UPLOAD_DEFAULT_BYTES,
         }
     }
 }

@@ -18,6 +18,7 @@ use super::exec::rejoin;
 use super::registry::Row;
 use super::shared::Shared;
 use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
+use super::templates;
 use crate::error::Error;
 use crate::limits;
 use crate::runtime::{MissingRuntime, Usable};
@@ -34,7 +35,8 @@ pub(super) async fn at_intervals(shared: Arc<Shared>) {
         repeat_destroys(&shared);
         let looked = async {
             once(&shared).await?;
-            shared.sweep_slots().await
+            shared.sweep_slots().await?;
+            templates::collect(&shared).await
         };
         if let Err(error) = looked.await {
             error!(%error, "cannot reconcile; it will be tried again");

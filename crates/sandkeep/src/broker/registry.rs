@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::rows;
 use crate::home::layout::{self, Unread, VERSION};
 use crate::home::{Meta, Phase};
 use crate::runtime::Labels;
@@ -102,44 +103,19 @@ impl Registry {
         Self { store }
     }
 
-    /// Writes the row. The supervisor is the only writer, so a conflict means that an earlier write
-    /// of its own, whose answer was lost, did happen: it is simply written again on top.
+    /// Writes the row. The supervisor is the only writer.
     pub async fn put(
         &self,
         meta: &Meta,
         status: &Status,
         known: Option<Revision>,
     ) -> Result<Revision, StoreError> {
-        let key = key(&meta.id);
-        let value = encode(meta, status);
-        let first = match known {
-            Some(revision) => self.store.update(&key, value.clone(), revision).await,
-            None => self.store.create(&key, value.clone()).await,
-        };
-        match first {
-            Err(
-                StoreError::Exists { current } | StoreError::Conflict { current: Some(current) },
-            ) => self.store.update(&key, value, current).await,
-            Err(StoreError::Conflict { current: None }) => self.store.create(&key, value).await,
-            other => other,
-        }
+        rows::put(&*self.store, &key(&meta.id), encode(meta, status), known).await
     }
 
     /// Removes the row. `Ok` if there is none.
     pub async fn delete(&self, id: &SandboxId, known: Option<Revision>) -> Result<(), StoreError> {
-        let key = key(id);
-        let known = match known {
-            Some(revision) => Some(revision),
-            None => self.store.get(&key).await?.map(|entry| entry.revision),
-        };
-        let Some(revision) = known else { return Ok(()) };
-        match self.store.delete(&key, revision).await {
-            Ok(_) | Err(StoreError::Conflict { current: None }) => Ok(()),
-            Err(StoreError::Conflict { current: Some(current) }) => {
-                self.store.delete(&key, current).await.map(|_| ())
-            }
-            Err(error) => Err(error),
-        }
+        rows::remove(&*self.store, &key(id), known).await
     }
 
     /// Whether there is a row.

@@ -28,6 +28,7 @@ use super::registry::Registry;
 use super::slots::Slots;
 use super::stats::Space;
 use super::supervisor::{Request, Snapshot};
+use super::templates::Templates;
 use crate::error::Error;
 use crate::home::{DataDir, Meta};
 use crate::journal::JournalLimits;
@@ -36,6 +37,7 @@ use crate::sandbox::{HostLimits, Moment, Owner, Principal, SandboxId, SlotName, 
 use crate::storage::Storage;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use crate::template::Template;
+use crate::template::source::registry::Registries;
 
 pub(super) struct Shared {
     pub data: DataDir,
@@ -47,7 +49,12 @@ pub(super) struct Shared {
     pub storage: Arc<dyn Storage>,
     pub runtimes: Vec<Arc<dyn Runtime>>,
     pub batteries: Batteries,
+    /// Those that are built in.
     pub templates: Vec<Arc<dyn Template>>,
+    /// Those that were made here.
+    pub images: Templates,
+    /// Where images can be pulled from.
+    pub registries: Registries,
     pub lifetime: Lifetime,
     pub host: HostLimits,
     pub journal: JournalLimits,
@@ -182,10 +189,12 @@ impl Shared {
             registry: Registry::new(Arc::clone(&store) as _),
             slots: Slots::new(Arc::clone(&store) as _),
             idempotency: Idempotency::new(Arc::clone(&store) as _),
+            images: Templates::new(Arc::clone(&store) as _),
             store,
             storage: parts.storage,
             runtimes: parts.runtimes,
             templates: parts.templates,
+            registries: parts.registries,
             lifetime: parts.lifetime,
             host,
             journal: parts.journal,
@@ -324,14 +333,6 @@ impl Shared {
             Usable::Yes => Ok(runtime),
             Usable::No { reason } => Err(Error::RuntimeUnusable { name: name.to_owned(), reason }),
         }
-    }
-
-    pub fn template(&self, name: &str) -> Result<&Arc<dyn Template>, Error> {
-        let unknown = || Error::UnknownTemplate {
-            name: name.to_owned(),
-            known: self.templates.iter().map(|template| template.name().to_owned()).collect(),
-        };
-        self.templates.iter().find(|template| template.name() == name).ok_or_else(unknown)
     }
 
     /// Runs file work on a thread that may block. It is tracked, and holds the broker, so that the

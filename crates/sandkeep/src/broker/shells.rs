@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::exec::{ShellCommand, admitted, check_place, environment, exec_in_shell};
+use super::exec::{Place, ShellCommand, Wanted, admitted, as_asked, exec_in_shell};
 use super::shared::Handle;
 use super::{Broker, OnDisconnect, Running};
 use crate::error::Error;
@@ -66,7 +66,7 @@ pub struct ShellView {
 
 async fn view(guest: &dyn Guest, shell: KnownShell) -> ShellView {
     let KnownShell { id, program, state, waiting, created } = shell;
-    let user = guest.shell_user(&id).await;
+    let user = guest.shell_user(&id).await.map(|user| as_asked(&user).to_owned());
     let created_at = Timestamp::try_from(created).unwrap_or(Timestamp::UNIX_EPOCH);
     ShellView { id, shell: program, state, user, waiting, created_at }
 }
@@ -146,13 +146,13 @@ impl Broker {
 }
 
 fn shell_request(handle: &Arc<Handle>, draft: ShellDraft) -> Result<ShellRequest, Error> {
-    check_place(&draft.env, draft.cwd.as_deref(), draft.user.as_deref())?;
-    let (env, user) = environment(handle, draft.env, draft.user)?;
+    let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
+    let Place { env, cwd, user } = Place::fill(&handle.spec, wanted)?;
     Ok(ShellRequest {
         id: ShellId::random(),
         program: draft.program,
         env,
-        cwd: draft.cwd,
+        cwd,
         user,
         privilege: handle.spec.privilege(),
     })

@@ -23,7 +23,7 @@ use crate::runtime::{Death, Plan, Runtime};
 use crate::sandbox::{
     Denied, Event, Moment, Next, SandboxId, State, Status, Terms, TermsPatch, Verb, apply,
 };
-use crate::storage::Root;
+use crate::storage::{LayerId, Root};
 use crate::store::Revision;
 
 /// A verb that waits for its turn.
@@ -40,6 +40,8 @@ pub(super) enum LifecycleVerb {
     Resume,
     Destroy,
     Amend(Box<Amendment>),
+    /// Make a layer of what its volume holds.
+    Capture(Box<LayerId>),
     /// End it, if its time is over.
     Expire,
     /// Write down when it was last used.
@@ -70,6 +72,7 @@ impl LifecycleVerb {
             Self::Resume => Some(Verb::Resume),
             Self::Destroy => Some(Verb::Destroy),
             Self::Amend(_) => Some(Verb::Amend),
+            Self::Capture(_) => Some(Verb::Capture),
             Self::Expire | Self::NoteActivity(_) => None,
         }
     }
@@ -214,6 +217,7 @@ impl Supervisor {
             LifecycleVerb::Pause(in_flight) => self.pause(in_flight).await,
             LifecycleVerb::Resume => self.resume().await,
             LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
+            LifecycleVerb::Capture(layer) => self.capture(&layer).await,
             LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
             LifecycleVerb::Destroy => {
                 let result = self.destroy().await;
@@ -237,7 +241,8 @@ impl Supervisor {
                 | LifecycleVerb::Stop
                 | LifecycleVerb::Pause(_)
                 | LifecycleVerb::Resume
-                | LifecycleVerb::Amend(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
+                | LifecycleVerb::Amend(_)
+                | LifecycleVerb::Capture(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
             };
             let _ = answer.send(result);
         }
@@ -331,7 +336,7 @@ impl Supervisor {
     }
 
     pub(super) fn plan(&self, root: Root) -> Result<Plan, Error> {
-        let template = self.shared.template(self.meta.spec.template())?;
+        let template = self.shared.template_of(&self.meta.spec)?;
         Ok(Plan {
             id: self.meta.id.clone(),
             labels: self.meta.labels(),

@@ -4,6 +4,7 @@
 //! registry. Between any two steps there is a failpoint, and a test that crashes there.
 
 mod amend;
+mod capture;
 mod create;
 mod destroy;
 mod pause;

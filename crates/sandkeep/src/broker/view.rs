@@ -26,6 +26,9 @@ pub struct View {
     pub reason: Option<String>,
     pub runtime: String,
     pub template: String,
+    /// Of the image it was made from, whatever its template's name means now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     pub owner: Owner,
@@ -70,6 +73,7 @@ impl Handle {
             reason: status.reason().map(ToString::to_string),
             runtime: self.spec.runtime().to_owned(),
             template: self.spec.template().to_owned(),
+            template_digest: self.spec.image().map(|image| image.digest.clone()),
             profile: self.spec.profile().map(str::to_owned),
             owner: self.owner.clone(),
             slot: self.slot.clone(),

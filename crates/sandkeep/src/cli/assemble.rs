@@ -12,6 +12,7 @@ use crate::doctor::Ward;
 use crate::error::Error;
 use crate::home::{DataDir, REGISTRY};
 use crate::limits;
+use crate::outgoing::{Outgoing, Roots};
 use crate::runtime::{
     Bind, Bwrap, Crun, Docker, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, NoPremises,
     Podman, Premises, Runc, Runtime, Staged, Technique, Usable,
@@ -21,6 +22,7 @@ use crate::storage::{self, BtrfsOptions, Storage};
 use crate::store::{MemoryStore, SqliteStore, StateStore};
 use crate::sys::stage::Stage;
 use crate::telemetry::Telemetry;
+use crate::template::source::registry::{Registries, Spool};
 use crate::template::{HostTemplate, Template};
 
 /// The names of [`local_runtimes`], in their order.
@@ -58,6 +60,9 @@ impl Wanted {
 
 /// The names of [`engines`], in their order.
 const ENGINES: [&str; 2] = [Docker::NAME, Podman::NAME];
+
+/// Where layers are, of a data directory, while they are pulled.
+const SPOOL: &str = "spool";
 
 /// A broker, and what a person wants to know of it.
 pub struct Assembled {
@@ -128,6 +133,8 @@ fn policy(settings: &Settings) -> Policy {
         default_runtime: Some(settings.default_runtime.clone()),
         default_profile: settings.default_profile.clone(),
         profiles: settings.profiles.clone(),
+        source_roots: settings.source_roots.clone(),
+        max_upload_bytes: settings.limits.max_upload_mb * limits::MIB,
     }
 }
 
@@ -199,7 +206,8 @@ pub async fn ward(
     let seen_as = |bind: &Bind| Path::new("/").join(&bind.target).display().to_string();
     let shared = template.binds().iter().map(seen_as).collect();
     let sources = template.binds().iter().map(|bind| bind.source.clone()).collect();
-    let parts = parts(&settings, data, store, opened.storage, runtimes, vec![template], lifetime);
+    let storage_of_all = opened.storage;
+    let parts = parts(&settings, data, store, storage_of_all, runtimes, vec![template], lifetime)?;
     let broker = Broker::open(parts).await?;
     Ok((Ward { broker, storage, shared, sources }, opened.warning))
 }
@@ -302,7 +310,7 @@ async fn open(
     let data_dir = data.path().to_owned();
     let templates = vec![host_template(&data)?];
     let name = storage.name();
-    let parts = parts(settings, data, store, storage, runtimes, templates, lifetime);
+    let parts = parts(settings, data, store, storage, runtimes, templates, lifetime)?;
     let broker = Broker::open(parts).await?;
     Ok(Assembled { broker, data_dir, storage: name, runtime })
 }
@@ -320,11 +328,36 @@ fn parts(
     runtimes: Vec<Arc<dyn Runtime>>,
     templates: Vec<Arc<dyn Template>>,
     lifetime: Lifetime,
-) -> Parts {
-    let telemetry = Arc::new(Telemetry::new(|error| problem::code_of(error).as_str()));
-    let (policy, journal) = (policy(settings), settings.journal);
-    let clock = Arc::new(SystemClock);
-    Parts { data, store, storage, runtimes, templates, lifetime, journal, telemetry, policy, clock }
+) -> Result<Parts, Error> {
+    Ok(Parts {
+        registries: registries(settings, &data)?,
+        data,
+        store,
+        storage,
+        runtimes,
+        templates,
+        lifetime,
+        journal: settings.journal,
+        telemetry: Arc::new(Telemetry::new(|error| problem::code_of(error).as_str())),
+        policy: policy(settings),
+        clock: Arc::new(SystemClock),
+    })
+}
+
+/// What images are pulled with: whom the operator allows to be called, and what is on its way.
+fn registries(settings: &Settings, data: &DataDir) -> Result<Registries, Error> {
+    let roots = match &settings.registry_ca {
+        Some(path) => Roots::read(path).map_err(|error| Error::InvalidField {
+            field: "registry_ca",
+            problem: error.to_string(),
+        })?,
+        None => Roots::default(),
+    };
+    let spool = data.path().join(SPOOL);
+    let unusable = |source| Error::DataDir { path: spool.display().to_string(), source };
+    let opened = Arc::new(Spool::open(&spool).map_err(unusable)?);
+    let outgoing = Outgoing::new(settings.outgoing_allow.clone(), roots);
+    Ok(Registries::new(outgoing, opened, settings.registry_auth.clone()))
 }
 
 /// The name of the first runtime, unless none can be used.

@@ -100,6 +100,10 @@ impl Client {
         self.json(self.request(Method::GET, path)).await
     }
 
+    pub async fn get_query(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
+        self.json(self.request(Method::GET, path).query(query)).await
+    }
+
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         self.json(self.request(Method::POST, path).json(body)).await
     }
@@ -115,6 +119,22 @@ impl Client {
 
     pub async fn delete(&self, path: &str) -> Result<(), Failure> {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
+    }
+
+    pub async fn delete_query(&self, path: &str, query: &[(&str, &str)]) -> Result<(), Failure> {
+        self.send(self.request(Method::DELETE, path).query(query)).await.map(drop)
+    }
+
+    /// Sends bytes as they are, for an answer that is read piece by piece.
+    pub async fn put_live(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        body: reqwest::Body,
+    ) -> Result<Response, Failure> {
+        let request = self.request(Method::PUT, path).query(query).body(body);
+        let request = request.header(CONTENT_TYPE, "application/octet-stream");
+        self.send(request.header("accept", "application/x-ndjson")).await
     }
 
     /// Starts a request whose answer is read piece by piece.

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::ndjson::Lines;
 use crate::cli::print;
 use crate::guest::Outcome;
 
@@ -46,31 +47,25 @@ pub async fn follow(client: &Client, response: Response) -> Result<Last, Failure
 /// The same, for who needs the id of an exec that begins.
 pub async fn follow_begun(
     client: &Client,
-    mut response: Response,
+    response: Response,
     mut begun: impl FnMut(String),
 ) -> Result<Last, Failure> {
-    let mut pending = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|_| client.went_away())? {
-        pending.extend_from_slice(&chunk);
-        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = pending.drain(..=end).collect();
-            let event: Event =
-                serde_json::from_slice(&line).map_err(|e| client.not_sandkeep(e.to_string()))?;
-            match event.r#type.as_str() {
-                "started" => event.exec_id.into_iter().for_each(&mut begun),
-                "stdout" => print::stdout(&event.bytes(client)?)?,
-                "stderr" => print::stderr(&event.bytes(client)?)?,
-                "gap" => print::note(&event.gap()),
-                "running" => return Ok(Last::Running),
-                "detached" => {
-                    let reason = event.reason.unwrap_or_default();
-                    return Err(Failure::Detached { reason });
-                }
-                outcome => return Ok(Last::Ended(event.ended(outcome))),
+    let mut lines = Lines::of(client, response);
+    loop {
+        let event: Event = lines.next().await?;
+        match event.r#type.as_str() {
+            "started" => event.exec_id.into_iter().for_each(&mut begun),
+            "stdout" => print::stdout(&event.bytes(client)?)?,
+            "stderr" => print::stderr(&event.bytes(client)?)?,
+            "gap" => print::note(&event.gap()),
+            "running" => return Ok(Last::Running),
+            "detached" => {
+                let reason = event.reason.unwrap_or_default();
+                return Err(Failure::Detached { reason });
             }
+            outcome => return Ok(Last::Ended(event.ended(outcome))),
         }
     }
-    Err(client.went_away())
 }
 
 impl Event {

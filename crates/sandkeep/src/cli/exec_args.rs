@@ -6,10 +6,10 @@ use crate::cli::argument::duration;
 
 #[derive(Debug, clap::Args)]
 pub struct ExecArgs {
-    /// The working directory [default: the user's home]
+    /// The working directory [default: the image's, else the user's home]
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
-    /// Who runs it: a name, a uid, or uid:gid [default: user]
+    /// Who runs it: a name or uid, and maybe :group or :gid [default: the image's, else user]
     #[arg(long, short = 'u', value_name = "USER")]
     pub user: Option<String>,
     /// Kill it and all it started after this long, such as 500ms, 30s or 5m
@@ -18,8 +18,8 @@ pub struct ExecArgs {
     /// The same in milliseconds
     #[arg(long, value_name = "MS", conflicts_with = "timeout")]
     timeout_ms: Option<u64>,
-    /// The command and its arguments; after `--` they may look like options
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    /// The command and its arguments; after `--` they may look like options [default: the image's]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 

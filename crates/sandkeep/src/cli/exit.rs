@@ -125,6 +125,13 @@ impl Exit {
             Error::InvalidSpec(_)
             | Error::InvalidField { .. }
             | Error::UnknownTemplate { .. }
+            | Error::TemplateNotFound { .. }
+            | Error::TemplateInUse { .. }
+            | Error::TemplateShared { .. }
+            | Error::SourceInvalid { .. }
+            | Error::SourceForbidden { .. }
+            | Error::SourceUnavailable { .. }
+            | Error::UploadTooLarge { .. }
             | Error::UnknownProfile { .. }
             | Error::SlotTaken { .. }
             | Error::IdempotencyMismatch { .. }

@@ -42,6 +42,10 @@ pub struct Args {
 
 pub async fn run(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let settings = config::load(args.file.config.as_deref(), &Flags::default(), around)?.settings;
+    if args.exec.command.is_empty() {
+        let problem = "say what to run: sandkeep run -- CMD".to_owned();
+        return Err(Failure::Usage { problem });
+    }
     let mut signals = Signals::listen()?;
     let draft = spec_draft(args.spec.into_json())?;
     let parent = std::env::temp_dir();

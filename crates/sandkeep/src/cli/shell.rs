@@ -11,10 +11,10 @@ use crate::cli::terminal::{self, Typing};
 /// or its connection ends first, so does the shell.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The working directory [default: the user's home]
+    /// The working directory [default: the image's, else the user's home]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// Who runs it: a name, a uid, or uid:gid [default: user]
+    /// Who runs it: a name or uid, and maybe :group or :gid [default: the image's, else user]
     #[arg(long, short = 'u', value_name = "USER")]
     user: Option<String>,
     /// The sandbox's id, or the beginning of it

@@ -46,10 +46,10 @@ struct OpenArgs {
     /// Which [default: bash where there is one, else sh]
     #[arg(long, value_enum, value_name = "PROGRAM")]
     shell: Option<Program>,
-    /// The working directory [default: the user's home]
+    /// The working directory [default: the image's, else the user's home]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// Who runs it: a name, a uid, or uid:gid [default: user]
+    /// Who runs it: a name or uid, and maybe :group or :gid [default: the image's, else user]
     #[arg(long, short = 'u', value_name = "USER")]
     user: Option<String>,
     /// A variable for it; may be given several times

@@ -51,12 +51,12 @@ fn seconds(value: &Value) -> String {
     value.as_u64().map(|seconds| format!("{seconds} s")).unwrap_or_default()
 }
 
-fn mebibytes(bytes: &Value) -> String {
+pub fn mebibytes(bytes: &Value) -> String {
     bytes.as_f64().map(|bytes| format!("{:.1} MiB", bytes / MIB as f64)).unwrap_or_default()
 }
 
 /// A JSON value as a person would write it on one line.
-fn words(value: &Value) -> String {
+pub fn words(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),

@@ -10,6 +10,7 @@ use super::identity::{OidcSettings, TlsSettings};
 use crate::broker::{Profile, Quotas};
 use crate::journal::JournalLimits;
 use crate::limits;
+use crate::outgoing::Allowed;
 use crate::sandbox::{DEFAULT_RUNTIME, Timeouts};
 use crate::storage::StorageChoice;
 
@@ -36,8 +37,16 @@ pub struct Settings {
     pub domain: String,
     /// Web pages of these origins may call the API.
     pub cors_origins: Vec<String>,
+    /// Directories of the host that everybody may make templates of.
+    pub source_roots: Vec<PathBuf>,
     /// Where events are published. Nothing is, yet.
     pub nats_url: Option<String>,
+    /// Places that may be called though they are not public.
+    pub outgoing_allow: Vec<Allowed>,
+    /// Whose certificates registries may have, besides those that this machine trusts.
+    pub registry_ca: Option<PathBuf>,
+    /// What `docker login` wrote.
+    pub registry_auth: Option<PathBuf>,
     pub tls: TlsSettings,
     pub oidc: OidcSettings,
     pub limits: Limits,
@@ -54,6 +63,8 @@ pub struct Limits {
     pub max_sandboxes: usize,
     /// Execs at once in one sandbox.
     pub max_concurrent_tasks: usize,
+    /// The largest archive that is uploaded as a template.
+    pub max_upload_mb: u64,
 }
 
 impl Default for Limits {
@@ -61,6 +72,7 @@ impl Default for Limits {
         Self {
             max_sandboxes: limits::SANDBOXES_MAX,
             max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
+            max_upload_mb: limits::UPLOAD_DEFAULT_BYTES / limits::MIB,
         }
     }
 }
@@ -81,7 +93,11 @@ impl Settings {
             default_profile: None,
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
+            source_roots: Vec::new(),
             nats_url: None,
+            outgoing_allow: Vec::new(),
+            registry_ca: None,
+            registry_auth: None,
             tls: TlsSettings::default(),
             oidc: OidcSettings::default(),
             limits: Limits::default(),

@@ -171,12 +171,23 @@ macro_rules! quota {
 }
 
 mod identity;
+mod outgoing;
 
 /// All settings, in the order in which they are shown.
 pub fn rows() -> impl Iterator<Item = &'static Setting> {
-    [GENERAL, identity::TLS, identity::OIDC, LIMITS, &ORGANIZATION, &USER, TIMEOUTS, JOURNAL]
-        .into_iter()
-        .flatten()
+    [
+        GENERAL,
+        outgoing::OUTGOING,
+        identity::TLS,
+        identity::OIDC,
+        LIMITS,
+        &ORGANIZATION,
+        &USER,
+        TIMEOUTS,
+        JOURNAL,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 static GENERAL: &[Setting] = &[
@@ -289,6 +300,14 @@ static GENERAL: &[Setting] = &[
     )
     .aliases(&[alias("CORS_ORIGINS", AliasMeaning::Value)]),
     Setting::new(
+        "source_roots",
+        Shape::List,
+        "DIRS",
+        "Whoever may make templates may make them of what lies beneath these directories of the host; without keys, its own user of any path",
+        set!(source_roots, value::paths),
+        show!(source_roots),
+    ),
+    Setting::new(
         "nats_url",
         Shape::Text,
         "URL",
@@ -315,6 +334,14 @@ static LIMITS: &[Setting] = &[
         "The most execs at once in one sandbox; 0 is as many as it can hold",
         set!(limits.max_concurrent_tasks, |text| value::bound(text, limits::EXECS_PER_SANDBOX_MAX)),
         show!(limits.max_concurrent_tasks),
+    ),
+    Setting::new(
+        "limits.max_upload_mb",
+        Shape::Integer,
+        "MB",
+        "The largest archive that is uploaded as a template, in MiB",
+        set!(limits.max_upload_mb, |text| value::within(text, 1..=limits::DISK_MAX_MB)),
+        show!(limits.max_upload_mb),
     ),
 ];
 

@@ -10,6 +10,7 @@ use reqwest::Url;
 
 use crate::broker::Network;
 use crate::limits;
+use crate::outgoing::{Allowed, InvalidAllowed};
 use crate::sandbox::{OnTimeout, Privilege, Scope};
 use crate::storage::StorageChoice;
 
@@ -161,6 +162,11 @@ pub fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
+/// Several of them; there may be none.
+pub fn paths(text: &str) -> Result<Vec<PathBuf>, Invalid> {
+    list(text).iter().map(|text| path(text)).collect()
+}
+
 /// Names, in no order that matters; there may be none.
 pub fn names(text: &str) -> Result<Vec<String>, Invalid> {
     Ok(list(text))
@@ -192,6 +198,13 @@ fn origin(text: &str) -> Result<String, Invalid> {
         true => Ok(origin.ascii_serialization()),
         false => Err(wrong()),
     }
+}
+
+/// Hosts and networks that may be called.
+pub fn allowed(text: &str) -> Result<Vec<Allowed>, Invalid> {
+    let read =
+        |item: &String| item.parse().map_err(|e: InvalidAllowed| Invalid::new(e.to_string()));
+    list(text).iter().map(read).collect()
 }
 
 pub fn nats_url(text: &str) -> Result<String, Invalid> {

@@ -3,7 +3,7 @@
 
 #[cfg(test)]
 #[path = "../../../../fuzz/mutation.rs"]
-mod mutation;
+pub(crate) mod mutation;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

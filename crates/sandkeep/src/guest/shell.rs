@@ -27,7 +27,7 @@ pub struct ShellRequest {
     pub program: Option<ShellProgram>,
     pub env: Vec<(String, String)>,
     pub cwd: Option<String>,
-    /// `name`, `uid` or `uid:gid`.
+    /// As in the guest protocol's `Exec`.
     pub user: String,
     pub privilege: Privilege,
 }

@@ -99,6 +99,12 @@ id!(
     "pr",
     "^pr[a-z2-7]{26}$"
 );
+id!(
+    /// Names one import of a template.
+    ImportId,
+    "im",
+    "^im[a-z2-7]{26}$"
+);
 
 impl ProcessId {
     /// The process that an exec is.

@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::image::{ImageDefaults, PinnedImage};
 use super::slot::SlotName;
 use super::terms::OnTimeout;
 use crate::limits;
@@ -53,6 +54,9 @@ pub struct Spec {
     env: BTreeMap<String, String>,
     resources: Resources,
     privilege: Privilege,
+    /// Only of a sandbox whose template is an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<PinnedImage>,
 }
 
 impl Spec {
@@ -78,6 +82,20 @@ impl Spec {
 
     pub fn privilege(&self) -> Privilege {
         self.privilege
+    }
+
+    pub fn image(&self) -> Option<&PinnedImage> {
+        self.image.as_ref()
+    }
+
+    /// How commands run that do not say otherwise, as far as an image says so.
+    pub fn image_defaults(&self) -> Option<&ImageDefaults> {
+        self.image.as_ref()?.defaults.as_ref()
+    }
+
+    /// The same on top of an image, whatever its template's name will mean later.
+    pub fn of_image(self, image: PinnedImage) -> Self {
+        Self { image: Some(image), ..self }
     }
 }
 
@@ -188,6 +206,7 @@ impl SpecDraft {
             env,
             resources,
             privilege: self.privilege.unwrap_or_default(),
+            image: None,
         })
     }
 }

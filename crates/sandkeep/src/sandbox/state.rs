@@ -81,6 +81,8 @@ pub enum Verb {
     Exec,
     /// Change its labels or timeouts.
     Amend,
+    /// Make a template of it.
+    Capture,
 }
 
 impl fmt::Display for Verb {
@@ -94,6 +96,7 @@ impl fmt::Display for Verb {
             Self::Destroy => "destroy",
             Self::Exec => "exec",
             Self::Amend => "amend",
+            Self::Capture => "capture",
         })
     }
 }
@@ -346,11 +349,11 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
         (Verb::Start | Verb::Resume | Verb::Exec, State::Running)
         | (Verb::Stop, State::Stopped)
         | (Verb::Pause, State::Paused)
+        | (Verb::Capture, State::Running | State::Paused | State::Stopped)
         | (Verb::Amend, State::Running | State::Paused | State::Stopped | State::Failed) => stay(),
         (Verb::Start | Verb::Exec, State::Paused) => Err(wrong(Some(Verb::Resume))),
-        (Verb::Stop | Verb::Pause | Verb::Resume | Verb::Exec, State::Stopped | State::Failed) => {
-            Err(wrong(Some(Verb::Start)))
-        }
+        (Verb::Stop | Verb::Pause | Verb::Resume | Verb::Exec, State::Stopped | State::Failed)
+        | (Verb::Capture, State::Failed) => Err(wrong(Some(Verb::Start))),
         (Verb::Create | Verb::Destroy, _) | (_, State::Creating | State::Destroying) => {
             Err(wrong(None))
         }

@@ -133,6 +133,9 @@ pub struct LayerDraft {
     /// The directory to apply the layer in. It has the root of the layers below, by mode and owner.
     pub root: PathBuf,
     pub whiteouts: Whiteouts,
+    /// Where the layers below lie, the lowest first, as far as they can be seen, if the draft holds nothing of
+    /// them. A layer may need to know what is there.
+    pub lowers: Vec<PathBuf>,
     key: LayerKey,
     discard: Option<Discard>,
 }
@@ -147,7 +150,18 @@ impl LayerDraft {
         key: LayerKey,
         discard: impl FnOnce() + Send + Sync + 'static,
     ) -> Self {
-        Self { root, whiteouts, key, discard: Some(Box::new(discard)) }
+        Self { root, whiteouts, lowers: Vec::new(), key, discard: Some(Box::new(discard)) }
+    }
+
+    pub(crate) fn above(mut self, lowers: Vec<PathBuf>) -> Self {
+        self.lowers = lowers;
+        self
+    }
+
+    /// Has it kept as another layer than it was begun as: for one of which only applying it shows that it
+    /// cannot be shared.
+    pub fn rename(&mut self, key: LayerKey) {
+        self.key = key;
     }
 
     pub(crate) fn key(&self) -> &LayerKey {

@@ -99,7 +99,7 @@ fn remove_whiteout(own: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 /// The mark by which an overlay hides a name.
-pub(super) fn is_whiteout(stat: &Stat) -> bool {
+pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
         && major(stat.st_rdev) == 0
         && minor(stat.st_rdev) == 0

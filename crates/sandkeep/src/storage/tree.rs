@@ -28,7 +28,7 @@ pub(super) fn open_dir(parent: impl AsFd, name: &CStr) -> rustix::io::Result<Own
 }
 
 /// The names in a directory, and what they are.
-pub(super) fn entries(directory: impl AsFd) -> rustix::io::Result<Vec<(CString, FileType)>> {
+pub(crate) fn entries(directory: impl AsFd) -> rustix::io::Result<Vec<(CString, FileType)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -41,7 +41,7 @@ pub(super) fn entries(directory: impl AsFd) -> rustix::io::Result<Vec<(CString, 
 
 /// Removes everything in a directory. What vanishes meanwhile is fine. If something cannot be
 /// removed the rest is, and the first such thing is reported.
-pub(super) fn empty(top: impl AsFd) -> io::Result<()> {
+pub(crate) fn empty(top: impl AsFd) -> io::Result<()> {
     let top = top.as_fd();
     let mut stuck = HashSet::new();
     let mut first_error = None;
@@ -138,7 +138,7 @@ fn open_to_change(parent: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd>
 }
 
 /// A name that nothing has.
-pub(super) fn unused_name() -> CString {
+pub(crate) fn unused_name() -> CString {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes).expect("the kernel's random source always answers once booted");
     let name = format!("{:032x}", u128::from_ne_bytes(bytes));

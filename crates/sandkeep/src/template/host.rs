@@ -13,7 +13,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, openat, symlinkat};
 
-use super::Template;
+use super::{Found, Template};
 use crate::runtime::Bind;
 use crate::sandbox::Privilege;
 use crate::storage::{Root, StorageError};
@@ -93,8 +93,11 @@ impl Template for HostTemplate {
         Arc::clone(&self.binds)
     }
 
-    fn has_program(&self, name: &str) -> bool {
-        Path::new("/usr/bin").join(name).exists()
+    fn has_program(&self, name: &str) -> Found {
+        match Path::new("/usr/bin").join(name).exists() {
+            true => Found::Yes,
+            false => Found::No,
+        }
     }
 
     fn default_privilege(&self) -> Privilege {

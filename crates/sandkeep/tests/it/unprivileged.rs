@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use sandkeep::cli::bench::announced;
 use serde_json::Value;
 
-use crate::support::{Patience, Ran, binary, obstacle, until, wait_gone};
+use crate::support::{Patience, Ran, binary, obstacle, run_with_stdin, until, wait_gone};
+use crate::templates::images::{self, Image};
 
 /// A uid that nobody on this machine has.
 const UID: u32 = 23_456;
@@ -207,4 +208,31 @@ fn what_needs_root_is_refused_to_an_ordinary_user_with_the_reason() {
     }
     daemon.fine(&["rm", &id]);
     daemon.end(Signal::TERM);
+}
+
+#[test]
+fn an_ordinary_user_runs_images_as_the_one_user_there_is() {
+    crate::skip_if!(images::obstacle());
+    let somebody = Somebody::new();
+    let daemon = Serving::start(&somebody);
+    let image = Image::busybox();
+    let archive = fs::read(image.docker_archive()).expect("an archive");
+    let import = ["--url", daemon.url.as_str(), "template", "import", "-", "--name", "image"];
+    let ran = run_with_stdin(&mut somebody.command(&import), &archive);
+    assert_eq!((ran.code, ran.stdout.trim_end()), (0, "image"), "{ran:?}");
+    let id = daemon.fine(&["create", "--template", "image"]);
+    assert_eq!(daemon.fine(&["exec", &id]), "hello from the image", "the image's own command");
+    let said = daemon.fine(&["exec", &id, "--", "sh", "-c", "id -u; pwd; stat -c %u /etc/passwd"]);
+    assert_eq!(said, "1000\n/srv/data\n1000");
+    let as_app = daemon.ask(&["exec", "-u", "app", &id, "--", "true"]);
+    assert!(as_app.code == 126 && as_app.stderr.contains("not made by root"), "{as_app:?}");
+    daemon.fine(&["stop", &id]);
+    daemon.fine(&["template", "from", &id, "--name", "copy"]);
+    daemon.fine(&["rm", &id]);
+    let copy = daemon.fine(&["create", "--template", "copy"]);
+    assert_eq!(daemon.fine(&["exec", &copy]), "hello from the image");
+    daemon.fine(&["rm", &copy]);
+    daemon.fine(&["template", "rm", "image", "copy"]);
+    daemon.end(Signal::TERM);
+    somebody.assert_clean();
 }

@@ -52,7 +52,7 @@ impl Form {
         })
     }
 
-    fn media_type(self) -> &'static str {
+    pub fn media_type(self) -> &'static str {
         match self {
             Self::Ndjson => NDJSON,
             Self::Sse => SSE,
@@ -309,17 +309,23 @@ impl Live {
     }
 
     fn say<T: Serialize>(&mut self, name: &str, event: &T) {
-        let json = serde_json::to_vec(event).expect("events hold only strings and numbers");
-        let text = match self.form {
-            Form::Sse => {
-                let Offsets { stdout, stderr } = self.told;
-                let head = format!("event: {name}\nid: {stdout}-{stderr}\ndata: ");
-                [head.as_bytes(), &json, b"\n\n"].concat()
-            }
-            Form::Ndjson | Form::Raw => [&json[..], b"\n"].concat(),
-        };
-        self.ready.push_back(text.into());
+        let Offsets { stdout, stderr } = self.told;
+        let place = format!("{stdout}-{stderr}");
+        self.ready.push_back(framed(self.form, name, Some(&place), event));
     }
+}
+
+/// An event as it is sent. `place` is where a client that comes again goes on.
+pub fn framed<T: Serialize>(form: Form, name: &str, place: Option<&str>, event: &T) -> Bytes {
+    let json = serde_json::to_vec(event).expect("events hold only strings, numbers and maps");
+    let text = match form {
+        Form::Sse => {
+            let place = place.map(|place| format!("id: {place}\n")).unwrap_or_default();
+            [format!("event: {name}\n{place}data: ").as_bytes(), &json, b"\n\n"].concat()
+        }
+        Form::Ndjson | Form::Raw => [&json[..], b"\n"].concat(),
+    };
+    text.into()
 }
 
 fn offset_of(offsets: &mut Offsets, stream: OutputStream) -> &mut u64 {

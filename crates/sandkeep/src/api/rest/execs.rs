@@ -35,16 +35,18 @@ use crate::sandbox::{ExecId, SandboxId};
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateExec)]
 pub struct ExecBody {
-    /// Run by `sh -c`; either this or `argv`.
+    /// Run by `sh -c`; either this or `argv`. Without both the sandbox's image says what runs.
     #[schema(example = "echo hello")]
     command: Option<String>,
     /// The program and its arguments, without a shell.
     argv: Option<Vec<String>>,
     /// Added to the sandbox's own. Values are never shown again.
     env: Option<BTreeMap<String, String>>,
-    /// An absolute path inside; the user's home if left out.
+    /// An absolute path inside; the working directory of the sandbox's image if left out, or without an image
+    /// the user's home.
     cwd: Option<String>,
-    /// A name, a uid or `uid:gid`; `user` if left out.
+    /// A name or a uid, and a group or gid after a colon, as the sandbox's own files have them. The image's
+    /// user if left out, or without an image `user`.
     user: Option<String>,
     /// What the command reads, as text.
     stdin: Option<String>,
@@ -207,12 +209,12 @@ pub(super) async fn respond(
     }
 }
 
-/// What to run: words, or a line for the shell.
+/// What to run: words, a line for the shell, or nothing, which means the command of the sandbox's image.
 pub fn argv_of(command: Option<String>, argv: Option<Vec<String>>) -> Result<Vec<String>, Error> {
     match (command, argv) {
         (Some(command), None) => Ok(vec!["/bin/sh".to_owned(), "-c".to_owned(), command]),
         (None, Some(argv)) => Ok(argv),
-        (None, None) => Err(invalid("command", "give either command or argv")),
+        (None, None) => Ok(Vec::new()),
         (Some(_), Some(_)) => Err(invalid("argv", "give either command or argv, not both")),
     }
 }

@@ -32,6 +32,7 @@ use super::problem::{Code, MEDIA_TYPE, Problem};
         (name = "shells", description = "Shells that keep their state from one command to the next"),
         (name = "processes", description = "Start servers and other things that stay, and look after them"),
         (name = "ports", description = "Reach servers in a sandbox"),
+        (name = "templates", description = "What sandboxes start from: import images, make one of a sandbox"),
         (name = "urule", description = "The words of Urule's runtime broker: a session is a sandbox \
             with the label `urule.workspace_id`. Errors also carry Urule's `error` and `details`"),
         (name = "keys", description = "API keys, for admins"),
@@ -198,6 +199,8 @@ refusals! {
     Inside 400 409 502 504;
     /// How a request can fail for what has to be written down first.
     Journaled 507;
+    /// How a request can fail for what it needs from elsewhere.
+    Upstream 502;
     /// How a request can fail that has to become a WebSocket.
     Upgraded 426;
 }

@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 
 use super::problem::Refusal;
 use crate::auth::KeyId;
-use crate::sandbox::{ExecId, Port, ProcessId, SandboxId, ShellId};
+use crate::sandbox::{ExecId, Port, ProcessId, SandboxId, ShellId, TemplateName};
 
 /// Something that a path can name.
 pub trait Name: FromStr {
@@ -32,6 +32,7 @@ names! {
     ShellId => NotAShellId;
     Port => NotAPort;
     KeyId => NotAKeyId;
+    TemplateName => NotATemplateName;
 }
 
 fn parse<T: Name>(text: &str) -> Result<T, Refusal> {

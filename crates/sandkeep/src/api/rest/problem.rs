@@ -37,6 +37,8 @@ pub enum Refusal {
     NotAKeyId { text: String },
     #[error("there is no shell {text:?}")]
     NotAShellId { text: String },
+    #[error("there is no template {text:?}: {}", crate::sandbox::InvalidTemplateName)]
+    NotATemplateName { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
     BodyMalformed { field: Option<String>, problem: String },
     #[error("the body could not be read: {problem}")]
@@ -109,6 +111,7 @@ impl Refusal {
             Self::NotAnExecId { .. } => Code::ExecNotFound,
             Self::NotAKeyId { .. } => Code::KeyNotFound,
             Self::NotAShellId { .. } => Code::ShellNotFound,
+            Self::NotATemplateName { .. } => Code::TemplateNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,
             Self::BodyTooLarge => Code::BodyTooLarge,
@@ -161,6 +164,13 @@ pub fn code_of(error: &Error) -> Code {
         Error::UnknownRuntime { .. } => Code::UnknownRuntime,
         Error::RuntimeUnusable { .. } => Code::RuntimeUnusable,
         Error::UnknownTemplate { .. } => Code::UnknownTemplate,
+        Error::TemplateNotFound { .. } => Code::TemplateNotFound,
+        Error::TemplateInUse { .. } => Code::TemplateInUse,
+        Error::TemplateShared { .. } => Code::TemplateShared,
+        Error::SourceInvalid { .. } => Code::SourceInvalid,
+        Error::SourceForbidden { .. } => Code::SourceForbidden,
+        Error::SourceUnavailable { .. } => Code::SourceUnavailable,
+        Error::UploadTooLarge { .. } => Code::UploadTooLarge,
         Error::UnknownProfile { .. } => Code::UnknownProfile,
         Error::SlotTaken { .. } => Code::SlotTaken,
         Error::IdempotencyMismatch { .. } => Code::IdempotencyMismatch,

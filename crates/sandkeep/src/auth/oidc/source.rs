@@ -17,10 +17,11 @@ use tokio::sync::Mutex;
 
 use super::jwks::{InvalidKeySet, KeySet};
 use super::jws::Algorithm;
-use super::outgoing::{self, Chosen, OutgoingError};
+use super::outgoing::{self, RequestError};
 use super::{InvalidOidc, OidcConfig};
 use crate::auth::AuthError;
 use crate::limits::{JWKS_FETCHES_MAX, JWKS_FETCHES_WITHIN, JWKS_FRESH, JWKS_KEEP};
+use crate::outgoing::{Chosen, OutgoingError, url};
 
 /// Where an issuer describes itself, beneath its own URL.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
@@ -28,7 +29,9 @@ const DISCOVERY: &str = "/.well-known/openid-configuration";
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     #[error(transparent)]
-    Outgoing(#[from] OutgoingError),
+    Request(#[from] RequestError),
+    #[error(transparent)]
+    Place(#[from] OutgoingError),
     #[error("the keys of the issuer cannot be used: {0}")]
     KeySet(#[from] InvalidKeySet),
     #[error("the description of the issuer cannot be read: {0}")]
@@ -72,7 +75,7 @@ pub struct Source {
 impl Source {
     pub fn new(config: &OidcConfig) -> Result<Self, InvalidOidc> {
         let read = |field, text: &str| {
-            outgoing::url(text).map_err(|e| InvalidOidc::Url { field, problem: e.to_string() })
+            url(text).map_err(|e| InvalidOidc::Url { field, problem: e.to_string() })
         };
         let place = match &config.jwks_url {
             Some(text) => Place::Known(read("jwks_url", text)?),
@@ -168,7 +171,7 @@ async fn discover(description: &Url, issuer: &str) -> Result<(Url, Chosen), Fetc
     if described.issuer != issuer {
         return Err(FetchError::OtherIssuer { issuer: described.issuer });
     }
-    let url = outgoing::url(&described.jwks_uri)?;
+    let url = url(&described.jwks_uri)?;
     let chosen = match url.origin() == description.origin() {
         true => Chosen::ByUs,
         false => Chosen::ByOthers,

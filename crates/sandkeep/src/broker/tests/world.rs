@@ -15,6 +15,7 @@ use crate::broker::{Broker, Clock, Filter, Parts, Policy, View};
 use crate::error::Error;
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
+use crate::outgoing::Outgoing;
 use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
 use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State, Status};
 use crate::storage::{
@@ -23,7 +24,8 @@ use crate::storage::{
 };
 use crate::store::{MemoryStore, Prefix, StateStore};
 use crate::telemetry::Telemetry;
-use crate::template::Template;
+use crate::template::source::registry::{Registries, Spool};
+use crate::template::{Found, Template};
 
 /// Far longer than anything here takes: a test that waits so long has failed.
 pub(super) const LONG: Duration = Duration::from_secs(20);
@@ -73,6 +75,11 @@ impl World {
             storage: Arc::clone(&self.storage) as Arc<dyn Storage>,
             runtimes: vec![Arc::new(self.runtime.clone())],
             templates: vec![Arc::new(EmptyTemplate)],
+            registries: Registries::new(
+                Outgoing::default(),
+                Arc::new(Spool::open(&self.dir.path().join("spool")).expect("a spool")),
+                None,
+            ),
             lifetime: self.lifetime,
             journal: self.journal,
             telemetry: Arc::new(Telemetry::new(|_| "failed")),
@@ -175,8 +182,8 @@ impl Template for EmptyTemplate {
         Arc::from([])
     }
 
-    fn has_program(&self, _: &str) -> bool {
-        false
+    fn has_program(&self, _: &str) -> Found {
+        Found::No
     }
 
     fn default_privilege(&self) -> Privilege {

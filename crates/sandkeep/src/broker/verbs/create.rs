@@ -13,19 +13,17 @@
 //! reason enough to keep it. What comes before the row is found by those who look for it: a slot or a
 //! key whose sandbox does not exist is free.
 
-use std::sync::Arc;
-
 use tracing::warn;
 
 use crate::broker::idempotency::Claim;
 use crate::broker::supervisor::{Fate, Supervisor};
+use crate::broker::templates;
 use crate::error::{Error, with_causes};
 use crate::failpoint;
 use crate::home::{DataDir, Phase};
 use crate::limits;
 use crate::runtime::Plan;
 use crate::sandbox::{Event, Operation, Status};
-use crate::storage::Base;
 use crate::store::Revision;
 
 impl Supervisor {
@@ -144,9 +142,10 @@ impl Supervisor {
     }
 
     async fn make_volume_and_shell(&self) -> Result<Plan, Error> {
-        let template = Arc::clone(self.shared.template(self.meta.spec.template())?);
+        let template = self.shared.template_of(&self.meta.spec)?;
+        let base = templates::base(&self.meta.spec)?;
         let quota = self.meta.spec.resources().disk_mb.map(|disk_mb| disk_mb * limits::MIB);
-        let root = self.shared.storage.create(self.id(), &Base::Empty, quota).await?;
+        let root = self.shared.storage.create(self.id(), &base, quota).await?;
         failpoint!("create.after_volume");
         template.lay_out(&root).await?;
         failpoint!("create.after_template");

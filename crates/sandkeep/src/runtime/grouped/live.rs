@@ -48,19 +48,32 @@ impl Live {
     /// Waits until every process of the sandbox is gone: the kernel ends a pid namespace before its
     /// first process is.
     pub async fn died(&self) -> Death {
+        self.ended().await;
+        let told = tokio::time::timeout(limits::DEATH_TOLD, self.exit()).await;
+        self.note(told.unwrap_or(Exit::Unknown))
+    }
+
+    /// The same for one that we have killed. How it ended is no news, so it is not waited for: where the
+    /// host's init is its parent, that may never tell.
+    pub async fn killed(&self) -> Death {
+        self.ended().await;
+        self.note(pidfd::exit(self.pidfd.get_ref()))
+    }
+
+    async fn ended(&self) {
         // Whoever waits for how it ended makes the descriptor not ready for a while, though it has.
         if !pidfd::has_ended(self.pidfd.get_ref()) {
             // An error means that the reactor is gone, and the daemon with it.
             let _ = self.pidfd.readable().await;
         }
-        let told = tokio::time::timeout(limits::DEATH_TOLD, self.exit()).await;
-        let exit = told.unwrap_or(Exit::Unknown);
-        self.death
-            .get_or_init(|| {
-                self.ids.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Death { reason: reason(exit) }
-            })
-            .clone()
+    }
+
+    fn note(&self, exit: Exit) -> Death {
+        let note = || {
+            self.ids.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Death { reason: reason(exit) }
+        };
+        self.death.get_or_init(note).clone()
     }
 
     /// How the guest ended. If who started it is gone, the host's init is its parent and has to take

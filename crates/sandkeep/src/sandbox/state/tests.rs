@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const VERBS: [Verb; 8] = [
+const VERBS: [Verb; 9] = [
     Verb::Create,
     Verb::Start,
     Verb::Stop,
@@ -11,6 +11,7 @@ const VERBS: [Verb; 8] = [
     Verb::Destroy,
     Verb::Exec,
     Verb::Amend,
+    Verb::Capture,
 ];
 const OPERATIONS: [Operation; 6] = [
     Operation::Create,

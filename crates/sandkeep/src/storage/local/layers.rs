@@ -123,6 +123,7 @@ impl Inner {
         layer: &LayerId,
     ) -> Result<Option<LayerDraft>, StorageError> {
         let top = self.open_all(below)?;
+        let lowers = self.visible(below)?;
         match self.open_layer(layer) {
             Ok(_) => return Ok(None),
             Err(StorageError::LayerMissing { .. }) => {}
@@ -138,7 +139,8 @@ impl Inner {
                 tracing::warn!(%error, "a draft of a layer stays until the next start");
             }
         };
-        Ok(Some(LayerDraft::new(root, Whiteouts::Overlay, LayerKey(layer.clone()), discard)))
+        let key = LayerKey(layer.clone());
+        Ok(Some(LayerDraft::new(root, Whiteouts::Overlay, key, discard).above(lowers)))
     }
 
     pub(super) fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {

@@ -74,7 +74,10 @@ codes! {
         "choose a usable one from GET /api/v1/runtimes (sandkeep runtimes), or mend what the detail names";
     UnknownTemplate "unknown_template" 400 Useless
         "there is no such template"
-        "leave the template out for the default, `host`";
+        "choose one of those that GET /api/v1/templates (sandkeep template ls) lists, import it, or leave it out for the default, `host`";
+    SourceInvalid "source_invalid" 400 Useless
+        "what was to become a template cannot be used"
+        "mend or replace what the detail names: an image for this machine, a tar, an OCI layout or a docker save archive";
     UnknownProfile "unknown_profile" 400 Useless
         "there is no such profile"
         "choose one of those that the detail names, or leave it out for the default";
@@ -114,12 +117,21 @@ codes! {
     LocalOnly "local_only" 403 Useless
         "this is only for the user of a daemon without keys"
         "reach the port by its host name or by a signed URL: POST …/ports/{port}/url (sandkeep port --sign)";
+    SourceForbidden "source_forbidden" 403 Useless
+        "this path of the host is not for callers of the API"
+        "upload the template instead: PUT /api/v1/templates/{name}/upload (sandkeep template import); the operator can open directories with source_roots";
+    TemplateShared "template_shared" 403 Useless
+        "the template is for everybody, so only an admin may make or change it"
+        "make one of your own under the same name, which comes first, or ask an admin";
     NoRoute "no_route" 404 Useless
         "there is no such endpoint"
         "check the path; all endpoints but /healthz begin with /api/v1/";
     NotFound "not_found" 404 Useless
         "there is no such sandbox"
         "list those that exist with GET /api/v1/sandboxes (sandkeep ls)";
+    TemplateNotFound "template_not_found" 404 Useless
+        "there is no such template"
+        "list those that exist with GET /api/v1/templates (sandkeep template ls)";
     KeyNotFound "key_not_found" 404 Useless
         "there is no such key"
         "list those that exist with GET /api/v1/keys (sandkeep keys ls)";
@@ -174,6 +186,9 @@ codes! {
     SlotTaken "slot_taken" 409 Useless
         "another sandbox of the same owner has the slot"
         "use the one that the detail names, destroy it first, or ask POST /api/v1/sandboxes/ensure for whichever there is";
+    TemplateInUse "template_in_use" 409 Useless
+        "sandboxes were made from the template"
+        "destroy those that the detail names first, or leave the template";
     IdempotencyGone "idempotency_gone" 409 Useless
         "the sandbox that was made under this Idempotency-Key is gone"
         "use a new Idempotency-Key to make another one";
@@ -183,6 +198,9 @@ codes! {
     BodyTooLarge "body_too_large" 413 Useless
         "the body is over the limit"
         "send less; large input belongs into a file of the sandbox";
+    UploadTooLarge "upload_too_large" 413 Useless
+        "the upload is over the limit"
+        "send a smaller archive, compressed perhaps, or have max_upload_mb raised";
     ValueTooLarge "value_too_large" 413 Useless
         "the sandbox's description is over the limit"
         "send fewer or shorter labels and environment variables";
@@ -249,6 +267,9 @@ codes! {
     PortClosed "port_closed" 502 Useful
         "nothing listens on this port of the sandbox"
         "start a server there that listens on 127.0.0.1, ::1 or all addresses, and try again";
+    SourceUnavailable "source_unavailable" 502 Useful
+        "the source of the template could not be reached, or refused"
+        "see the detail: the name, the credentials, the registry itself; then try again";
     PortBroke "port_broke" 502 Useful
         "the server on this port of the sandbox broke off or does not speak HTTP"
         "look at its output; for what is not HTTP use a raw port: POST …/ports/{port}/listen (sandkeep port --raw)";

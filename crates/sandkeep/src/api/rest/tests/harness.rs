@@ -14,12 +14,14 @@ use crate::auth::Auth;
 use crate::broker::{Broker, Parts, Policy, SystemClock};
 use crate::home::DataDir;
 use crate::journal::JournalLimits;
+use crate::outgoing::Outgoing;
 use crate::runtime::{Bind, Lifetime, MockRuntime};
 use crate::sandbox::Privilege;
 use crate::storage::{LocalStorage, Root, StorageError};
 use crate::store::MemoryStore;
 use crate::telemetry::Telemetry;
-use crate::template::Template;
+use crate::template::source::registry::{Registries, Spool};
+use crate::template::{Found, Template};
 
 pub struct Daemon {
     pub address: SocketAddr,
@@ -42,8 +44,8 @@ impl Template for Empty {
         Arc::new([])
     }
 
-    fn has_program(&self, _: &str) -> bool {
-        false
+    fn has_program(&self, _: &str) -> Found {
+        Found::No
     }
 
     fn default_privilege(&self) -> Privilege {
@@ -64,6 +66,11 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         storage,
         runtimes: vec![runtime],
         templates: vec![Arc::new(Empty)],
+        registries: Registries::new(
+            Outgoing::default(),
+            Arc::new(Spool::open(&dir.path().join("spool")).expect("a spool")),
+            None,
+        ),
         lifetime: Lifetime::Detached,
         journal: JournalLimits::default(),
         telemetry: Arc::new(Telemetry::new(|error| problem::code_of(error).as_str())),

@@ -1,0 +1,249 @@
+//! `sandkeep template`: what sandboxes start from.
+
+mod importing;
+
+use std::io::BufRead;
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::show::{mebibytes, words};
+use crate::cli::{Format, print};
+use crate::sandbox::TemplateName;
+
+/// Import images and other templates, and make them of sandboxes
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: TemplateCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TemplateCommand {
+    Import(ImportArgs),
+    Pull(PullArgs),
+    From(FromArgs),
+    /// List templates
+    Ls(LsArgs),
+    /// Show one template
+    Show(OneArgs),
+    /// Remove templates that no sandbox uses
+    Rm(RmArgs),
+}
+
+/// Make a template of an archive or a directory
+///
+/// An archive is a tar of a system's root, an OCI layout or what `docker save` writes, plain or compressed by
+/// gzip or zstd; it is sent to the daemon. A directory, an OCI layout or a system's root, is read by the daemon
+/// itself, so it must be on its machine.
+#[derive(Debug, clap::Args)]
+struct ImportArgs {
+    /// A file or a directory, or - for stdin
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// What to call it, such as python:3.12 [default: the file's name without its endings]
+    #[arg(long, value_name = "NAME")]
+    name: Option<TemplateName>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Make a template of an image in a registry
+///
+/// The daemon pulls it, with the credentials that it has for the registry, or with those given here.
+#[derive(Debug, clap::Args)]
+struct PullArgs {
+    /// Such as python:3.12 or ghcr.io/acme/tools@sha256:…
+    #[arg(value_name = "IMAGE")]
+    image: String,
+    /// What to call it [default: as the image]
+    #[arg(long, value_name = "NAME")]
+    name: Option<TemplateName>,
+    /// Who asks the registry; the password is read from stdin
+    #[arg(long, value_name = "USER")]
+    username: Option<String>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Make a template of a sandbox as it is now
+///
+/// It may be running: then it stands still for a moment.
+#[derive(Debug, clap::Args)]
+struct FromArgs {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    /// What to call it
+    #[arg(long, value_name = "NAME")]
+    name: TemplateName,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Whose a new template is.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// For everybody; only an admin may
+    #[arg(long)]
+    shared: bool,
+    /// The project it belongs to [default: the key's own, or default]
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct LsArgs {
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct OneArgs {
+    name: TemplateName,
+    /// Whose it is [default: the key's own project, or default]
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct RmArgs {
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<TemplateName>,
+    /// Whose they are [default: the key's own project, or default]
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    match args.command {
+        TemplateCommand::Import(args) => importing::import(args, client).await,
+        TemplateCommand::Pull(args) => pull(args, client).await,
+        TemplateCommand::From(args) => from(args, client).await,
+        TemplateCommand::Ls(args) => ls(args, client).await,
+        TemplateCommand::Show(args) => show(args, client).await,
+        TemplateCommand::Rm(args) => rm(args, client).await,
+    }
+}
+
+async fn pull(args: PullArgs, client: &Client) -> Result<Exit, Failure> {
+    let name = match args.name {
+        Some(name) => name,
+        None => args.image.parse().map_err(|_| Failure::Usage {
+            problem: format!("{:?} does not tell a name; say --name", args.image),
+        })?,
+    };
+    let mut source = json!({ "registry": args.image });
+    if let Some(username) = args.username {
+        let password = password()?;
+        source["credentials"] = json!({ "username": username, "password": password });
+    }
+    importing::ask(client, &name, &args.place, source, args.format).await
+}
+
+/// The first line of stdin. Not from the command line, which others can read.
+fn password() -> Result<String, Failure> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(Failure::system("read the password"))?;
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+async fn from(args: FromArgs, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let source = json!({ "sandbox": id });
+    importing::ask(client, &args.name, &args.place, source, args.format).await
+}
+
+async fn ls(args: LsArgs, client: &Client) -> Result<Exit, Failure> {
+    let listed = client.get("/api/v1/templates").await?;
+    if args.format.json {
+        print::json(&listed)?;
+        return Ok(Exit::Ok);
+    }
+    let items = listed["items"].as_array().cloned().unwrap_or_default();
+    let row = |item: &Value| {
+        let shared = if item["shared"] == true { "shared" } else { "own" };
+        let digest = words(&item["digest"]);
+        let digest = digest.strip_prefix("sha256:").unwrap_or("-");
+        let digest: String = digest.chars().take(12).collect();
+        [
+            words(&item["name"]),
+            digest,
+            mebibytes(&item["bytes"]),
+            shared.to_owned(),
+            words(&item["source"]),
+        ]
+    };
+    print::table(["NAME", "DIGEST", "SIZE", "WHOSE", "SOURCE"], items.iter().map(row))?;
+    Ok(Exit::Ok)
+}
+
+async fn show(args: OneArgs, client: &Client) -> Result<Exit, Failure> {
+    let query = project(args.project.as_deref());
+    let shown = client.get_query(&path_of(&args.name), &query).await?;
+    if args.format.json {
+        print::json(&shown)?;
+        return Ok(Exit::Ok);
+    }
+    let config = &shown["config"];
+    let layers = shown["layers"].as_array().map_or(0, Vec::len);
+    let mut fields = vec![
+        ("name", words(&shown["name"])),
+        ("digest", words(&shown["digest"])),
+        ("source", words(&shown["source"])),
+        ("over", words(&shown["over"])),
+        ("layers", layers.to_string()),
+        ("size", mebibytes(&shown["bytes"])),
+        ("created", words(&shown["created_at"])),
+        ("owner", words(&shown["owner"])),
+        ("user", words(&config["user"])),
+        ("workdir", words(&config["workdir"])),
+        ("entrypoint", words(&config["entrypoint"])),
+        ("cmd", words(&config["cmd"])),
+        ("ports", words(&config["exposed_ports"])),
+        ("env", words(&config["env"])),
+        ("labels", words(&config["labels"])),
+    ];
+    fields.retain(|(_, value)| !value.is_empty() && value != "[]");
+    fields.iter().try_for_each(|(name, value)| print::line(&format!("{name:<10} {value}")))?;
+    Ok(Exit::Ok)
+}
+
+async fn rm(args: RmArgs, client: &Client) -> Result<Exit, Failure> {
+    let query = project(args.project.as_deref());
+    let mut failed = 0;
+    for name in &args.names {
+        match client.delete_query(&path_of(name), &query).await {
+            Ok(()) => print::line(name.as_str())?,
+            Err(failure) if args.names.len() == 1 => return Err(failure),
+            Err(failure) => {
+                print::note(&failure.line());
+                failed += 1;
+            }
+        }
+    }
+    match failed {
+        0 => Ok(Exit::Ok),
+        failed => Err(Failure::Some { failed, all: args.names.len() }),
+    }
+}
+
+fn project(project: Option<&str>) -> Vec<(&str, &str)> {
+    project.map(|project| ("project", project)).into_iter().collect()
+}
+
+/// A name is one part of a path, whatever it holds.
+fn path_of(name: &TemplateName) -> String {
+    format!("/api/v1/templates/{}", name.as_str().replace('/', "%2F"))
+}

@@ -1,0 +1,191 @@
+//! Sending a template, and showing how far the daemon is with it.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use bytes::Bytes;
+use futures_util::stream;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use reqwest::{Body, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::{ImportArgs, Place, path_of};
+use crate::api::rest::Problem;
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::ndjson::Lines;
+use crate::cli::{Format, print};
+use crate::limits::{SPINNER_TICK, STDIN_CHUNK_BYTES};
+use crate::sandbox::TemplateName;
+
+/// Endings of files that say nothing about what is in them.
+const ENDINGS: [&str; 7] = [".gz", ".tgz", ".zst", ".tar", ".oci", ".docker", ".img"];
+
+/// The file by which a directory is an OCI layout.
+const OCI_LAYOUT: &str = "oci-layout";
+
+#[derive(Debug, Deserialize)]
+struct Event {
+    r#type: String,
+    #[serde(default)]
+    step: String,
+    #[serde(default)]
+    layer: u64,
+    #[serde(default)]
+    layers: u64,
+    #[serde(default)]
+    done_bytes: u64,
+    total_bytes: Option<u64>,
+    template: Option<Value>,
+    problem: Option<Box<Problem>>,
+}
+
+pub async fn import(args: ImportArgs, client: &Client) -> Result<Exit, Failure> {
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => name_of(&args.path)?,
+    };
+    if args.path == Path::new("-") {
+        return send(client, &name, &args.place, tokio::io::stdin(), None, args.format).await;
+    }
+    let usage =
+        |e: std::io::Error| Failure::Usage { problem: format!("{}: {e}", args.path.display()) };
+    let found = std::fs::metadata(&args.path).map_err(usage)?;
+    if found.is_dir() {
+        let path = std::fs::canonicalize(&args.path).map_err(usage)?;
+        let kind = if path.join(OCI_LAYOUT).exists() { "oci" } else { "dir" };
+        let source = json!({ kind: path });
+        return ask(client, &name, &args.place, source, args.format).await;
+    }
+    let file = tokio::fs::File::open(&args.path).await.map_err(usage)?;
+    send(client, &name, &args.place, file, Some(found.len()), args.format).await
+}
+
+/// Has the daemon make it of something that it can reach itself.
+pub async fn ask(
+    client: &Client,
+    name: &TemplateName,
+    place: &Place,
+    source: Value,
+    format: Format,
+) -> Result<Exit, Failure> {
+    let mut body = json!({ "name": name, "shared": place.shared, "source": source });
+    if let Some(project) = &place.project {
+        body["project"] = json!(project);
+    }
+    let response = client.post_live("/api/v1/templates", &body).await?;
+    follow(client, response, &bar(), format).await
+}
+
+/// Sends an archive as it is read.
+async fn send(
+    client: &Client,
+    name: &TemplateName,
+    place: &Place,
+    archive: impl AsyncRead + Send + Unpin + 'static,
+    total_bytes: Option<u64>,
+    format: Format,
+) -> Result<Exit, Failure> {
+    let bar = bar();
+    bar.set_message("sending");
+    bar.set_length(total_bytes.unwrap_or_default());
+    let shown = bar.clone();
+    let pieces = stream::try_unfold((archive, shown), |(mut archive, shown)| async move {
+        let mut piece = vec![0; STDIN_CHUNK_BYTES];
+        let read = archive.read(&mut piece).await?;
+        piece.truncate(read);
+        shown.inc(read as u64);
+        let more = (read > 0).then(|| (Bytes::from(piece), (archive, shown)));
+        Ok::<_, std::io::Error>(more)
+    });
+    let mut query = vec![("shared", place.shared.to_string())];
+    query.extend(place.project.clone().map(|project| ("project", project)));
+    let path = format!("{}/upload", path_of(name));
+    let response = client.put_live(&path, &query, Body::wrap_stream(pieces)).await?;
+    follow(client, response, &bar, format).await
+}
+
+/// Shows how far it is until the one event that comes last.
+async fn follow(
+    client: &Client,
+    response: Response,
+    bar: &ProgressBar,
+    format: Format,
+) -> Result<Exit, Failure> {
+    let mut lines = Lines::of(client, response);
+    let last = loop {
+        let event: Event = lines.next().await?;
+        match event.r#type.as_str() {
+            "progress" => show(bar, &event),
+            _ => break event,
+        }
+    };
+    bar.finish_and_clear();
+    match (last.template, last.problem) {
+        (Some(template), _) if format.json => print::json(&template)?,
+        (Some(template), _) => print::line(template["name"].as_str().unwrap_or_default())?,
+        (None, Some(problem)) => return Err(Failure::Refused(problem)),
+        (None, None) => return Err(client.not_sandkeep(format!("an event {:?}", last.r#type))),
+    }
+    Ok(Exit::Ok)
+}
+
+fn show(bar: &ProgressBar, event: &Event) {
+    bar.set_message(match event.layers {
+        0 => event.step.clone(),
+        layers => format!("{} layer {} of {layers}", event.step, event.layer),
+    });
+    bar.set_length(event.total_bytes.unwrap_or(event.done_bytes));
+    bar.set_position(event.done_bytes);
+}
+
+/// On stderr, and only if that is a terminal.
+fn bar() -> ProgressBar {
+    let target = match std::io::stderr().is_terminal() {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let style = ProgressStyle::with_template(
+        "{spinner} {msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {elapsed}",
+    );
+    let bar = ProgressBar::with_draw_target(Some(0), target)
+        .with_style(style.expect("the template is a valid one"));
+    bar.enable_steady_tick(SPINNER_TICK);
+    bar
+}
+
+/// What a file is called, without what its endings say.
+fn name_of(path: &Path) -> Result<TemplateName, Failure> {
+    let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let mut name = file;
+    while let Some(shorter) = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)) {
+        name = shorter;
+    }
+    name.parse().map_err(|_| Failure::Usage {
+        problem: format!("{} does not tell a name; say --name", path.display()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_called_by_its_name_without_endings() {
+        let name = |path: &str| name_of(Path::new(path)).map(String::from).ok();
+        for (path, expected) in [
+            ("/x/busybox.tar", Some("busybox")),
+            ("python-3.12.tar.gz", Some("python-3.12")),
+            ("a.tgz", Some("a")),
+            ("layout", Some("layout")),
+            ("-", None),
+            ("..", None),
+            (".tar", None),
+        ] {
+            assert_eq!(name(path).as_deref(), expected, "{path}");
+        }
+    }
+}

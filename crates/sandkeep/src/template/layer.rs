@@ -1,0 +1,142 @@
+//! Applying a layer: an untrusted archive of changes to a tree of files.
+//!
+//! All that is written lies beneath one directory, which the caller makes and, if anything fails, throws
+//! away. No link is ever followed by the kernel on the way. A layer means the same in both kinds of
+//! [`Whiteouts`]: what an overlay shows of the one is what the tree of the other is.
+//!
+//! - An entry replaces what has its name, of this layer or of one below; only two directories become one.
+//! - A whiteout hides what is below, never what the same layer brings, whichever comes first.
+//! - What a layer's directory for an overlay holds follows from the layer alone, so that all images that
+//!   have it can share it. Where that is impossible [`Applied::stands`] says so.
+//! - Directories get their modes and times at the end, when nothing is written into them any more.
+
+mod applying;
+mod attributes;
+mod directory;
+mod hardlink;
+mod path;
+mod removing;
+mod view;
+mod whiteout;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Read};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::archive::{ArchiveError, Entries, decoded};
+use super::digest::{Digest, Hasher, Mismatch, Verified};
+use super::image::Progress;
+use crate::storage::Whiteouts;
+use applying::{Applying, Meter};
+
+/// Where a layer is applied.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The directory that becomes the layer's root.
+    pub root: BorrowedFd<'a>,
+    pub whiteouts: Whiteouts,
+    /// The directories of the layers below, lowest first, where `whiteouts` is `Overlay`; none otherwise. A
+    /// layer may link to files in them, and may go by links in them. One whose root hides all below it
+    /// comes first.
+    pub lowers: &'a [OwnedFd],
+}
+
+/// What came of applying a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    pub entries: u64,
+    /// Bytes of files that were written.
+    pub bytes: u64,
+    /// Device nodes, which are never made.
+    pub devices_skipped: u64,
+    /// Extended attributes that are not kept: all but `user.*` and `security.capability`.
+    pub xattrs_skipped: u64,
+    pub owners: Owners,
+    pub stands: Stands,
+}
+
+/// Whether what was made would be the same above other layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    Alone,
+    /// The layer leaves open what only the layers below can tell: the mode of a directory, whether that is
+    /// a link, what a hard link is about. It must not be shared with an image that has others below:
+    /// whoever brought those could choose what the other gets. It is kept as [`id_above`].
+    OnWhatIsBelow,
+}
+
+/// The name of a layer as it is above others, lowest first, which themselves may have such names.
+pub fn id_above(below: &[Digest], diff_id: &Digest) -> Digest {
+    let mut hasher = Hasher::new();
+    for id in below.iter().chain([diff_id]) {
+        hasher.update(format!("above {id}\n").as_bytes());
+    }
+    hasher.finish()
+}
+
+/// Whose the files of a layer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owners {
+    /// Those the layer says.
+    Kept,
+    /// Only root can give files away: everything belongs to the daemon's one user.
+    Ours,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LayerError {
+    #[error(transparent)]
+    Archive(ArchiveError),
+    #[error("the layer is not the one that was announced")]
+    Mismatch(#[source] Mismatch),
+    #[error("{path:?} of the layer cannot be applied: {what}")]
+    Entry { path: String, what: String },
+    #[error("cannot write {path:?} of the layer")]
+    Write {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the layer is too large: more than {max} {what}")]
+    TooLarge { what: &'static str, max: u64 },
+}
+
+impl From<ArchiveError> for LayerError {
+    fn from(error: ArchiveError) -> Self {
+        match error {
+            ArchiveError::Io(error) => match error.downcast::<Mismatch>() {
+                Ok(mismatch) => Self::Mismatch(mismatch),
+                Err(error) => Self::Archive(ArchiveError::Io(error)),
+            },
+            other => Self::Archive(other),
+        }
+    }
+}
+
+/// Applies a layer: plain, gzip or zstd, whichever the first bytes say. `progress` is told how many bytes of
+/// `blob` are done. Blocks while it reads and writes, and syncs nothing.
+///
+/// After an error the target holds some part of the layer and must be thrown away.
+pub fn apply(
+    blob: impl Read + Send + 'static,
+    diff_id: &Digest,
+    target: &Target<'_>,
+    progress: &Progress,
+) -> Result<Applied, LayerError> {
+    let archive = decoded(blob)?;
+    let mut meter = Meter::new(archive.taken(), progress);
+    let mut entries = Entries::new(Verified::new(archive, *diff_id, None));
+    let mut applying = Applying::new(target);
+    while let Some(entry) = entries.next()? {
+        applying.take(entry, &mut entries, &mut meter)?;
+        meter.look();
+    }
+    entries.finish()?;
+    let applied = applying.finish()?;
+    meter.end();
+    Ok(applied)
+}

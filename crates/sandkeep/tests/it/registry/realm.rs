@@ -1,0 +1,68 @@
+//! Who gives out tokens that a real registry trusts: signed with a key whose certificate it was given.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use rcgen::{CertificateParams, KeyPair};
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use serde_json::{Value, json};
+
+use super::fake::{Answer, Asked, Fake, status};
+
+const SERVICE: &str = "registry.test";
+const ISSUER: &str = "realm.test";
+const NEVER: i64 = 9_999_999_999;
+
+/// Lets `ann` pull who shows the password, and nobody else.
+pub struct Realm {
+    pub fake: Fake,
+    /// What a registry needs to know.
+    pub config: Value,
+}
+
+impl Realm {
+    pub fn start(directory: &Path, password: &str) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec![ISSUER.to_owned()]).expect("a name");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let bundle = directory.join("realm.pem");
+        std::fs::write(&bundle, certificate.pem()).expect("a file");
+        let (der, pkcs8) = (STANDARD.encode(certificate.der()), key.serialize_der());
+        let expected = format!("Basic {}", STANDARD.encode(format!("ann:{password}")));
+        let fake = Fake::answering(move |asked| match asked.header("authorization") {
+            Some(shown) if shown == expected => token(asked, &der, &pkcs8),
+            _ => status(401),
+        });
+        let realm = format!("http://{}/token", fake.address);
+        let token = json!({ "realm": realm, "service": SERVICE, "issuer": ISSUER, "rootcertbundle": bundle });
+        Self { fake, config: json!({ "auth": { "token": token } }) }
+    }
+}
+
+/// A token for exactly what was asked.
+fn token(asked: &Asked, certificate: &str, pkcs8: &[u8]) -> Answer {
+    let query: Vec<(String, String)> = reqwest::Url::parse(&format!("http://x/?{}", asked.query))
+        .expect("a query")
+        .query_pairs()
+        .map(|(key, value)| (key.into_owned(), value.into_owned()))
+        .collect();
+    let value = |name: &str| &query.iter().find(|(key, _)| key == name).expect(name).1;
+    assert_eq!(value("service"), SERVICE);
+    let scope: Vec<&str> = value("scope").split(':').collect();
+    let [kind, name, actions] = scope[..] else { panic!("{scope:?}") };
+    let actions: Vec<&str> = actions.split(',').collect();
+    let header = json!({ "alg": "ES256", "typ": "JWT", "x5c": [certificate] });
+    let claims = json!({
+        "iss": ISSUER, "sub": "ann", "aud": SERVICE, "exp": NEVER, "nbf": 0, "iat": 0, "jti": "1",
+        "access": [{ "type": kind, "name": name, "actions": actions }],
+    });
+    let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let signed = format!("{}.{}", encode(&header), encode(&claims));
+    let random = SystemRandom::new();
+    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8, &random);
+    let signature = pair.expect("a key").sign(&random, signed.as_bytes()).expect("a signature");
+    let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature));
+    Answer::new(json!({ "token": token }).to_string().into())
+}
