@@ -139,7 +139,13 @@ pub trait Storage: Send + Sync {
     async fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError>;
 
     /// Removes a draft; returns when it is gone. Dropping one does the same without waiting.
-    async fn abort_layer(&self, draft: LayerDraft) -> Result<(), StorageError>;
+    async fn abort_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
+        offload::offload(self.name(), move || {
+            draft.discard();
+            Ok(())
+        })
+        .await
+    }
 
     /// Makes what the volume of a stopped sandbox holds a layer above `below`, which are the layers that
     /// it was made above, in the same order. The volume stays as it is. `Ok` if the layer is kept

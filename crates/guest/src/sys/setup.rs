@@ -293,3 +293,14 @@ pub fn exit(code: i32) -> ! {
     // SAFETY: never returns, and nothing has to be flushed.
     unsafe { libc::_exit(code) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_that_never_comes_is_given_up() {
+        let gave_up = wait_for_overlay(Path::new("/proc"), Duration::from_millis(1));
+        assert_eq!(gave_up.expect_err("it is no overlay").kind(), io::ErrorKind::TimedOut);
+    }
+}

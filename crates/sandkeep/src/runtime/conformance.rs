@@ -36,7 +36,7 @@ use super::{Plan, Runtime};
 use crate::sandbox::{Resources, SandboxId};
 pub(crate) use instance::{Instance, discard};
 use lab::{Broken, Lab};
-pub(crate) use layered::{Setuid, keeps_above_layers};
+pub(crate) use layered::{Setuid, keeps_above_layers, keeps_above_many_layers};
 
 /// No promise needs this long; whatever does, hangs.
 pub(crate) const PROMISE_MAX: Duration = Duration::from_secs(60);

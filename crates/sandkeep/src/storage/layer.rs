@@ -195,3 +195,29 @@ impl Drop for LayerDraft {
         let _ = std::thread::Builder::new().name("discard-draft".to_owned()).spawn(discard);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::LayerId;
+
+    #[test]
+    fn only_a_digest_is_a_layers_id() {
+        let hex = "0123456789abcdef".repeat(4);
+        let id: LayerId = format!("sha256:{hex}").parse().expect("a digest");
+        assert_eq!((id.hex(), id.to_string()), (hex.as_str(), format!("sha256:{hex}")));
+        assert_eq!(LayerId::from_hex(&hex), Some(id));
+        let short = &hex[1..];
+        for text in [
+            hex.as_str(),
+            "",
+            "sha256:",
+            &format!("sha256:{short}"),
+            &format!("sha256:0{hex}"),
+            &format!("sha256:{}", hex.to_uppercase()),
+            &format!("sha256:/{short}"),
+            &format!("sha512:{hex}"),
+        ] {
+            text.parse::<LayerId>().expect_err(text);
+        }
+    }
+}

@@ -276,14 +276,6 @@ impl Storage for LocalStorage {
         offload(NAME, move || inner.keep_layer(draft)).await
     }
 
-    async fn abort_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
-        offload(NAME, move || {
-            draft.discard();
-            Ok(())
-        })
-        .await
-    }
-
     async fn layer_from(
         &self,
         id: &SandboxId,

@@ -104,3 +104,6 @@ pub(crate) fn is_whiteout(stat: &Stat) -> bool {
         && major(stat.st_rdev) == 0
         && minor(stat.st_rdev) == 0
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,11 +13,12 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::lab::{Broken, Lab, command, modest, run, same};
 use super::{Bench, Violation};
 use crate::guest::Outcome;
+use crate::limits::LAYERS_MAX;
 use crate::runtime::{MOUNT_POINTS, Plan};
 use crate::sandbox::Privilege;
 use crate::storage::conformance::fixture;
 use crate::storage::{
-    Base, BtrfsOptions, BtrfsStorage, LayerId, LocalStorage, Storage, StorageError,
+    Base, BtrfsOptions, BtrfsStorage, LayerId, LocalStorage, Root, Storage, StorageError,
 };
 
 /// Whether a set-user-ID program makes its caller root inside.
@@ -48,6 +49,35 @@ pub(crate) async fn keeps_above_layers(bench: &dyn Bench, setuid: Setuid) -> Res
         Err(StorageError::Unusable { .. }) => Ok(()),
         Err(error) => panic!("{error:?}"),
     }
+}
+
+/// Starts a sandbox on as many layers as there may be, each of which has a file of its own.
+pub(crate) async fn keeps_above_many_layers(bench: &dyn Bench) -> Result<(), Violation> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let make = |path: String| {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(&path).expect("a directory");
+        path
+    };
+    let lowers: Vec<_> = (0..LAYERS_MAX).map(|at| make(format!("layers/{at:064}"))).collect();
+    for (at, lower) in lowers.iter().enumerate() {
+        std::fs::write(lower.join(format!("file-{at}")), "").expect("a file");
+    }
+    let programs = make(format!("layers/{:064}/bin", 0));
+    std::fs::copy("/bin/busybox", programs.join("busybox")).expect("a program");
+    let root = Root::Overlay { lowers, upper: make("own/u".into()), work: make("own/w".into()) };
+    let lab = Lab::new(bench);
+    let mut plan = lab.plan(modest()).await;
+    let kept = async {
+        stand_on(&lab, &mut plan, root)?;
+        lab.runtime().create(&plan).await?;
+        lab.runtime().start(&plan).await?;
+        let count = "cd /; set -- file-*; echo $#";
+        says(&lab, &plan, count, &format!("{LAYERS_MAX}\n")).await
+    };
+    let kept = kept.await;
+    let promise = "above as many layers as there may be";
+    kept.and(lab.clean_up().await).map_err(|Broken(detail)| Violation { promise, detail })
 }
 
 /// However a test ends, no pool stays mounted, and with it no loop device.
@@ -108,6 +138,11 @@ async fn layers(storage: &dyn Storage) -> Result<Vec<LayerId>, Broken> {
 async fn plan(lab: &Lab<'_>, storage: &dyn Storage, layers: &[LayerId]) -> Result<Plan, Broken> {
     let mut plan = lab.plan(modest()).await;
     let root = storage.create(&plan.id, &Base::Layers(layers.to_vec()), None).await?;
+    stand_on(lab, &mut plan, root)?;
+    Ok(plan)
+}
+
+fn stand_on(lab: &Lab<'_>, plan: &mut Plan, root: Root) -> Result<(), Broken> {
     for (name, mode) in MOUNT_POINTS {
         root.make_directory(name, mode)?;
     }
@@ -117,7 +152,7 @@ async fn plan(lab: &Lab<'_>, storage: &dyn Storage, layers: &[LayerId]) -> Resul
         true => Privilege::Root,
         false => Privilege::None,
     };
-    Ok(plan)
+    Ok(())
 }
 
 /// What a script, as root where that can be had, says and nothing else.

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use super::Native;
 use crate::runtime::Runtime;
 use crate::runtime::conformance::{
-    Bench, Setuid, keeps_above_layers, promise_tests, runtime_conformance,
+    Bench, Setuid, keeps_above_layers, keeps_above_many_layers, promise_tests, runtime_conformance,
 };
 use crate::runtime::grouped::bench::{GroupedBench, Version, as_user, run_test};
 use crate::runtime::grouped::{GroupedRuntime, Premises};
@@ -87,4 +87,10 @@ async fn without_root_a_sandbox_stands_on_layers() {
     keeps_above_layers(&bench, Setuid::GivesNothing)
         .await
         .unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_stands_on_as_many_layers_as_there_may_be() {
+    let Some(bench) = GroupedBench::new(Version::V1, native).await else { return };
+    keeps_above_many_layers(&bench).await.unwrap_or_else(|broken| panic!("{broken}"));
 }
