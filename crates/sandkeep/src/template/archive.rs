@@ -24,6 +24,11 @@ pub use tree::{Filter, Kept, TreeArchive, TreeOwner};
 /// The unit of an archive.
 pub(super) const BLOCK_BYTES: usize = 512;
 
+/// What is wrong with a part of an archive; where it is only its reader knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+struct Damage(&'static str);
+
 /// Why bytes are no archive that is taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {

@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 
+use super::Damage;
 use super::entry::Moment;
 
 const XATTR: &[u8] = b"SCHILY.xattr.";
@@ -33,10 +34,10 @@ pub(super) struct SparseRecords {
 }
 
 impl Records {
-    pub(super) fn parse(mut bytes: &[u8]) -> Result<Self, &'static str> {
+    pub(super) fn parse(mut bytes: &[u8]) -> Result<Self, Damage> {
         let mut records = Self::default();
         while !bytes.is_empty() {
-            let (key, value, rest) = split(bytes).ok_or("a PAX record is damaged")?;
+            let (key, value, rest) = split(bytes).ok_or(Damage("a PAX record is damaged"))?;
             records.take(key, value)?;
             bytes = rest;
         }
@@ -44,9 +45,10 @@ impl Records {
     }
 
     /// An empty value takes back what an earlier header said; there is none that counts.
-    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damage> {
         if let Some(name) = key.strip_prefix(XATTR) {
-            let name = CString::new(name).map_err(|_| "the name of an attribute holds a NUL")?;
+            let name =
+                CString::new(name).map_err(|_| Damage("the name of an attribute holds a NUL"))?;
             self.xattrs.push((name, value.to_vec()));
             return Ok(());
         }
@@ -61,7 +63,8 @@ impl Records {
             b"gid" => self.gid = Some(number(value)?),
             b"mtime" => {
                 let text = std::str::from_utf8(value).ok();
-                let moment = text.and_then(Moment::parse).ok_or("a PAX time is no number")?;
+                let moment =
+                    text.and_then(Moment::parse).ok_or(Damage("a PAX time is no number"))?;
                 self.modified = Some(moment);
             }
             b"GNU.sparse.major" => self.sparse.major = Some(number(value)?),
@@ -96,8 +99,8 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 /// A decimal number and nothing else, not even a sign.
-pub(super) fn number(digits: &[u8]) -> Result<u64, &'static str> {
-    let refused = "a PAX record has something else where a number must be";
+pub(super) fn number(digits: &[u8]) -> Result<u64, Damage> {
+    let refused = Damage("a PAX record has something else where a number must be");
     match !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
         true => std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).ok_or(refused),
         false => Err(refused),

@@ -70,7 +70,8 @@ impl<R: Read> Entries<R> {
             match header.entry_type().as_byte() {
                 b'x' => {
                     let bytes = self.announcement(&header)?;
-                    let records = Records::parse(&bytes).map_err(|what| self.malformed(what))?;
+                    let records =
+                        Records::parse(&bytes).map_err(|damage| self.malformed(damage.0))?;
                     announced.records = Some(records);
                 }
                 b'L' => announced.long_name = Some(until_nul(self.announcement(&header)?)),
@@ -270,7 +271,7 @@ impl<R: Read> Entries<R> {
             return Err(ArchiveError::TooLarge { what: "bytes", max: limits::LAYER_MAX_BYTES });
         }
         sparse::checked(&segments, real_size, self.data_left)
-            .map_err(|what| self.malformed(what))?;
+            .map_err(|damage| self.malformed(damage.0))?;
         Ok(Kind::File { size_bytes: real_size, segments: Some(segments) })
     }
 

@@ -6,7 +6,7 @@ use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
 
 use super::pax::{self, SparseRecords};
 use super::reader::Entries;
-use super::{ArchiveError, BLOCK_BYTES};
+use super::{ArchiveError, BLOCK_BYTES, Damage};
 use crate::limits;
 
 /// A part of a file that is not a hole.
@@ -22,23 +22,23 @@ pub(super) fn checked(
     segments: &[Segment],
     real_size: u64,
     archived_bytes: u64,
-) -> Result<(), &'static str> {
+) -> Result<(), Damage> {
     let mut end = 0;
     let mut total = 0_u64;
     for segment in segments {
         if segment.offset < end {
-            return Err("the parts of a sparse file overlap");
+            return Err(Damage("the parts of a sparse file overlap"));
         }
         end = segment
             .offset
             .checked_add(segment.size_bytes)
             .filter(|end| *end <= real_size)
-            .ok_or("a part of a sparse file lies beyond its end")?;
+            .ok_or(Damage("a part of a sparse file lies beyond its end"))?;
         total += segment.size_bytes;
     }
     match total == archived_bytes {
         true => Ok(()),
-        false => Err("a sparse file has more or fewer bytes than its map"),
+        false => Err(Damage("a sparse file has more or fewer bytes than its map")),
     }
 }
 
@@ -119,7 +119,8 @@ fn read_map<R: Read>(entries: &mut Entries<R>) -> Result<Vec<u64>, ArchiveError>
             }
             match byte {
                 b'\n' => {
-                    let number = pax::number(&line).map_err(|what| entries.malformed(what))?;
+                    let number =
+                        pax::number(&line).map_err(|damage| entries.malformed(damage.0))?;
                     if numbers.is_empty() {
                         let parts = usize::try_from(number).unwrap_or(usize::MAX);
                         within_count(parts)?;

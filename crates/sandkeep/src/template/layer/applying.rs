@@ -117,7 +117,7 @@ impl<'a> Applying<'a> {
         };
         let path = LayerPath::clean(&entry.path).map_err(|problem| refused(problem.to_string()))?;
         let Some((parent, name)) = path.split() else {
-            return self.take_root(&entry).map_err(|what| refused(what.to_owned()));
+            return self.take_root(&entry).map_err(|problem| refused(problem.to_string()));
         };
         match Mark::of(name) {
             Mark::None => {}
@@ -188,12 +188,11 @@ impl<'a> Applying<'a> {
         Ok(())
     }
 
-    fn take_root(&mut self, entry: &Entry) -> Result<(), &'static str> {
+    fn take_root(&mut self, entry: &Entry) -> Result<(), PathProblem> {
         if entry.kind != Kind::Directory {
-            return Err("only a directory can be the root");
+            return Err(PathProblem::NotTheRoot);
         }
-        attributes::check_owner(&entry.attributes)
-            .map_err(|_| "the root's owner is out of range")?;
+        attributes::check_owner(&entry.attributes).map_err(|_| PathProblem::RootOwner)?;
         self.directories.insert(LayerPath::default(), Pending::All(entry.attributes.clone()));
         Ok(())
     }

@@ -19,6 +19,10 @@ pub(super) enum PathProblem {
     Nul,
     #[error("its name or target, or a part of it, is too long")]
     TooLong,
+    #[error("only a directory can be the root")]
+    NotTheRoot,
+    #[error("the root's owner is out of range")]
+    RootOwner,
 }
 
 impl LayerPath {

@@ -1,7 +1,7 @@
 //! What people call an image: `python:3.12`, `ghcr.io/org/tool@sha256:…`, `localhost:5000/a/b:c`.
 //!
 //! The rules are Docker's. What stands before the first slash is a host if it looks like one (a dot, a
-//! colon, an upper case letter, or `localhost`); else the image is on Docker Hub, below `library/` if its
+//! colon, or `localhost`); else the image is on Docker Hub, below `library/` if its
 //! name has one part. A digest says exactly which image; a tag beside it is for people.
 
 use std::fmt;
@@ -132,6 +132,10 @@ impl FromStr for Reference {
             None => (path, None),
         };
         let host = self::host(host)?;
+        // One that only its upper case told from a part of the name would be shown as another image.
+        if !looks_like_host(&host) {
+            return Err(InvalidReference::UpperCase { repository: rest.to_owned() });
+        }
         let repository = match host.as_str() {
             DOCKER_HUB if !repository.contains('/') => {
                 format!("{DOCKER_HUB_OFFICIAL}/{repository}")
@@ -282,6 +286,7 @@ mod tests {
             ("https://ghcr.io/a/b", "scheme"),
             ("Python", "lower case"),
             ("org/Tool", "lower case"),
+            ("Org/tool", "lower case"),
             ("org//tool", "not the name"),
             ("-a", "not the name"),
             ("a..b", "not the name"),
