@@ -96,8 +96,7 @@ pub struct Plan {
 
 /// Directories of the root, with their modes, that are there when a sandbox is started, whatever it was
 /// made from: some runtime mounts something on each of them. Nothing else is taken for granted.
-pub const MOUNT_POINTS: [(&str, u32); 4] =
-    [("dev", 0o755), ("proc", 0o755), ("run", 0o755), ("tmp", 0o1777)];
+pub const MOUNT_POINTS: [(&str, u32); 3] = [("dev", 0o755), ("proc", 0o755), ("tmp", 0o1777)];
 
 /// A directory of the host that every sandbox of a template sees, read-only.
 #[derive(Clone, Debug, PartialEq, Eq)]

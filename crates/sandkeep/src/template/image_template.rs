@@ -18,12 +18,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{Found, Template};
-use crate::runtime::Bind;
+use crate::runtime::{Bind, MOUNT_POINTS};
 use crate::sandbox::Privilege;
 use crate::storage::{OPAQUE, Root, StorageError, is_whiteout};
-
-/// What is mounted on, or written to by everybody, with its mode.
-const MOUNT_POINTS: [(&str, u32); 3] = [("dev", 0o755), ("proc", 0o755), ("tmp", 0o1777)];
 
 /// Files of /etc that programs look for, and that images leave to whoever runs them.
 const FILES: [(&str, &str); 3] = [
