@@ -373,8 +373,14 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
             return Err(RuntimeError::Unsupported { runtime, what });
         }
         let plan = plan.clone();
-        self.to_its_end(&plan.id.clone(), |shared, _place| async move { shared.make(&plan).await })
-            .await
+        let id = plan.id.clone();
+        self.to_its_end(&id, |shared, place| async move {
+            let made = shared.make(&plan).await;
+            // Until here nobody else works on the container: a destroy in between would not find it.
+            drop(place);
+            made
+        })
+        .await
     }
 
     async fn start(&self, plan: &Plan) -> Result<(), RuntimeError> {
