@@ -195,6 +195,10 @@ pub const PROCESSES_KEPT_MAX: usize = 1_000;
 /// How long the start of a process waits for it to be ready unless told otherwise, and at most.
 pub const PROCESS_READY_DEFAULT: Duration = Duration::from_secs(30);
 pub const PROCESS_READY_MAX: Duration = Duration::from_secs(10 * 60);
+/// How long it may take until all processes of a sandbox stand still.
+pub const FREEZE_SETTLES: Duration = Duration::from_secs(5);
+/// The pause between two looks whether they do.
+pub const FREEZE_LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long a pause lets running execs end, unless it is said, and at most.
 pub const PAUSE_DRAIN_DEFAULT: Duration = Duration::from_secs(10);
 pub const PAUSE_DRAIN_MAX: Duration = Duration::from_secs(600);

@@ -410,7 +410,10 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
     }
 
     async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
-        self.running(id).await?.freeze().map_err(self.shared.failed("freeze it"))
+        let live = self.running(id).await?;
+        // It may have to wait for a process that waits for a processor.
+        let frozen = tokio::task::spawn_blocking(move || live.freeze()).await;
+        frozen.unwrap_or_else(|error| Err(error.into())).map_err(self.shared.failed("freeze it"))
     }
 
     async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError> {

@@ -228,7 +228,10 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         self.can_pause()?;
         self.running(id)?;
-        self.premises.cgroups().freeze(id.as_str()).map_err(self.failed("freeze it"))
+        let (cgroups, name) = (Arc::clone(self.premises.cgroups()), id.to_string());
+        // It may have to wait for a process that waits for a processor.
+        let frozen = tokio::task::spawn_blocking(move || cgroups.freeze(&name)).await;
+        frozen.unwrap_or_else(|error| Err(error.into())).map_err(self.failed("freeze it"))
     }
 
     async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError> {

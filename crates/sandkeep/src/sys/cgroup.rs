@@ -28,8 +28,11 @@ mod tests;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use guest_proto::LeafKind;
+
+use crate::limits;
 
 pub use files::{MountKind, cgroup_mounts};
 pub use groupless::{Groupless, badge, guests};
@@ -53,9 +56,25 @@ enum Maker {
 /// The span over which the kernel counts a cpu limit.
 pub const CPU_PERIOD_MICROS: u64 = 100_000;
 
-/// How often `freeze` looks whether all tasks stand still. A look takes microseconds; the kernel
-/// needs a few when a task is in an uninterruptible wait.
-const FREEZE_LOOKS_MAX: usize = 10_000;
+/// How often something is looked at without a pause: the kernel mostly needs microseconds.
+const LOOKS_AT_ONCE: usize = 1_000;
+
+/// Waits until all tasks of a group that is being frozen stand still. Who waits for a processor, or has used up its
+/// share of them, stands still only when it has run once more.
+fn until_frozen(mut is_frozen: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+    let deadline = Instant::now() + limits::FREEZE_SETTLES;
+    for look in 0.. {
+        if is_frozen()? {
+            return Ok(());
+        }
+        match look < LOOKS_AT_ONCE {
+            true => std::thread::yield_now(),
+            false if Instant::now() < deadline => std::thread::sleep(limits::FREEZE_LOOK_AGAIN),
+            false => break,
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "a process could not be frozen"))
+}
 
 /// What one sandbox may use.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -18,8 +18,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, Hierarchy, LeafFiles, Limits, Maker,
-    Place, TOOL, Unusable, Used,
+    CPU_PERIOD_MICROS, Controllers, Entry, Hierarchy, LeafFiles, Limits, Maker, Place, TOOL,
+    Unusable, Used, until_frozen,
 };
 
 pub struct V1 {
@@ -197,14 +197,11 @@ impl Hierarchy for V1 {
     fn freeze(&self, sandbox: &str) -> io::Result<()> {
         let state = self.freezer.join(sandbox).join("work/freezer.state");
         files::write(&state, "FROZEN")?;
-        for _ in 0..FREEZE_LOOKS_MAX {
-            if std::fs::read_to_string(&state)?.trim() == "FROZEN" {
-                return Ok(());
-            }
-            std::thread::yield_now();
+        let frozen = until_frozen(|| Ok(std::fs::read_to_string(&state)?.trim() == "FROZEN"));
+        if frozen.is_err() {
+            self.thaw(sandbox)?;
         }
-        self.thaw(sandbox)?;
-        Err(io::Error::new(io::ErrorKind::TimedOut, "a process could not be frozen"))
+        frozen
     }
 
     /// The guest freezes a leaf to kill what is in it; if it is killed meanwhile, the leaf stays

@@ -12,8 +12,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, FREEZE_LOOKS_MAX, GUEST, Hierarchy, LeafFiles, Limits,
-    Maker, Place, TOOL, Unusable, Used,
+    CPU_PERIOD_MICROS, Controllers, Entry, GUEST, Hierarchy, LeafFiles, Limits, Maker, Place, TOOL,
+    Unusable, Used, until_frozen,
 };
 
 /// Where the daemon goes if it is in the way at the top.
@@ -206,14 +206,12 @@ impl Hierarchy for V2 {
     fn freeze(&self, sandbox: &str) -> io::Result<()> {
         let work = self.work(sandbox);
         files::write(&work.join("cgroup.freeze"), "1")?;
-        for _ in 0..FREEZE_LOOKS_MAX {
-            if files::read_field(&work.join("cgroup.events"), "frozen")? == 1 {
-                return Ok(());
-            }
-            std::thread::yield_now();
+        let events = work.join("cgroup.events");
+        let frozen = until_frozen(|| Ok(files::read_field(&events, "frozen")? == 1));
+        if frozen.is_err() {
+            self.thaw(sandbox)?;
         }
-        self.thaw(sandbox)?;
-        Err(io::Error::new(io::ErrorKind::TimedOut, "a process could not be frozen"))
+        frozen
     }
 
     fn thaw(&self, sandbox: &str) -> io::Result<()> {
