@@ -16,6 +16,10 @@ pub const STDIN_CHUNK_BYTES: usize = 64 * 1024;
 /// Stdin that `exec` gets later than this after what came before has a request of its own. Well below
 /// [`BODY_READ`].
 pub const STDIN_PAUSE: Duration = Duration::from_secs(10);
+/// How long the end of an exec may be on its way when its stdin is refused.
+pub const EXEC_END_TOLD: Duration = Duration::from_secs(5);
+/// How long the rest of a refused upload is read and thrown away, so that its sender gets to hear why.
+pub const REFUSED_UPLOAD_READ: Duration = Duration::from_secs(20);
 /// How long a client may take to send the body, and the headers, of a request.
 pub const BODY_READ: Duration = Duration::from_secs(60);
 pub const HEADERS_READ: Duration = Duration::from_secs(60);

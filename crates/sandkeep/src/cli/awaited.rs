@@ -10,13 +10,14 @@ use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::cli::client::Client;
 use crate::cli::events::{self, Event, Last};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{print, stdin};
-use crate::limits::EXEC_STDIN_MAX_BYTES;
+use crate::limits::{EXEC_END_TOLD, EXEC_STDIN_MAX_BYTES};
 
 /// How our stdin gets to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,11 +103,16 @@ async fn follow_and_feed(
         stdin::pass(client, &format!("{execs}/{exec}/stdin")).await
     };
     let (mut follow, mut feed) = (pin!(follow), pin!(feed));
-    tokio::select! {
+    let fed = tokio::select! {
         last = &mut follow => return last,
-        fed = &mut feed => fed?,
+        fed = &mut feed => fed,
+    };
+    match fed {
+        Ok(()) => follow.await,
+        // A command that has ended takes no more, and who is in the middle of a word is cut off; then its end is
+        // on its way.
+        Err(cut_off) => timeout(EXEC_END_TOLD, follow).await.unwrap_or(Err(cut_off)),
     }
-    follow.await
 }
 
 /// A daemon that was reached and then did not answer has the command, or had it.

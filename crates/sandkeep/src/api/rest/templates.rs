@@ -29,10 +29,10 @@ use super::who::Who;
 use crate::api::ports::PortDoor;
 use crate::broker::{
     Audience, Broker, HostPaths, Import, ImportProgress, ImportTold, PathKind, TemplateDraft,
-    TemplateSource, TemplateView,
+    TemplateSource, TemplateView, Upload,
 };
 use crate::error::Error;
-use crate::limits::UPLOAD_SILENCE_MAX;
+use crate::limits::{REFUSED_UPLOAD_READ, UPLOAD_SILENCE_MAX};
 use crate::sandbox::{SandboxId, TemplateName};
 use crate::template::source::registry::{Credentials, Reference};
 
@@ -268,9 +268,25 @@ pub async fn upload(
 ) -> Result<Response, Refusal> {
     let UploadQuery { stream, shared, project } = query(asked)?;
     let live = live(stream, &headers);
-    // Not after gigabytes were sent for nothing.
     let audience = audience(shared);
-    broker.may_import(&who, &name, project.as_deref(), audience)?;
+    let received = match broker.may_import(&who, &name, project.as_deref(), audience) {
+        Ok(()) => receive(&broker, &mut body).await,
+        // Not after gigabytes were written for nothing.
+        Err(refused) => Err(refused.into()),
+    };
+    let upload = match received {
+        Ok(upload) => upload,
+        Err(refusal) => {
+            read_away(body).await;
+            return Err(refusal);
+        }
+    };
+    let source = TemplateSource::Upload(upload);
+    let draft = TemplateDraft { name, project, audience, source };
+    answer(broker.import_template(&who, draft).await?, live).await
+}
+
+async fn receive(broker: &Broker, body: &mut Body) -> Result<Upload, Refusal> {
     let mut upload = broker.begin_upload().await?;
     while let Some(frame) = tokio::time::timeout(UPLOAD_SILENCE_MAX, body.frame())
         .await
@@ -281,9 +297,14 @@ pub async fn upload(
             upload.write(&bytes).await?;
         }
     }
-    let source = TemplateSource::Upload(upload);
-    let draft = TemplateDraft { name, project, audience, source };
-    answer(broker.import_template(&who, draft).await?, live).await
+    Ok(upload)
+}
+
+/// Whoever still sends when the connection closes is told of nothing but that.
+async fn read_away(mut body: Body) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    // Who sends for longer learns it the hard way.
+    let _ = tokio::time::timeout(REFUSED_UPLOAD_READ, rest).await;
 }
 
 /// Remove a template
