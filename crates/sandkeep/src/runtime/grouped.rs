@@ -165,7 +165,7 @@ impl<S: Starter> GroupedRuntime<S> {
         // Lets go of a guest that is dead, and of its range of ids.
         let known = self.all().remove(id);
         if let Some(live) = known {
-            live.killed().await;
+            live.kill().await.map_err(self.failed("kill its guest"))?;
         }
         self.starter.clear(&self.premises, id).await
     }

@@ -53,11 +53,13 @@ impl Live {
         self.note(told.unwrap_or(Exit::Unknown))
     }
 
-    /// The same for one that we have killed. How it ended is no news, so it is not waited for: where the
-    /// host's init is its parent, that may never tell.
-    pub async fn killed(&self) -> Death {
+    /// Kills the guest and waits until it has ended: one that has only just been started may not be found by its
+    /// group yet. How it ended is no news, so it is not waited for: where the host's init is its parent, that
+    /// may never tell.
+    pub async fn kill(&self) -> io::Result<Death> {
+        pidfd::kill(self.pidfd.get_ref())?;
         self.ended().await;
-        self.note(pidfd::exit(self.pidfd.get_ref()))
+        Ok(self.note(pidfd::exit(self.pidfd.get_ref())))
     }
 
     async fn ended(&self) {
