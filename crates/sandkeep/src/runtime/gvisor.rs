@@ -18,7 +18,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -27,15 +27,15 @@ use super::grouped::{
     self, GroupedRuntime, HOSTNAME, Host, Parts, Premises, Started, Starter, privilege, shm_bytes,
 };
 use super::oci::{Bundle, CgroupNamespace, Kernel, Mount};
-use super::staged::{Program, ToolMissing, tool_failed};
+use super::staged::{Act, Direction, Program, ToolMissing, tool_failed};
 use super::{Capabilities, Lifetime, Plan, RuntimeError};
 use crate::guest::{DialBack, DialToken, GuestClient, LeafPool, NoLeaves, Proof};
 use crate::limits;
 use crate::sandbox::SandboxId;
 use crate::sys::cgroup::{Controllers, Place};
 use crate::sys::launcher::Lifeline;
-use crate::sys::stage::{self, BUNDLE, Dev, Identity, Meeting, ROOT, STATE, Stage, Staging};
-use crate::sys::{mount, pidfd};
+use crate::sys::pidfd;
+use crate::sys::stage::{BUNDLE, Dev, Identity, Meeting, ROOT, STATE, Stage};
 use files::{DIAL, Files, GUEST, SOCKET};
 
 /// Where the sandbox sees the directory with the guest and the socket that it dials.
@@ -120,10 +120,7 @@ impl Gvisor {
         let token = self.prepare(plan, id_base).map_err(Self::failed("prepare its guest"))?;
         let host = Host::IsDialed(token);
         let mut parts = Parts::open(Self::NAME, premises, plan, self.place(), host)?;
-        let Some(entry) = parts.entry_kind else {
-            let what = "work without control groups";
-            return Err(RuntimeError::Unsupported { runtime: Self::NAME, what });
-        };
+        parts.entry_needed(Self::NAME)?;
         // A sentry that cannot have another thread ends, and the sandbox with it.
         let unbound = premises.make_groups_for(plan, limits::PIDS_MAX);
         unbound.map_err(Self::failed("make its control groups"))?;
@@ -133,25 +130,21 @@ impl Gvisor {
         bundle(plan, id_base)
             .write_into(files.bundle())
             .map_err(Self::failed("write its bundle"))?;
-        let bundle = mount::clone_path(files.bundle()).map_err(Self::failed("open its bundle"))?;
-        let mut fds = parts.before_entry(premises);
-        fds.push(bundle.as_fd());
-        fds.extend(parts.entry());
-        let staging = Staging {
-            id_base,
-            root: parts.root_kind.clone(),
-            bind_targets: parts.bind_targets.clone(),
-            lifeline: parts.lifeline,
-            meeting: Meeting::Dial,
-            bundle: stage::Bundle::Passed,
-            entry,
+        let direction = Direction {
+            arguments: self.arguments(&plan.id),
+            bundle: Some(files.bundle().to_owned()),
             dev: Dev::Tool,
             identity: Identity::Host,
-            program: self.program.path().to_owned(),
-            arguments: self.arguments(&plan.id),
         };
+        let act = Act {
+            runtime: Self::NAME,
+            tool: Self::TOOL,
+            program: &self.program,
+            stage: &self.stage,
+            meeting: Meeting::Dial,
+        };
+        let tool = act.perform(premises, &parts, id_base, direction).await?;
         let failed = |error| tool_failed(Self::NAME, Self::TOOL, error);
-        let tool = self.stage.perform(&staging, &fds).await.map_err(failed)?;
         tool.ended_well().await.map_err(failed)
     }
 

@@ -144,14 +144,46 @@ impl<T: Technique + 'static> Staged<T> {
         id_base: u32,
     ) -> Result<stage::Tool, RuntimeError> {
         let parts = Parts::open(T::NAME, premises, plan, self.place(), Host::Connects)?;
-        let Some(entry) = parts.entry_kind else {
-            let what = "work without control groups";
-            return Err(RuntimeError::Unsupported { runtime: T::NAME, what });
-        };
+        let entry = parts.entry_needed(T::NAME)?;
         let scene = Scene { plan, parts: &parts, id_base, entry };
         let direction = self.technique.direct(&scene).map_err(Self::failed("write its bundle"))?;
+        let act = Act {
+            runtime: T::NAME,
+            tool: T::NAME,
+            program: &self.program,
+            stage: &self.stage,
+            meeting: Meeting::Listen,
+        };
+        act.perform(premises, &parts, id_base, direction).await
+    }
+}
+
+/// What is the same whenever a tool is performed.
+pub struct Act<'a> {
+    pub runtime: &'static str,
+    /// What people call the tool.
+    pub tool: &'static str,
+    pub program: &'a Program,
+    pub stage: &'a Stage,
+    pub meeting: Meeting,
+}
+
+impl Act<'_> {
+    /// Hands everything to a stage, which becomes the tool.
+    pub async fn perform(
+        &self,
+        premises: &Premises,
+        parts: &Parts,
+        id_base: u32,
+        direction: Direction,
+    ) -> Result<stage::Tool, RuntimeError> {
+        let runtime = self.runtime;
         let bundle = direction.bundle.as_deref().map(mount::clone_path).transpose();
-        let bundle = bundle.map_err(Self::failed("open its bundle"))?;
+        let bundle = bundle.map_err(|source| RuntimeError::Io {
+            runtime,
+            what: "open its bundle".to_owned(),
+            source,
+        })?;
         let mut fds = parts.before_entry(premises);
         fds.extend(bundle.as_ref().map(AsFd::as_fd));
         fds.extend(parts.entry());
@@ -160,15 +192,16 @@ impl<T: Technique + 'static> Staged<T> {
             root: parts.root_kind.clone(),
             bind_targets: parts.bind_targets.clone(),
             lifeline: parts.lifeline,
-            meeting: Meeting::Listen,
+            meeting: self.meeting,
             bundle: if bundle.is_some() { Bundle::Passed } else { Bundle::None },
-            entry,
+            entry: parts.entry_needed(runtime)?,
             dev: direction.dev,
             identity: direction.identity,
             program: self.program.path().to_owned(),
             arguments: direction.arguments,
         };
-        self.stage.perform(&staging, &fds).await.map_err(refused::<T>)
+        let failed = |error| tool_failed(runtime, self.tool, error);
+        self.stage.perform(&staging, &fds).await.map_err(failed)
     }
 }
 

@@ -18,13 +18,12 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, mkdir, symlink};
 use rustix::mount::{MountAttrFlags, MountFlags};
-use rustix::process::{Gid, Uid};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
 use super::launcher::Ids;
 use super::mount;
-use super::namespace::{self, ChildStack, USER_ID};
+use super::namespace::{self, ChildStack};
 
 /// What lies where in the two directories that an overlay is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,16 +92,7 @@ extern "C" fn carry_out(job: *mut c_void) -> libc::c_int {
 }
 
 fn enter(users: BorrowedFd<'_>, ids: Ids) -> io::Result<()> {
-    move_into_link_name_space(users, Some(LinkNameSpaceType::User))?;
-    let (uid, gid) = match ids {
-        Ids::Range { .. } => {
-            rustix::thread::set_thread_groups(&[])?;
-            (Uid::ROOT, Gid::ROOT)
-        }
-        Ids::Single => (Uid::from_raw(USER_ID), Gid::from_raw(USER_ID)),
-    };
-    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    ids.enter(users)?;
     // SAFETY: CLONE_FILES is not asked for, so all descriptors stay what they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
     Ok(())

@@ -87,6 +87,12 @@ impl Parts {
         })
     }
 
+    /// How the control groups are entered, for a tool that can do nothing without.
+    pub fn entry_needed(&self, runtime: &'static str) -> Result<EntryKind, RuntimeError> {
+        let what = "work without control groups";
+        self.entry_kind.ok_or(RuntimeError::Unsupported { runtime, what })
+    }
+
     /// The listening socket or the token, the lifeline if there is one, the root and the binds, in this
     /// order.
     pub fn before_entry<'a>(&'a self, premises: &'a Premises) -> Vec<BorrowedFd<'a>> {

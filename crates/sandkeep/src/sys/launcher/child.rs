@@ -110,6 +110,22 @@ pub enum Ids {
 }
 
 impl Ids {
+    /// Enters the user namespace in which these are mapped, and becomes the first of them.
+    pub fn enter(self, users: BorrowedFd<'_>) -> io::Result<()> {
+        let kind = Some(LinkNameSpaceType::User);
+        rustix::thread::move_into_link_name_space(users, kind)?;
+        let (uid, gid) = match self {
+            Self::Range { .. } => {
+                rustix::thread::set_thread_groups(&[])?;
+                (Uid::ROOT, Gid::ROOT)
+            }
+            // Its groups cannot be left; of the host it sees only what everybody may read.
+            Self::Single => (Uid::from_raw(USER_ID), Gid::from_raw(USER_ID)),
+        };
+        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+        Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
+    }
+
     /// Whom the sandbox's own files in /dev belong to.
     fn owner(self) -> u32 {
         match self {
@@ -344,18 +360,7 @@ fn change_root(child: &Child<'_>) -> io::Result<()> {
 }
 
 fn enter_users(child: &Child<'_>) -> io::Result<()> {
-    let kind = Some(LinkNameSpaceType::User);
-    rustix::thread::move_into_link_name_space(child.users.as_fd(), kind)?;
-    let (uid, gid) = match child.ids {
-        Ids::Range { .. } => {
-            rustix::thread::set_thread_groups(&[])?;
-            (Uid::ROOT, Gid::ROOT)
-        }
-        // Its groups cannot be left; of the host it sees only what everybody may read.
-        Ids::Single => (Uid::from_raw(USER_ID), Gid::from_raw(USER_ID)),
-    };
-    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    child.ids.enter(child.users.as_fd())?;
     // The kernel forgets it with a change of ids.
     die_with_launcher(Some(Signal::KILL))
 }

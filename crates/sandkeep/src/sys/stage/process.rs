@@ -12,8 +12,7 @@ use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, makedev, mkdir, mknodat, op
 use rustix::mount::{
     MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount,
 };
-use rustix::process::{Gid, Uid};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use rustix::thread::UnshareFlags;
 
 use super::{
     BUNDLE, Bundle, Dev, FILTER_FD, Failure, Identity, Lifeline, MESSAGE_MAX_BYTES, Meeting, Order,
@@ -106,7 +105,7 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     let filter = match staging.identity {
         Identity::Host => None,
         Identity::Sandbox => {
-            enter_users(&set.users).map_err(during("enter its user namespace"))?;
+            ids.enter(set.users.as_fd()).map_err(during("enter its user namespace"))?;
             Some(filter().map_err(during("make its system call filter"))?)
         }
     };
@@ -241,14 +240,6 @@ pub fn restrict() -> io::Result<()> {
         true => Ruleset::of_scopes()?.restrict(),
         false => Ok(()),
     }
-}
-
-fn enter_users(users: &OwnedFd) -> io::Result<()> {
-    let kind = Some(LinkNameSpaceType::User);
-    rustix::thread::move_into_link_name_space(users.as_fd(), kind)?;
-    rustix::thread::set_thread_groups(&[])?;
-    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
-    Ok(rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?)
 }
 
 /// The filter as a file, for a tool that loads it.
