@@ -34,17 +34,12 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 
-use async_trait::async_trait;
 use rustix::fs::{AtFlags, FileType, Mode, chmodat, statat};
 use rustix::io::Errno;
 
-use super::offload::offload;
-use super::{
-    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Root, Storage, StorageCapabilities,
-    StorageError, Usage, tree,
-};
+use super::offload::{Blocking, Offloaded};
+use super::{Base, PoolHealth, Root, StorageCapabilities, StorageError, Usage, tree};
 use crate::sandbox::SandboxId;
 use crate::sys::btrfs;
 use pool::Pool;
@@ -61,11 +56,9 @@ pub struct BtrfsOptions {
     pub image_bytes: Option<u64>,
 }
 
-pub struct BtrfsStorage {
-    inner: Arc<Inner>,
-}
+pub type BtrfsStorage = Offloaded<Btrfs>;
 
-struct Inner {
+pub struct Btrfs {
     pool: Pool,
     quotas: Quotas,
 }
@@ -75,9 +68,9 @@ impl BtrfsStorage {
     pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
         let pool = Pool::open(data_dir, options)?;
         let quotas = Quotas::open(&pool)?;
-        let inner = Inner { pool, quotas };
+        let inner = Btrfs { pool, quotas };
         inner.sweep_drafts();
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self::new(inner))
     }
 
     /// Whether a data directory has a pool, usable or not.
@@ -89,18 +82,19 @@ impl BtrfsStorage {
     pub(super) fn check_size(data_dir: &Path, options: &BtrfsOptions) -> Result<(), StorageError> {
         image::check_size(data_dir, options)
     }
-
-    async fn offload<T: Send + 'static>(
-        &self,
-        id: &SandboxId,
-        work: impl FnOnce(&Arc<Inner>, &SandboxId) -> Result<T, StorageError> + Send + 'static,
-    ) -> Result<T, StorageError> {
-        let (inner, id) = (Arc::clone(&self.inner), id.clone());
-        offload(NAME, move || work(&inner, &id)).await
-    }
 }
 
-impl Inner {
+impl Blocking for Btrfs {
+    const NAME: &str = NAME;
+
+    fn capabilities(&self) -> StorageCapabilities {
+        StorageCapabilities {
+            disk_quota: self.quotas.hold(),
+            snapshots: false,
+            id_mapped: rustix::process::geteuid().is_root(),
+        }
+    }
+
     fn create(
         &self,
         id: &SandboxId,
@@ -173,6 +167,11 @@ impl Inner {
         Ok(ids)
     }
 
+    fn pool_health(&self) -> Result<PoolHealth, StorageError> {
+        let health = self.pool.volumes().and_then(|volumes| Ok(tree::health(volumes)?));
+        health.map_err(|source| io_error("look at its pool", source))
+    }
+
     fn close(&self) -> Result<(), StorageError> {
         let volumes = self.list().map_err(|source| io_error("list volumes", source))?;
         match volumes.is_empty() {
@@ -227,108 +226,6 @@ fn io_error(what: impl Into<String>, source: io::Error) -> StorageError {
 
 fn unusable(reason: impl Into<String>) -> StorageError {
     StorageError::Unusable { storage: NAME, reason: reason.into() }
-}
-
-#[async_trait]
-impl Storage for BtrfsStorage {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn capabilities(&self) -> StorageCapabilities {
-        StorageCapabilities {
-            disk_quota: self.inner.quotas.hold(),
-            snapshots: false,
-            id_mapped: rustix::process::geteuid().is_root(),
-        }
-    }
-
-    async fn create(
-        &self,
-        id: &SandboxId,
-        base: &Base,
-        quota_bytes: Option<u64>,
-    ) -> Result<Root, StorageError> {
-        if quota_bytes.is_some() && !self.inner.quotas.hold() {
-            return Err(StorageError::Unsupported { storage: NAME, what: "limit a volume's size" });
-        }
-        let base = base.clone();
-        self.offload(id, move |inner, id| inner.create(id, &base, quota_bytes)).await
-    }
-
-    async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
-        self.offload(id, |inner, id| inner.root(id)).await
-    }
-
-    async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        self.offload(id, |inner, id| inner.destroy(id)).await
-    }
-
-    async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
-        self.offload(id, |inner, id| inner.usage(id)).await
-    }
-
-    async fn snapshot(&self, _id: &SandboxId, _name: &str) -> Result<(), StorageError> {
-        Err(StorageError::Unsupported { storage: NAME, what: "make snapshots" })
-    }
-
-    async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
-        let inner = Arc::clone(&self.inner);
-        offload(NAME, move || inner.list().map_err(|source| io_error("list volumes", source))).await
-    }
-
-    fn layer_key(&self, layers: &[LayerId]) -> Option<LayerKey> {
-        layers::key(layers)
-    }
-
-    async fn draft_layer(
-        &self,
-        below: &[LayerId],
-        layer: &LayerId,
-    ) -> Result<Option<LayerDraft>, StorageError> {
-        let (inner, below, layer) = (Arc::clone(&self.inner), below.to_vec(), layer.clone());
-        offload(NAME, move || inner.draft_layer(&below, &layer)).await
-    }
-
-    async fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
-        let inner = Arc::clone(&self.inner);
-        offload(NAME, move || inner.keep_layer(draft)).await
-    }
-
-    async fn layer_from(
-        &self,
-        id: &SandboxId,
-        below: &[LayerId],
-        layer: &LayerId,
-    ) -> Result<(), StorageError> {
-        let (below, layer) = (below.to_vec(), layer.clone());
-        self.offload(id, move |inner, id| Arc::clone(inner).layer_from(id, &below, &layer)).await
-    }
-
-    async fn layers(&self) -> Result<Vec<LayerKey>, StorageError> {
-        let inner = Arc::clone(&self.inner);
-        offload(NAME, move || inner.layers().map_err(|source| io_error("list layers", source)))
-            .await
-    }
-
-    async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
-        let (inner, layer) = (Arc::clone(&self.inner), layer.clone());
-        offload(NAME, move || inner.remove_layer(&layer)).await
-    }
-
-    async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
-        let inner = Arc::clone(&self.inner);
-        offload(NAME, move || {
-            let health = inner.pool.volumes().and_then(|volumes| Ok(tree::health(volumes)?));
-            health.map_err(|source| io_error("look at its pool", source))
-        })
-        .await
-    }
-
-    async fn close(&self) -> Result<(), StorageError> {
-        let inner = Arc::clone(&self.inner);
-        offload(NAME, move || inner.close()).await
-    }
 }
 
 #[cfg(test)]

@@ -25,17 +25,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::RwLock;
 
-use async_trait::async_trait;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmodat, mkdirat, open, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::offload::offload;
-use super::{
-    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Root, Storage, StorageCapabilities,
-    StorageError, Usage, tree,
-};
+use super::offload::{Blocking, Offloaded};
+use super::{Base, LayerId, PoolHealth, Root, StorageCapabilities, StorageError, Usage, tree};
 use crate::sandbox::SandboxId;
 use crate::sys::btrfs;
 
@@ -45,13 +41,11 @@ const LAYERS: &CStr = c".layers";
 const DRAFTS: &CStr = c".drafts";
 const TRASH: &CStr = c".trash";
 
-pub struct LocalStorage {
-    inner: Arc<Inner>,
-    capabilities: StorageCapabilities,
-}
+pub type LocalStorage = Offloaded<Local>;
 
-struct Inner {
+pub struct Local {
     path: PathBuf,
+    capabilities: StorageCapabilities,
     volumes: OwnedFd,
     above: OwnedFd,
     layers: OwnedFd,
@@ -66,15 +60,9 @@ impl LocalStorage {
     /// Opens the storage in a data directory, or makes it, and removes what a crash left half-removed.
     pub fn open(data_dir: &Path) -> Result<Self, StorageError> {
         let path = data_dir.join("storage").join("local");
-        let inner = Inner::open(path).map_err(|source| io_error("open its directory", source))?;
+        let inner = Local::open(path).map_err(|source| io_error("open its directory", source))?;
         inner.sweep();
-        let capabilities = StorageCapabilities {
-            disk_quota: false,
-            snapshots: false,
-            id_mapped: id_mapped(&inner.volumes)
-                .map_err(|source| io_error("look at its filesystem", source.into()))?,
-        };
-        Ok(Self { inner: Arc::new(inner), capabilities })
+        Ok(Self::new(inner))
     }
 
     /// Whether a data directory has volumes or layers here. What cannot be read has none.
@@ -93,18 +81,9 @@ impl LocalStorage {
             || holds(&within(ABOVE), is_volume)
             || holds(&within(LAYERS), |name| LayerId::from_hex(name).is_some())
     }
-
-    async fn offload<T: Send + 'static>(
-        &self,
-        id: &SandboxId,
-        work: impl FnOnce(&Arc<Inner>, &SandboxId) -> Result<T, StorageError> + Send + 'static,
-    ) -> Result<T, StorageError> {
-        let (inner, id) = (Arc::clone(&self.inner), id.clone());
-        offload(NAME, move || work(&inner, &id)).await
-    }
 }
 
-impl Inner {
+impl Local {
     fn open(path: PathBuf) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -115,7 +94,13 @@ impl Inner {
         };
         let (above, layers) = (room(ABOVE)?, room(LAYERS)?);
         let (drafts, trash) = (room(DRAFTS)?, room(TRASH)?);
-        Ok(Self { path, volumes, above, layers, drafts, trash, standing: RwLock::new(()) })
+        let capabilities = StorageCapabilities {
+            disk_quota: false,
+            snapshots: false,
+            id_mapped: id_mapped(&volumes)?,
+        };
+        let standing = RwLock::new(());
+        Ok(Self { path, capabilities, volumes, above, layers, drafts, trash, standing })
     }
 
     /// What cannot be removed now is tried again at the next start.
@@ -124,19 +109,6 @@ impl Inner {
             if let Err(error) = tree::empty(room) {
                 tracing::warn!(%error, path = %self.path.display(), "cannot empty the {what}");
             }
-        }
-    }
-
-    fn create(&self, id: &SandboxId, base: &Base) -> Result<Root, StorageError> {
-        // Made by two different bases it would be there twice.
-        match self.root(id) {
-            Err(StorageError::NotFound { .. }) => {}
-            Err(error) => return Err(error),
-            Ok(_) => return Err(StorageError::Exists { id: id.clone() }),
-        }
-        match base.layers() {
-            [] => self.create_empty(id),
-            layers => self.create_above(id, layers),
         }
     }
 
@@ -151,20 +123,6 @@ impl Inner {
         chmodat(&self.volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
             .map_err(|error| io_error(format!("create {id}"), error.into()))?;
         Ok(Root::Dir(self.path.join(id.as_str())))
-    }
-
-    fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
-        match open_named(&self.volumes, id) {
-            Err(StorageError::NotFound { .. }) => self.root_above(id),
-            Err(error) => Err(error),
-            Ok(_) => Ok(Root::Dir(self.path.join(id.as_str()))),
-        }
-    }
-
-    fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        let failed = |source| io_error(format!("destroy {id}"), source);
-        self.remove(&self.volumes, &c_name(id)).map_err(failed)?;
-        self.remove(&self.above, &c_name(id)).map_err(failed)
     }
 
     /// Removes a directory with all in it.
@@ -188,19 +146,55 @@ impl Inner {
         }
     }
 
-    fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
-        let own = self.own_dir(id)?;
-        let used_bytes =
-            tree::disk_bytes(own).map_err(|source| io_error(format!("measure {id}"), source))?;
-        Ok(Usage { used_bytes, limit_bytes: None })
-    }
-
     /// What is the volume's own.
     fn own_dir(&self, id: &SandboxId) -> Result<OwnedFd, StorageError> {
         match open_named(&self.volumes, id) {
             Err(StorageError::NotFound { .. }) => self.upper(id),
             opened => opened,
         }
+    }
+}
+
+impl Blocking for Local {
+    const NAME: &str = NAME;
+
+    fn capabilities(&self) -> StorageCapabilities {
+        self.capabilities
+    }
+
+    /// It never has a quota to keep.
+    fn create(&self, id: &SandboxId, base: &Base, _: Option<u64>) -> Result<Root, StorageError> {
+        // Made by two different bases it would be there twice.
+        match self.root(id) {
+            Err(StorageError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Err(StorageError::Exists { id: id.clone() }),
+        }
+        match base.layers() {
+            [] => self.create_empty(id),
+            layers => self.create_above(id, layers),
+        }
+    }
+
+    fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
+        match open_named(&self.volumes, id) {
+            Err(StorageError::NotFound { .. }) => self.root_above(id),
+            Err(error) => Err(error),
+            Ok(_) => Ok(Root::Dir(self.path.join(id.as_str()))),
+        }
+    }
+
+    fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
+        let failed = |source| io_error(format!("destroy {id}"), source);
+        self.remove(&self.volumes, &c_name(id)).map_err(failed)?;
+        self.remove(&self.above, &c_name(id)).map_err(failed)
+    }
+
+    fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
+        let own = self.own_dir(id)?;
+        let used_bytes =
+            tree::disk_bytes(own).map_err(|source| io_error(format!("measure {id}"), source))?;
+        Ok(Usage { used_bytes, limit_bytes: None })
     }
 
     fn list(&self) -> io::Result<Vec<SandboxId>> {
@@ -212,103 +206,14 @@ impl Inner {
             .filter_map(|(name, _)| name.to_str().ok()?.parse().ok())
             .collect())
     }
-}
 
-#[async_trait]
-impl Storage for LocalStorage {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn capabilities(&self) -> StorageCapabilities {
-        self.capabilities
-    }
-
-    async fn create(
-        &self,
-        id: &SandboxId,
-        base: &Base,
-        quota_bytes: Option<u64>,
-    ) -> Result<Root, StorageError> {
-        if quota_bytes.is_some() {
-            return Err(StorageError::Unsupported { storage: NAME, what: "limit a volume's size" });
-        }
-        let base = base.clone();
-        self.offload(id, move |inner, id| inner.create(id, &base)).await
-    }
-
-    async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
-        self.offload(id, |inner, id| inner.root(id)).await
-    }
-
-    async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        self.offload(id, |inner, id| inner.destroy(id)).await
-    }
-
-    async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
-        self.offload(id, |inner, id| inner.usage(id)).await
-    }
-
-    async fn snapshot(&self, _id: &SandboxId, _name: &str) -> Result<(), StorageError> {
-        Err(StorageError::Unsupported { storage: NAME, what: "make snapshots" })
-    }
-
-    async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
-        let inner = Arc::clone(&self.inner);
-        offload(NAME, move || inner.list().map_err(|source| io_error("list volumes", source))).await
-    }
-
-    fn layer_key(&self, layers: &[LayerId]) -> Option<LayerKey> {
-        layers.last().map(|layer| LayerKey(layer.clone()))
-    }
-
-    async fn draft_layer(
-        &self,
-        below: &[LayerId],
-        layer: &LayerId,
-    ) -> Result<Option<LayerDraft>, StorageError> {
-        let (inner, below, layer) = (Arc::clone(&self.inner), below.to_vec(), layer.clone());
-        offload(NAME, move || inner.draft_layer(&below, &layer)).await
-    }
-
-    async fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
-        let inner = Arc::clone(&self.inner);
-        offload(NAME, move || inner.keep_layer(draft)).await
-    }
-
-    async fn layer_from(
-        &self,
-        id: &SandboxId,
-        below: &[LayerId],
-        layer: &LayerId,
-    ) -> Result<(), StorageError> {
-        let (below, layer) = (below.to_vec(), layer.clone());
-        self.offload(id, move |inner, id| {
-            let Some(draft) = Arc::clone(inner).draft_layer(&below, &layer)? else { return Ok(()) };
-            inner.copy_into(id, &below, &draft)?;
-            inner.keep_layer(draft)
-        })
-        .await
-    }
-
-    async fn layers(&self) -> Result<Vec<LayerKey>, StorageError> {
-        let inner = Arc::clone(&self.inner);
-        offload(NAME, move || inner.layers().map_err(|source| io_error("list layers", source)))
-            .await
-    }
-
-    async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
-        let (inner, layer) = (Arc::clone(&self.inner), layer.clone());
-        offload(NAME, move || inner.remove_layer(&layer)).await
-    }
-
-    async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
-        tree::health(&self.inner.volumes)
+    fn pool_health(&self) -> Result<PoolHealth, StorageError> {
+        tree::health(&self.volumes)
             .map_err(|source| io_error("look at its filesystem", source.into()))
     }
 
     /// There is nothing that only a running daemon needs.
-    async fn close(&self) -> Result<(), StorageError> {
+    fn close(&self) -> Result<(), StorageError> {
         Ok(())
     }
 }

@@ -11,9 +11,10 @@ use ring::digest::{SHA256, digest};
 use rustix::fs::{AtFlags, Mode, RenameFlags, chmodat, renameat_with, statat, syncfs};
 use rustix::io::Errno;
 
-use super::{Inner, c_name, delete, io_error, is_subvolume};
+use super::{Btrfs, c_name, delete, io_error, is_subvolume};
 use crate::sandbox::SandboxId;
 use crate::storage::layer::check_count;
+use crate::storage::offload::{Blocking as _, BlockingLayers, keep};
 use crate::storage::{LayerDraft, LayerId, LayerKey, StorageError, Whiteouts, tree};
 use crate::sys::btrfs;
 
@@ -39,7 +40,7 @@ enum Start<'a> {
     CopyOf(&'a OwnedFd),
 }
 
-impl Inner {
+impl Btrfs {
     /// The subvolume of the topmost layer; `None` for no layers.
     pub(super) fn open_top(&self, layers: &[LayerId]) -> Result<Option<OwnedFd>, StorageError> {
         check_count(layers)?;
@@ -64,18 +65,8 @@ impl Inner {
         layers[missing.unwrap_or(layers.len()) - 1].clone()
     }
 
-    pub(super) fn draft_layer(
-        self: Arc<Self>,
-        below: &[LayerId],
-        layer: &LayerId,
-    ) -> Result<Option<LayerDraft>, StorageError> {
-        let top = self.open_top(below)?;
-        let start = top.as_ref().map_or(Start::Empty, Start::CopyOf);
-        self.begin(below, layer, &start)
-    }
-
     fn begin(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         below: &[LayerId],
         layer: &LayerId,
         start: &Start<'_>,
@@ -100,77 +91,14 @@ impl Inner {
                 .map_err(|error| failed(error.into()))?;
         }
         let root = self.pool.layer_path(&name);
+        let storage = Arc::clone(self);
         let discard = move || {
-            let deleted = self.pool.layers().and_then(|layers| delete(&layers, &file));
+            let deleted = storage.pool.layers().and_then(|layers| delete(&layers, &file));
             if let Err(error) = deleted {
                 tracing::warn!(%error, "a draft of a layer stays until the next start");
             }
         };
         Ok(Some(LayerDraft::new(root, Whiteouts::Remove, key, discard)))
-    }
-
-    pub(super) fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
-        match self.publish(&draft) {
-            Ok(()) => {
-                draft.done();
-                Ok(())
-            }
-            // Somebody else was faster with the same.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                draft.discard();
-                Ok(())
-            }
-            Err(source) => Err(io_error(format!("keep {}", draft.key()), source)),
-        }
-    }
-
-    /// What is in it reaches the disk before its name does, and both before this returns.
-    fn publish(&self, draft: &LayerDraft) -> io::Result<()> {
-        let name = draft.root.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let (name, layers) = (CString::new(name.as_bytes())?, self.pool.layers()?);
-        let subvolume = tree::open_dir(&layers, &name)?;
-        syncfs(&subvolume)?;
-        btrfs::make_read_only(&subvolume)?;
-        let to = file_name(draft.key());
-        renameat_with(&layers, &name, &layers, to, RenameFlags::NOREPLACE)?;
-        Ok(syncfs(&layers)?)
-    }
-
-    pub(super) fn layer_from(
-        self: Arc<Self>,
-        id: &SandboxId,
-        below: &[LayerId],
-        layer: &LayerId,
-    ) -> Result<(), StorageError> {
-        self.open_top(below)?;
-        self.root(id)?;
-        let volume = self.pool.volumes().and_then(|all| Ok(tree::open_dir(all, &c_name(id))?));
-        let volume = volume.map_err(|source| io_error(format!("open {id}"), source))?;
-        match Arc::clone(&self).begin(below, layer, &Start::CopyOf(&volume))? {
-            Some(draft) => self.keep_layer(draft),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn layers(&self) -> io::Result<Vec<LayerKey>> {
-        let layers = self.pool.layers()?;
-        let mut keys = Vec::new();
-        for (name, _) in tree::entries(&layers)? {
-            let Some(id) = name.to_str().ok().and_then(LayerId::from_hex) else { continue };
-            match statat(&layers, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) if is_subvolume(&stat) => keys.push(LayerKey(id)),
-                Ok(_) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(keys)
-    }
-
-    pub(super) fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
-        let deleted = self.pool.layers().and_then(|layers| delete(&layers, &file_name(layer)));
-        deleted.map_err(|source| io_error(format!("remove {layer}"), source))?;
-        self.quotas.volume_destroyed(&self.pool);
-        Ok(())
     }
 
     /// Removes drafts that nobody will keep any more. What cannot be removed is tried again at the next
@@ -185,6 +113,71 @@ impl Inner {
         if let Err(error) = swept {
             tracing::warn!(%error, "cannot remove drafts of layers");
         }
+    }
+}
+
+impl BlockingLayers for Btrfs {
+    fn layer_key(layers: &[LayerId]) -> Option<LayerKey> {
+        key(layers)
+    }
+
+    fn draft_layer(
+        self: &Arc<Self>,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<Option<LayerDraft>, StorageError> {
+        let top = self.open_top(below)?;
+        let start = top.as_ref().map_or(Start::Empty, Start::CopyOf);
+        self.begin(below, layer, &start)
+    }
+
+    /// What is in it reaches the disk before its name does, and both before this returns.
+    fn publish(&self, draft: &LayerDraft) -> io::Result<()> {
+        let name = draft.root.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let (name, layers) = (CString::new(name.as_bytes())?, self.pool.layers()?);
+        let subvolume = tree::open_dir(&layers, &name)?;
+        syncfs(&subvolume)?;
+        btrfs::make_read_only(&subvolume)?;
+        let to = file_name(draft.key());
+        renameat_with(&layers, &name, &layers, to, RenameFlags::NOREPLACE)?;
+        Ok(syncfs(&layers)?)
+    }
+
+    fn layer_from(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<(), StorageError> {
+        self.open_top(below)?;
+        self.root(id)?;
+        let volume = self.pool.volumes().and_then(|all| Ok(tree::open_dir(all, &c_name(id))?));
+        let volume = volume.map_err(|source| io_error(format!("open {id}"), source))?;
+        match self.begin(below, layer, &Start::CopyOf(&volume))? {
+            Some(draft) => keep(self.as_ref(), draft),
+            None => Ok(()),
+        }
+    }
+
+    fn layers(&self) -> io::Result<Vec<LayerKey>> {
+        let layers = self.pool.layers()?;
+        let mut keys = Vec::new();
+        for (name, _) in tree::entries(&layers)? {
+            let Some(id) = name.to_str().ok().and_then(LayerId::from_hex) else { continue };
+            match statat(&layers, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_subvolume(&stat) => keys.push(LayerKey(id)),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(keys)
+    }
+
+    fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
+        let deleted = self.pool.layers().and_then(|layers| delete(&layers, &file_name(layer)));
+        deleted.map_err(|source| io_error(format!("remove {layer}"), source))?;
+        self.quotas.volume_destroyed(&self.pool);
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::storage::conformance::{Reopen, Subject, fixture, run};
-use crate::storage::{LocalStorage, StorageChoice, open};
+use crate::storage::{LayerId, LayerKey, LocalStorage, Storage as _, StorageChoice, open};
 use crate::sys::loopdev::LoopDevice;
 
 const SMALL: BtrfsOptions = BtrfsOptions { image_bytes: Some(256 * 1024 * 1024) };

@@ -14,16 +14,17 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{DRAFTS, Inner, NAME, c_name, copy, io_error, open_named};
+use super::{DRAFTS, Local, NAME, c_name, copy, io_error, open_named};
 use crate::sandbox::SandboxId;
 use crate::storage::layer::check_count;
+use crate::storage::offload::{BlockingLayers, keep};
 use crate::storage::{LayerDraft, LayerId, LayerKey, OPAQUE, Root, StorageError, Whiteouts, tree};
 
 const UPPER: &CStr = c"upper";
 const WORK: &CStr = c"work";
 const LOWERS: &CStr = c"lowers";
 
-impl Inner {
+impl Local {
     /// Makes a volume that shows these layers.
     pub(super) fn create_above(
         &self,
@@ -117,60 +118,8 @@ impl Inner {
         layers.iter().try_fold(None, |_, layer| Ok(Some(self.open_layer(layer)?)))
     }
 
-    pub(super) fn draft_layer(
-        self: Arc<Self>,
-        below: &[LayerId],
-        layer: &LayerId,
-    ) -> Result<Option<LayerDraft>, StorageError> {
-        let top = self.open_all(below)?;
-        let lowers = self.visible(below)?;
-        match self.open_layer(layer) {
-            Ok(_) => return Ok(None),
-            Err(StorageError::LayerMissing { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        let name = tree::unused_name();
-        let made = mkdirat(&self.drafts, &name, Mode::RWXU).map_err(io::Error::from);
-        made.and_then(|()| look_alike(&tree::open_dir(&self.drafts, &name)?, top.as_ref()))
-            .map_err(|source| io_error(format!("draft {layer}"), source))?;
-        let root = self.within(DRAFTS).join(OsStr::from_bytes(name.as_bytes()));
-        let discard = move || {
-            if let Err(error) = self.remove(&self.drafts, &name) {
-                tracing::warn!(%error, "a draft of a layer stays until the next start");
-            }
-        };
-        let key = LayerKey(layer.clone());
-        Ok(Some(LayerDraft::new(root, Whiteouts::Overlay, key, discard).above(lowers)))
-    }
-
-    pub(super) fn keep_layer(&self, draft: LayerDraft) -> Result<(), StorageError> {
-        let layer = draft.key().0.clone();
-        match self.publish(&draft, &layer) {
-            Ok(()) => {
-                draft.done();
-                Ok(())
-            }
-            // Somebody else was faster with the same.
-            Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists) => {
-                draft.discard();
-                Ok(())
-            }
-            Err(source) => Err(io_error(format!("keep {layer}"), source)),
-        }
-    }
-
-    /// What is in it reaches the disk before its name does.
-    fn publish(&self, draft: &LayerDraft, layer: &LayerId) -> io::Result<()> {
-        let name = draft.root.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let name = CString::new(name.as_bytes())?;
-        syncfs(tree::open_dir(&self.drafts, &name)?)?;
-        let (from, to) = (&self.drafts, &self.layers);
-        renameat_with(from, &name, to, file_name(layer), RenameFlags::NOREPLACE)?;
-        Ok(fsync(to)?)
-    }
-
     /// Copies what a volume has of its own.
-    pub(super) fn copy_into(
+    fn copy_into(
         &self,
         id: &SandboxId,
         below: &[LayerId],
@@ -196,14 +145,72 @@ impl Inner {
         read_lowers(&volume).map_err(|source| io_error(format!("open {id}"), source))
     }
 
-    pub(super) fn layers(&self) -> io::Result<Vec<LayerKey>> {
+    fn within(&self, name: &CStr) -> PathBuf {
+        self.path.join(OsStr::from_bytes(name.to_bytes()))
+    }
+}
+
+impl BlockingLayers for Local {
+    fn layer_key(layers: &[LayerId]) -> Option<LayerKey> {
+        layers.last().map(|layer| LayerKey(layer.clone()))
+    }
+
+    fn draft_layer(
+        self: &Arc<Self>,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<Option<LayerDraft>, StorageError> {
+        let top = self.open_all(below)?;
+        let lowers = self.visible(below)?;
+        match self.open_layer(layer) {
+            Ok(_) => return Ok(None),
+            Err(StorageError::LayerMissing { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let name = tree::unused_name();
+        let made = mkdirat(&self.drafts, &name, Mode::RWXU).map_err(io::Error::from);
+        made.and_then(|()| look_alike(&tree::open_dir(&self.drafts, &name)?, top.as_ref()))
+            .map_err(|source| io_error(format!("draft {layer}"), source))?;
+        let root = self.within(DRAFTS).join(OsStr::from_bytes(name.as_bytes()));
+        let storage = Arc::clone(self);
+        let discard = move || {
+            if let Err(error) = storage.remove(&storage.drafts, &name) {
+                tracing::warn!(%error, "a draft of a layer stays until the next start");
+            }
+        };
+        let key = LayerKey(layer.clone());
+        Ok(Some(LayerDraft::new(root, Whiteouts::Overlay, key, discard).above(lowers)))
+    }
+
+    /// What is in it reaches the disk before its name does.
+    fn publish(&self, draft: &LayerDraft) -> io::Result<()> {
+        let name = draft.root.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let name = CString::new(name.as_bytes())?;
+        syncfs(tree::open_dir(&self.drafts, &name)?)?;
+        let (from, to) = (&self.drafts, &self.layers);
+        renameat_with(from, &name, to, file_name(&draft.key().0), RenameFlags::NOREPLACE)?;
+        Ok(fsync(to)?)
+    }
+
+    fn layer_from(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<(), StorageError> {
+        let Some(draft) = self.draft_layer(below, layer)? else { return Ok(()) };
+        self.copy_into(id, below, &draft)?;
+        keep(self.as_ref(), draft)
+    }
+
+    fn layers(&self) -> io::Result<Vec<LayerKey>> {
         let entries = tree::entries(&self.layers)?;
         let directories = entries.into_iter().filter(|(_, kind)| *kind == FileType::Directory);
         let ids = directories.filter_map(|(name, _)| LayerId::from_hex(name.to_str().ok()?));
         Ok(ids.map(LayerKey).collect())
     }
 
-    pub(super) fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
+    fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
         let _alone = self.standing.write().unwrap_or_else(PoisonError::into_inner);
         let failed = |source| io_error(format!("remove {layer}"), source);
         for (name, _) in tree::entries(&self.above).map_err(|error| failed(error.into()))? {
@@ -217,10 +224,6 @@ impl Inner {
             }
         }
         self.remove(&self.layers, &file_name(&layer.0)).map_err(failed)
-    }
-
-    fn within(&self, name: &CStr) -> PathBuf {
-        self.path.join(OsStr::from_bytes(name.to_bytes()))
     }
 }
 

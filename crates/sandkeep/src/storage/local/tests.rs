@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
+use std::sync::Arc;
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, openat};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tempfile::TempDir;
 
 use super::*;
+use crate::storage::Storage as _;
 use crate::storage::conformance::{Reopen, Subject, run};
 
 /// A crash after mkdir and before chmod.
