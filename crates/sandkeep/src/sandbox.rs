@@ -13,7 +13,7 @@ mod state;
 mod template_name;
 mod terms;
 
-pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId};
+pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId};
 pub use image::{ImageDefaults, PinnedImage};
 pub use moment::Moment;
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};

@@ -100,6 +100,12 @@ id!(
     "^pr[a-z2-7]{26}$"
 );
 id!(
+    /// Names one snapshot of a sandbox's volume for ever.
+    SnapshotId,
+    "sn",
+    "^sn[a-z2-7]{26}$"
+);
+id!(
     /// Names one import of a template.
     ImportId,
     "im",
