@@ -10,11 +10,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What runs inside: the guest, and what `doctor` tries there. Package and program.
-const PROGRAMS: [(&str, &str); 2] = [("guest", "sandkeep-guest"), ("probe", "sandkeep-probe")];
+/// What runs inside: the guest, what `doctor` tries there, and what works on files. Package and program.
+const PROGRAMS: [(&str, &str); 3] =
+    [("guest", "sandkeep-guest"), ("probe", "sandkeep-probe"), ("toolbox", "sandkeep-toolbox")];
 
 /// What they are made of, from the root of the workspace.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
     "crates/guest/Cargo.toml",
@@ -23,6 +24,8 @@ const SOURCES: [&str; 8] = [
     "crates/guest-proto/src",
     "crates/probe/Cargo.toml",
     "crates/probe/src",
+    "crates/toolbox/Cargo.toml",
+    "crates/toolbox/src",
 ];
 
 fn main() {

@@ -26,18 +26,18 @@ mod shell;
 
 pub use frame::{DecodeError, FrameReader, PREFACE_LEN, encode, preface, read_preface};
 pub use message::{
-    Carrier, End, Exec, FromGuest, How, LeafKind, ListedExec, Offsets, Op, Privilege, StdinMode,
-    TerminalSize, ToGuest,
+    Carrier, End, Exec, FromGuest, How, LeafKind, ListedExec, Offsets, Op, Privilege,
+    ProgramSource, StdinMode, TerminalSize, ToGuest,
 };
 pub use shell::{
     Fate, ListedShell, ShellEnd, ShellExec, ShellOpen, ShellProgram, ShellRefusal, ShellState,
 };
 
 /// The version this build speaks.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The oldest version the host still speaks with a guest of an earlier build.
-pub const OLDEST_VERSION: u16 = 2;
+pub const OLDEST_VERSION: u16 = 3;
 
 /// The largest payload of one frame: the longest command of a shell, and what goes with it.
 pub const FRAME_MAX: usize = SHELL_COMMAND_MAX + 64 * 1024;
@@ -64,6 +64,12 @@ pub const STDIN_WINDOW: usize = 64 * 1024;
 
 /// The most descriptors that ride with an `Exec`.
 pub const LEAF_FDS_MAX: usize = 8;
+
+/// The largest program that a guest keeps, in bytes.
+pub const PROGRAM_MAX: u64 = 16 * 1024 * 1024;
+
+/// How many programs a guest keeps; the oldest makes room.
+pub const PROGRAMS_MAX: usize = 2;
 
 /// The length of the token that a guest which dials begins its connections with, if it was given one.
 pub const DIAL_TOKEN_LEN: usize = 32;

@@ -52,6 +52,12 @@ pub enum Op {
     DialThrough { port: u16 },
     /// Who the shells run as. Answered by `ShellUsers`. Since version 3.
     ShellUsers,
+    /// Keep a program, to be named by `ExecKept`. Its file rides along as a descriptor, or its bytes follow
+    /// as `ToGuest::Program` until there are so many. Answered by `Done`. Since version 4.
+    Keep { program: String, source: ProgramSource },
+    /// Run a program that is kept, with `argv[0]` for its name alone. Answered like `Exec`, or by `NotKept`.
+    /// Since version 4.
+    ExecKept { program: String, exec: Exec },
 }
 
 impl Op {
@@ -72,6 +78,7 @@ impl Op {
             | Self::Shells
             | Self::ShellClose { .. } => 2,
             Self::End { .. } | Self::DialThrough { .. } | Self::ShellUsers => 3,
+            Self::Keep { .. } | Self::ExecKept { .. } => 4,
         }
     }
 }
@@ -101,6 +108,15 @@ pub struct Exec {
     /// The host's name for the leaf, given back by `List`, so that a restarted daemon knows which
     /// leaves are in use.
     pub leaf_name: String,
+}
+
+/// How a guest gets a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProgramSource {
+    /// As a descriptor of a file that nobody can change.
+    Descriptor,
+    /// As so many bytes, because no descriptor gets into the guest's kernel.
+    Bytes { len: u64 },
 }
 
 /// How many characters a terminal shows.
@@ -160,6 +176,8 @@ pub enum ToGuest {
     /// The window of whoever looks at the exec's terminal has another size. Nothing happens if it
     /// has none. Since version 2.
     Resize(TerminalSize),
+    /// The next bytes of a program, at most `CHUNK_MAX`. Since version 4.
+    Program(#[serde(with = "bytes")] Vec<u8>),
 }
 
 /// From the guest.
@@ -209,6 +227,8 @@ pub enum FromGuest {
     ShellRefused(ShellRefusal),
     /// The ids of all shells, each with the user that it was opened with.
     ShellUsers(Vec<(String, String)>),
+    /// The program is not kept: it never was, or it made room.
+    NotKept,
 }
 
 /// How the bytes of a dialed connection get to the host.

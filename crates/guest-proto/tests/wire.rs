@@ -99,6 +99,11 @@ fn shell_end() -> impl Strategy<Value = ShellEnd> {
     (end(), fate, offsets()).prop_map(|(end, fate, skipped)| ShellEnd { end, fate, skipped })
 }
 
+fn program_source() -> impl Strategy<Value = ProgramSource> {
+    let bytes = any::<u64>().prop_map(|len| ProgramSource::Bytes { len });
+    prop_oneof![Just(ProgramSource::Descriptor), bytes]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         Just(Op::Ping),
@@ -117,6 +122,8 @@ fn op() -> impl Strategy<Value = Op> {
         text().prop_map(|shell_id| Op::ShellClose { shell_id }),
         Just(Op::ShellUsers),
         (text(), any::<u64>()).prop_map(|(exec_id, grace_ms)| Op::End { exec_id, grace_ms }),
+        (text(), program_source()).prop_map(|(program, source)| Op::Keep { program, source }),
+        (text(), exec()).prop_map(|(program, exec)| Op::ExecKept { program, exec }),
     ]
 }
 
@@ -127,6 +134,7 @@ fn to_guest() -> impl Strategy<Value = ToGuest> {
         offsets().prop_map(ToGuest::Ack),
         Just(ToGuest::Forget),
         size().prop_map(ToGuest::Resize),
+        blob().prop_map(ToGuest::Program),
     ]
 }
 
@@ -166,6 +174,7 @@ fn from_guest() -> impl Strategy<Value = FromGuest> {
         shell_end().prop_map(FromGuest::ShellEnded),
         Just(FromGuest::ShellRefused(ShellRefusal::Full)),
         vec((text(), text()), 0..5).prop_map(FromGuest::ShellUsers),
+        Just(FromGuest::NotKept),
     ]
 }
 

@@ -32,6 +32,8 @@ pub enum Role {
     Dialing(Carrier),
     /// It carries the bytes of such a connection.
     Carrying,
+    /// The bytes of a program come on it.
+    Receiving,
     /// It waits for the one answer to its request.
     Awaiting,
     /// All is said; it closes when the rest is sent.
@@ -186,6 +188,7 @@ impl Connection {
             | Role::Terminating
             | Role::Dialing(_)
             | Role::Carrying
+            | Role::Receiving
             | Role::Awaiting => Ok(Interest::Read),
         }
     }

@@ -413,7 +413,7 @@ impl Exec {
             ToGuest::Resize(size) => self.resize(size),
             ToGuest::Ack(offsets) => self.acknowledge(offsets).map_err(|_| AgainstTheRules)?,
             ToGuest::Forget if self.has_ended() => return Ok(Heard::Forgotten),
-            ToGuest::Forget => return Err(AgainstTheRules),
+            ToGuest::Forget | ToGuest::Program(_) => return Err(AgainstTheRules),
         }
         Ok(Heard::GoesOn)
     }

@@ -65,6 +65,7 @@ fn obey(connection: &mut Connection, exec: &mut Option<Exec>) -> Result<(), Brok
             Role::Terminating
             | Role::Dialing(_)
             | Role::Carrying
+            | Role::Receiving
             | Role::Awaiting
             | Role::Closing => return Ok(()),
         }

@@ -9,6 +9,7 @@
 //!   exec         the life of one command, with `stdin`, `output` and its `window`, or a `terminal`
 //!   spawn        the way from a request to a running process, with `plan` and `user`
 //!   tree         finding and killing all processes of an exec; `keeper` where no control group does
+//!   programs     what the host has given us to run, in no directory
 //!   dial         a connection to a port of the sandbox, given to the host; `carry` where none can be
 //!   dial_back    connections to a host that cannot connect to us
 //!   shutdown     ending every process of the sandbox
@@ -35,6 +36,7 @@ mod output;
 mod own_leaves;
 mod plan;
 mod poll;
+mod programs;
 mod reactor;
 mod shell;
 mod shutdown;

@@ -76,6 +76,8 @@ pub enum Identity {
 }
 
 pub struct Plan {
+    /// What to execute, whatever the files are.
+    pub program: Option<OwnedFd>,
     /// The files to try, in this order.
     pub candidates: Vec<CString>,
     pub argv: Strings,
@@ -115,6 +117,7 @@ impl Plan {
         };
         let argv = exec.argv.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
+            program: None,
             candidates: candidates(&exec.argv[0], &exec.env)?,
             argv: Strings::new(argv),
             env: Strings::new(environment(&exec.env, &account)?),

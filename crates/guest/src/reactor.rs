@@ -3,6 +3,7 @@
 
 mod dialing;
 mod keeping;
+mod keeping_programs;
 mod operation;
 mod shells;
 mod source;
@@ -24,6 +25,7 @@ use crate::exec::{Exec, Heard};
 use crate::keeper::Keeper;
 use crate::own_leaves::OwnLeaves;
 use crate::poll::{Id, Interest, Poll, Token};
+use crate::programs::{Arriving, Programs};
 use crate::shell::Shell;
 use crate::shutdown::{Children, Progress, Shutdown, signal_all};
 use crate::spawn::Spawner;
@@ -58,6 +60,10 @@ pub struct Reactor {
     carries: BTreeMap<Id, Carry>,
     /// The keepers of commands without a control group, by their pids.
     keepers: BTreeMap<pid_t, Keeper>,
+    /// What the host has given us to run.
+    programs: Programs,
+    /// Programs whose bytes still come, by the host's connection.
+    arrivals: BTreeMap<Id, Arriving>,
     /// Where commands get control groups that the guest makes.
     own_leaves: Option<OwnLeaves>,
     /// Whether any command has a control group; then all have, and there are no keepers.
@@ -97,6 +103,8 @@ impl Reactor {
             dials: BTreeMap::new(),
             carries: BTreeMap::new(),
             keepers: BTreeMap::new(),
+            programs: Programs::default(),
+            arrivals: BTreeMap::new(),
             own_leaves,
             has_leaves: false,
             strays: None,
@@ -212,6 +220,10 @@ impl Reactor {
                     Some(message) => self.hear(id, exec, message)?,
                     None => return Ok(()),
                 },
+                Role::Receiving => match connection.next_message()? {
+                    Some(message) => self.take_program(id, message)?,
+                    None => return Ok(()),
+                },
                 Role::Terminating | Role::Awaiting => return Ok(()),
                 Role::Dialing(_) if connection.is_silent() => return Ok(()),
                 Role::Dialing(_) => return Err(Broken),
@@ -244,6 +256,7 @@ impl Reactor {
         self.lost(id);
         self.dials.remove(&id);
         self.carries.remove(&id);
+        self.arrivals.remove(&id);
         if let Role::Watching(exec) = connection.role
             && let Some(exec) = self.execs.get_mut(&exec)
             && exec.watcher == Some(id)

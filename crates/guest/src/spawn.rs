@@ -321,6 +321,9 @@ fn explain(step: Step, errno: c_int, plan: &Plan) -> NotStarted {
 }
 
 fn explain_exec(errno: c_int, why: &io::Error, plan: &Plan) -> NotStarted {
+    if plan.program.is_some() {
+        return NotStarted::cannot(format!("cannot execute the program that is kept: {why}"));
+    }
     let [path, others @ ..] = plan.candidates.as_slice() else {
         return NotStarted::not_found("the command is an empty string");
     };

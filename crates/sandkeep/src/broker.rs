@@ -18,9 +18,12 @@ mod activity;
 mod admission;
 mod batteries;
 mod clock;
+mod diff;
 mod ensure;
 mod exec;
+mod files;
 mod flight;
+mod forks;
 mod health;
 mod idempotency;
 mod making;
@@ -32,15 +35,21 @@ mod rate;
 mod reaper;
 mod reconcile;
 mod registry;
+mod revert;
 mod rows;
 mod shared;
 mod shells;
 mod slots;
+mod snapshots;
 mod stats;
 mod supervisor;
 mod templates;
+mod timeline;
+mod toolbox;
+mod tools;
 mod verbs;
 mod view;
+mod workspace;
 
 #[cfg(test)]
 mod tests;
@@ -57,7 +66,7 @@ use crate::home::{Battery, DataDir};
 use crate::journal::JournalLimits;
 use crate::limits;
 use crate::runtime::{Lifetime, Runtime, Usable};
-use crate::sandbox::{Principal, SandboxId, TermsPatch, Verb};
+use crate::sandbox::{Principal, Purpose, SandboxId, SnapshotName, TermsPatch};
 use crate::storage::Storage;
 use crate::store::StateStore;
 use crate::telemetry::Telemetry;
@@ -65,25 +74,37 @@ use crate::template::Template;
 use crate::template::source::registry::Registries;
 use shared::{Handle, Shared};
 use supervisor::{Amendment, LifecycleVerb, Request, Restart};
+use verbs::RollbackWish;
 
 pub use abilities::{Abilities, IdRangeKind};
 pub use clock::{Clock, SystemClock};
+pub use diff::{DiffBundle, DiffWish, TextWish};
 pub use ensure::Ensured;
 pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
+pub use files::{FileStream, FileUpload, FileWatch, Noticed};
+pub use forks::ForkDraft;
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use idempotency::{IdempotencyKey, InvalidIdempotencyKey};
-pub use policy::{Network, Policy, Profile, Quota, Quotas};
+pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
 pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
 pub use processes::{ProcessStatus, ProcessView};
 pub use registry::registered;
 pub use shells::{ShellDraft, ShellExecDraft, ShellView};
+pub use snapshots::{SnapshotView, recorded_snapshots};
 pub use stats::StatsView;
 pub use templates::{
-    Audience, HostPaths, Import, ImportProgress, ImportStep, PathKind, TemplateConfig,
-    TemplateDraft, TemplateSource, TemplateView, Told as ImportTold, Upload,
+    Audience, BuildDraft, BuildStep, Cache, Import, ImportProgress, ImportStep, PathKind,
+    TemplateConfig, TemplateDraft, TemplateSource, TemplateView, Told as ImportTold, Upload,
 };
-pub use verbs::InFlight;
+pub use timeline::{Happening, LogEntry};
+pub use toolbox::ToolboxInput;
+pub use tools::{
+    Annotations, Block, GitVerb, InvalidToolCallId, Listener, SnapshotAfter, Tier, Tool,
+    ToolAnswer, ToolCallId, ToolDraft, ToolEvent, ToolName, ToolResources, UnknownTool, catalogue,
+};
+pub use verbs::{InFlight, OnExecs};
 pub use view::{Cursor, Filter, InvalidCursor, Page, View};
+pub use workspace::UploadView;
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
 pub struct Parts {
@@ -130,8 +151,13 @@ impl Broker {
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         reconcile::once(&shared).await?;
         shared.sweep_slots().await?;
+        forks::sweep(&shared).await?;
+        snapshots::sweep_rows(&shared).await?;
+        snapshots::sweep(&shared).await?;
+        verbs::finish_reverts(&shared).await?;
         templates::sweep(&shared).await?;
         reconcile::report_orphans(&shared).await;
+        health::begin(&shared).await;
         shared.tasks.spawn(reconcile::at_intervals(Arc::clone(&shared)));
         shared.tasks.spawn(reaper::run(Arc::clone(&shared)));
         Ok(Self { shared, _close_on_drop: close_on_drop })
@@ -150,7 +176,9 @@ impl Broker {
 
     /// Those that this principal may see and the filter lets through, the oldest first.
     pub async fn list(&self, who: &Principal, filter: &Filter) -> Result<Page, Error> {
-        Ok(filter.page(who, self.shared.handles()))
+        let mut handles = self.shared.handles();
+        handles.retain(|handle| handle.spec.purpose() == Purpose::Use);
+        Ok(filter.page(who, handles))
     }
 
     /// What a sandbox uses now.
@@ -239,6 +267,22 @@ impl Broker {
         Ok(handle.view())
     }
 
+    /// Has the files of a sandbox be as they were at a snapshot.
+    pub async fn rollback(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        snapshot: &SnapshotName,
+        execs: OnExecs,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.activity.touch();
+        let snapshot = handle.snapshot_named(snapshot)?.id.clone();
+        let wish = Box::new(RollbackWish { snapshot, execs });
+        self.ask(&handle, LifecycleVerb::Rollback(wish)).await?;
+        Ok(handle.view())
+    }
+
     /// Removes a sandbox and all it held.
     pub async fn destroy(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
         let handle = self.shared.find(who, id)?;
@@ -253,9 +297,7 @@ impl Broker {
         draft: ExecDraft,
     ) -> Result<Running, Error> {
         let handle = self.shared.find(who, id)?;
-        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
-        let begun = exec::exec(&self.shared, &handle, draft);
-        self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
+        exec::measured(&self.shared, &handle, draft).await
     }
 
     /// Sends everybody away who watches an exec, and soon after who is connected to a port: they can come
@@ -306,6 +348,7 @@ impl Broker {
     /// Ends the supervisors; sandboxes go on running (unless their lifetime is the daemon's).
     /// A verb that was begun is finished first.
     pub async fn shutdown(&self) {
+        self.stop_builds().await;
         match self.shared.lifetime {
             Lifetime::Detached => self.note_activities().await,
             Lifetime::WithDaemon => self.destroy_all().await,

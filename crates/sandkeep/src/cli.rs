@@ -1,6 +1,7 @@
 //! The `sandkeep` command: parse, dispatch, one exit code. Commands that talk to a daemon go through
 //! [`client`]; `serve` and `run` hold a broker themselves and put it together in [`assemble`].
 
+mod apply;
 mod argument;
 mod assemble;
 mod awaited;
@@ -8,7 +9,9 @@ pub mod bench;
 mod client;
 mod completions;
 mod config;
+mod cp;
 mod create;
+mod diff;
 mod doctor;
 mod ensure;
 mod events;
@@ -17,30 +20,40 @@ mod exec_args;
 mod exit;
 mod failure;
 mod filter;
+mod fork;
 mod keys;
 mod kill;
 mod lifecycle;
+mod log;
 mod logs;
 mod ls;
+mod mcp;
 mod ndjson;
 mod pause;
 mod port;
 mod print;
 mod processes;
+mod progress;
 mod ps;
+mod revert;
 mod rm;
+mod rollback;
 mod run;
 mod runtimes;
 mod serve;
 mod shell;
 mod shells;
 mod show;
+mod snapshot;
+mod source_args;
 mod spec_args;
 mod spinner;
 mod stats;
 mod stdin;
 mod template;
 mod terminal;
+mod tool;
+mod tools;
 mod version;
 
 #[cfg(test)]
@@ -138,6 +151,7 @@ enum Command {
     /// List the execs of a sandbox that run or are kept
     Ps(ps::Args),
     Logs(logs::Args),
+    Cp(cp::Args),
     Kill(kill::Args),
     Shell(shell::Args),
     Shells(shells::Args),
@@ -148,14 +162,29 @@ enum Command {
     Pause(pause::PauseArgs),
     /// Let a paused sandbox go on
     Resume(lifecycle::Args),
+    Snapshot(snapshot::SnapshotArgs),
+    /// List the snapshots of a sandbox, those of turns too
+    Snapshots(snapshot::ListArgs),
+    /// Seal a turn: make a snapshot with the next number
+    Turn(snapshot::TurnArgs),
+    Rollback(rollback::RollbackArgs),
+    Fork(fork::ForkArgs),
+    Log(log::LogArgs),
     /// Destroy sandboxes and all they hold
     Rm(rm::Args),
+    Diff(diff::DiffArgs),
+    Revert(revert::RevertArgs),
+    Apply(apply::ApplyArgs),
     Port(port::Args),
     /// List the processes of a sandbox, also those that have ended
     Processes(processes::Args),
     /// Show what a sandbox uses: processor time, memory, processes, disk
     Stats(stats::Args),
     Template(template::Args),
+    Mcp(mcp::Args),
+    Tool(tool::Args),
+    /// List the tools for agents
+    Tools(tools::Args),
     Keys(keys::Args),
     /// List the runtimes and what they can do here
     Runtimes(runtimes::Args),
@@ -243,6 +272,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Show(args) => with_one_thread(show::run(args, &client()?)),
         Command::Exec(args) => with_one_thread(exec::run(args, &client()?)),
         Command::Ps(args) => with_one_thread(ps::run(args, &client()?)),
+        Command::Cp(args) => with_one_thread(cp::run(args, &client()?)),
         Command::Logs(args) => with_one_thread(logs::run(args, &client()?)),
         Command::Kill(args) => with_one_thread(kill::run(args, &client()?)),
         Command::Shell(args) => with_one_thread(shell::run(args, &client()?)),
@@ -251,11 +281,26 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Stop(args) => with_one_thread(lifecycle::run(Verb::Stop, args, &client()?)),
         Command::Pause(args) => with_one_thread(pause::run(args, &client()?)),
         Command::Resume(args) => with_one_thread(lifecycle::run(Verb::Resume, args, &client()?)),
+        Command::Diff(args) => with_one_thread(diff::run(args, &client()?)),
+        Command::Revert(args) => with_one_thread(revert::run(args, &client()?)),
+        Command::Apply(args) => with_one_thread(apply::run(args, &client()?)),
+        Command::Snapshot(args) => with_one_thread(snapshot::run(args, &client()?)),
+        Command::Snapshots(args) => with_one_thread(snapshot::list(args, &client()?)),
+        Command::Turn(args) => with_one_thread(snapshot::turn(args, &client()?)),
+        Command::Rollback(args) => with_one_thread(rollback::run(args, &client()?)),
+        Command::Fork(args) => with_one_thread(fork::run(args, &client()?)),
+        Command::Log(args) => with_one_thread(log::run(args, &client()?)),
         Command::Port(args) => with_one_thread(port::run(args, &client()?)),
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
         Command::Template(args) => with_one_thread(template::run(args, &client()?)),
+        Command::Mcp(args) => match global.url {
+            Some(_) => with_one_thread(mcp::relay(client()?)),
+            None => with_threads(mcp::alone(args, &around)),
+        },
+        Command::Tool(args) => with_one_thread(tool::run(args, &client()?)),
+        Command::Tools(args) => tools::run(args),
         Command::Keys(args) => keys::run(args, &global, &around),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
         Command::Doctor(args) => with_threads(doctor::run(args, &around)),

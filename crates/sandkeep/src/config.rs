@@ -21,6 +21,7 @@ mod profile;
 mod settings;
 mod table;
 mod value;
+mod words;
 
 #[cfg(test)]
 mod document;

@@ -40,6 +40,7 @@ pub enum Kind {
     Home,
     Journal,
     Volume,
+    Snapshot,
     Mount,
     LoopDevice,
     Cgroup,
@@ -55,6 +56,7 @@ impl Kind {
             Self::Home => "home",
             Self::Journal => "journal",
             Self::Volume => "volume",
+            Self::Snapshot => "snapshot",
             Self::Mount => "mount",
             Self::LoopDevice => "loop_device",
             Self::Cgroup => "cgroup",
@@ -135,7 +137,7 @@ fn look(data: &Path) -> Result<Vec<Found>, DoctorError> {
     let rows = disk::rows(data)?;
     let owners = Owners::new(&survey, &rows);
     let mut found = disk::found(data, &survey, &rows, &owners)?;
-    found.extend(mounts::found(data).map_err(during("the mounts"))?);
+    found.extend(mounts::found(data, &owners).map_err(during("the mounts"))?);
     if let Some(instance) = &survey.instance {
         let groups =
             cgroups::of_instance(instance.as_str()).map_err(during("the control groups"))?;

@@ -3,11 +3,15 @@
 
 use std::time::Duration;
 
+use toolbox::FailureKind;
+
 use crate::auth::KeyId;
-use crate::broker::IdempotencyKey;
+use crate::broker::{IdempotencyKey, ToolCallId};
 use crate::guest::GuestError;
 use crate::runtime::RuntimeError;
-use crate::sandbox::{ExecId, InvalidSpec, Port, ProcessId, SandboxId, SlotName, State, Verb};
+use crate::sandbox::{
+    ExecId, InvalidSpec, Port, ProcessId, SandboxId, SlotName, SnapshotName, State, UploadId, Verb,
+};
 use crate::storage::StorageError;
 use crate::store::StoreError;
 
@@ -40,7 +44,19 @@ pub enum Error {
     #[error("template {name} is shared by all: only an admin can change that")]
     TemplateShared { name: String },
 
-    /// What was to become a template is none.
+    /// What a template runs in its sandboxes did not come up.
+    #[error("what the template of {id} starts is not up: {problem}")]
+    StartUpFailed { id: SandboxId, problem: String },
+
+    /// A build file that cannot be carried out.
+    #[error("{problem}")]
+    BuildFileInvalid { problem: String },
+
+    /// A step of a build went wrong.
+    #[error("line {line}: {instruction}: {problem}")]
+    BuildFailed { line: usize, instruction: String, problem: String },
+
+    /// What was to become a template or a workspace is none.
     #[error("{problem}")]
     SourceInvalid { problem: String },
 
@@ -51,6 +67,17 @@ pub enum Error {
     /// It is elsewhere, and could not be brought here.
     #[error("{problem}")]
     SourceUnavailable { problem: String },
+
+    /// It would have to be brought over a network.
+    #[error("{url} cannot be reached: sandboxes have no network here")]
+    NoNetwork { url: String },
+
+    #[error("there is no upload {id}")]
+    UploadNotFound { id: UploadId },
+
+    /// The sandbox's disk, or the one beneath it, is full.
+    #[error("there is no room for {what}")]
+    NoSpace { what: &'static str },
 
     #[error("the upload is larger than {limit_bytes} bytes")]
     UploadTooLarge { limit_bytes: u64 },
@@ -72,6 +99,13 @@ pub enum Error {
     #[error("the sandbox {id}, made under the Idempotency-Key {key}, is gone")]
     IdempotencyGone { key: IdempotencyKey, id: SandboxId },
 
+    /// `known` are the parameters that the tool has.
+    #[error("{tool}: {parameter}: {problem}; its parameters are: {known}")]
+    ToolArgument { tool: &'static str, parameter: String, problem: String, known: String },
+
+    #[error("the tool_call_id {id} was used for another call")]
+    ToolCallMismatch { id: ToolCallId },
+
     /// `whose`: `organization` or `user`.
     #[error("the {whose}'s quota of {limit} {what} is reached: {used} in use, {asked} asked for")]
     QuotaExceeded { whose: &'static str, what: &'static str, limit: f64, used: f64, asked: f64 },
@@ -81,6 +115,12 @@ pub enum Error {
 
     #[error("{what} needs {needs}, which {storage} storage does not have")]
     StorageLacks { what: &'static str, needs: &'static str, storage: &'static str },
+
+    /// There is some space left, for what runs.
+    #[error(
+        "the {storage} pool is over {percent} % full, so nothing new is made; destroy sandboxes or remove snapshots"
+    )]
+    PoolFull { storage: &'static str, percent: f64 },
 
     #[error("there is no sandbox {id}")]
     NotFound { id: SandboxId },
@@ -108,6 +148,14 @@ pub enum Error {
         source: std::io::Error,
     },
 
+    /// Something about the files of a sandbox, as it is said inside.
+    #[error("{}{message}", path.as_ref().map(|p| format!("{p:?}: ")).unwrap_or_default())]
+    File { kind: FailureKind, path: Option<String>, message: String },
+
+    /// What works on files inside gave no answer.
+    #[error("the toolbox inside the sandbox failed: {problem}")]
+    ToolboxBroke { problem: String },
+
     #[error("there is no key {id}")]
     KeyNotFound { id: KeyId },
 
@@ -119,8 +167,18 @@ pub enum Error {
     #[error("cannot {verb} {id}: {under_way} is under way")]
     Busy { id: SandboxId, verb: Verb, under_way: Verb },
 
-    #[error("cannot pause {id} while execs run: {}", comma_separated(execs))]
-    ExecsInFlight { id: SandboxId, execs: Vec<ExecId> },
+    #[error("cannot {verb} {id} while execs run: {}", comma_separated(execs))]
+    ExecsInFlight { id: SandboxId, verb: Verb, execs: Vec<ExecId> },
+
+    #[error("{id} has no snapshot {name}")]
+    SnapshotNotFound { id: SandboxId, name: SnapshotName },
+
+    #[error("{id} has a snapshot {name} already")]
+    SnapshotExists { id: SandboxId, name: SnapshotName },
+
+    /// None of them gives way to another.
+    #[error("{id} has {limit} snapshots that were asked for, which is as many as it may have")]
+    SnapshotsFull { id: SandboxId, limit: usize },
 
     #[error("the limit of {limit} {what} is reached")]
     LimitReached { what: &'static str, limit: usize },

@@ -10,6 +10,7 @@ pub mod fuzz;
 pub mod image;
 mod leaf;
 mod link;
+mod program;
 mod shell;
 mod source;
 
@@ -28,6 +29,7 @@ pub use dial_back::{DialBack, DialToken, Proof};
 pub use execution::{Execution, ExecutionInput, Input};
 pub use guest_proto::{LeafKind, Offsets, TerminalSize};
 pub use leaf::NoLeaves;
+pub use program::{Program, TOOLBOX};
 pub use shell::{
     InShell, KnownShell, ShellExecRequest, ShellFate, ShellProgram, ShellRequest, ShellState,
 };
@@ -81,6 +83,18 @@ pub struct ExecEnd {
     pub duration: Duration,
     /// For a command of a shell.
     pub shell: Option<InShell>,
+}
+
+impl ExecEnd {
+    /// Of an exec whose events stopped without an end: the daemon shuts down.
+    pub fn unknown() -> Self {
+        Self {
+            outcome: Outcome::Lost,
+            error: Some("the exec's events stopped before its end was known".to_owned()),
+            duration: Duration::ZERO,
+            shell: None,
+        }
+    }
 }
 
 /// Every exec ends with exactly one of these.
@@ -142,6 +156,9 @@ pub enum GuestError {
     /// The exec was not begun.
     #[error("there is no cgroup for the exec")]
     Leaf(#[source] std::io::Error),
+    /// Nothing was begun.
+    #[error("cannot prepare the program for the sandbox")]
+    Program(#[source] std::io::Error),
     #[error("the guest of runtime {runtime} cannot {what}")]
     Unsupported { runtime: &'static str, what: &'static str },
     #[error("nothing listens on port {port} of the sandbox")]
@@ -174,6 +191,14 @@ pub trait Guest: Send + Sync {
     /// Starts a command. A command that cannot be started is no error here: it ends as exited 127
     /// or 126 with `error` set.
     async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError>;
+
+    /// Starts a program of ours, which is in no file of the sandbox, with `argv` after its name. The guest is
+    /// given it first where it does not have it. From then on it is an exec like any other.
+    async fn exec_program(
+        &self,
+        program: &'static Program,
+        request: ExecRequest,
+    ) -> Result<Execution, GuestError>;
 
     /// Joins a known exec; its output from the offsets on follows, byte for byte. What an earlier
     /// watcher has acknowledged is gone: then it starts later, and the first offset says where.

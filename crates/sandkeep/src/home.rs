@@ -14,6 +14,8 @@
 //!     guest.sock             where the guest listens
 //!     door/                  what a container sees of it: the guest, and the socket that it dials
 //!     execs/                 the journals of its execs
+//!     snapshots.json         a copy of what the registry says of its snapshots
+//!     timeline[.1]           what happened to it, a line each
 //!     listening.json         which sockets of the host lead to which of its ports
 //!   quarantine/<name>        homes that could not be read; nothing deletes them
 //!   storage/…                the storage's own
@@ -37,6 +39,7 @@ mod meta;
 mod sandbox_home;
 mod secret;
 mod survey;
+pub(crate) mod timeline;
 
 pub use battery::{Attempted, Battery, BatteryStamp, Verdict};
 pub use data_dir::{DataDir, Instance};

@@ -111,6 +111,17 @@ pub const SHUTDOWN_DRAIN: Duration = Duration::from_secs(5);
 /// The most sandboxes of one daemon: each has its own id range.
 pub const SANDBOXES_MAX: usize = 10_000;
 
+/// The most snapshots of one sandbox, as an operator can allow, and as is allowed unless one does.
+pub const SNAPSHOTS_MAX: usize = 10_000;
+pub const SNAPSHOTS_DEFAULT: usize = 100;
+/// The longest note of a snapshot.
+pub const SNAPSHOT_NOTE_MAX_BYTES: usize = 1024;
+/// The most forks of one request, and how many of them are made at once.
+pub const FORKS_MAX: usize = 100;
+pub const FORKS_AT_ONCE: usize = 8;
+/// When the timeline of a sandbox begins a new file; two are kept.
+pub const TIMELINE_FILE_MAX_BYTES: u64 = 256 * 1024;
+
 /// The most execs at once in one sandbox.
 pub const EXECS_PER_SANDBOX_MAX: usize = 1_000;
 
@@ -190,8 +201,6 @@ pub const PORT_HEADERS_MAX_BYTES: usize = 128 * 1024;
 /// How long a signed URL holds unless it says otherwise, and at most.
 pub const PORT_PASS_DEFAULT: Duration = Duration::from_secs(60 * 60);
 pub const PORT_PASS_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// What is read of the table of a sandbox's sockets.
-pub const PORT_TABLE_MAX_BYTES: usize = 1024 * 1024;
 
 /// Processes that run at once in one sandbox, and that it had in its life.
 pub const PROCESSES_PER_SANDBOX_MAX: usize = 64;
@@ -218,6 +227,11 @@ pub const PROCESS_LAST_OUTPUT_BYTES: u64 = 4 * 1024;
 
 /// How long the benchmark waits for an answer; then something is wrong.
 pub const BENCH_ANSWER: Duration = Duration::from_secs(60);
+/// The same where a gigabyte may have to be copied.
+pub const BENCH_STORAGE_ANSWER: Duration = Duration::from_secs(15 * 60);
+/// How often each operation of a storage is timed, and how many forks are made at once.
+pub const BENCH_STORAGE_ROUNDS: usize = 3;
+pub const BENCH_FORKS: u64 = 100;
 /// The rest before every operation of a paced benchmark.
 pub const BENCH_PAUSE: Duration = Duration::from_millis(20);
 /// How many samples of each rate are taken, how much a streamed command says (what a journal keeps whole), and
@@ -235,6 +249,31 @@ pub const BENCH_SLOW_EVERY: usize = 10;
 
 /// How deep a volume's tree is looked into to measure it; every level holds a descriptor.
 pub const WALK_DEPTH_MAX: usize = 128;
+/// How many changes a diff tells, unless asked otherwise, and at most; and how many names it looks at.
+pub const DIFF_CHANGES_DEFAULT: usize = 10_000;
+pub const DIFF_CHANGES_MAX: usize = 200_000;
+pub const DIFF_ENTRIES_MAX: usize = 5_000_000;
+/// How long before a snapshot a file must have been left alone for its times to tell that it is still the same.
+pub const DIFF_SETTLED: Duration = Duration::from_secs(2);
+/// How many files that are gone, and that are new, are looked at for renames, and how much of what they hold.
+pub const DIFF_RENAME_FILES_MAX: usize = 1_000;
+pub const DIFF_RENAME_MAX_BYTES: u64 = 256 * MIB;
+/// How large a file may be for its lines to be compared, how large all texts of a diff together, and how long
+/// one comparison may look for the shortest text.
+pub const DIFF_TEXT_FILE_MAX_BYTES: u64 = MIB;
+pub const DIFF_TEXT_MAX_BYTES: usize = 8 * 1024 * 1024;
+pub const DIFF_TEXT_EFFORT: Duration = Duration::from_millis(500);
+/// How many pieces of a diff's files wait for its client, and how long one may take to take one.
+pub const DIFF_CHUNKS_QUEUED: usize = 16;
+pub const DIFF_STALL: Duration = Duration::from_secs(60);
+/// How many paths are brought back at once, and how long that may take.
+pub const REVERT_PATHS_MAX: usize = 1_000;
+pub const REVERT_MAX: Duration = Duration::from_secs(600);
+/// The largest list of changes that is brought home, and how many pieces of the stream wait to be written.
+pub const APPLY_MANIFEST_MAX_BYTES: u64 = 256 * MIB;
+pub const APPLY_CHUNKS_QUEUED: usize = 16;
+/// The most names of one directory that are looked at, and that are kept of it in memory.
+pub const DIRECTORY_ENTRIES_MAX: usize = 1_000_000;
 /// What the kernel lets the attributes of a file take, their names together or one value.
 pub const ATTRIBUTE_MAX_BYTES: usize = 64 * 1024;
 /// On how many layers a volume can stand: as many as images have elsewhere. The kernel would stack 500.
@@ -242,6 +281,15 @@ pub const LAYERS_MAX: usize = 128;
 /// The pool image of `btrfs` storage: a quarter of the free space, within these bounds.
 pub const POOL_MIN_BYTES: u64 = 256 * 1024 * 1024;
 pub const POOL_MAX_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+/// A pool that grows does so when more than this part of it is used, by a quarter and by no less than this. What
+/// the disk has free then stays at this at least, and the pool at the maximum, unless the operator names another.
+pub const POOL_GROW_AT: f64 = 0.8;
+pub const POOL_GROW_MIN_BYTES: u64 = 64 * 1024 * 1024;
+pub const POOL_HOST_RESERVE_BYTES: u64 = 1024 * 1024 * 1024;
+pub const POOL_GROWN_MAX_BYTES: u64 = 256 * 1024 * 1024 * 1024;
+/// A file that changed so recently when a snapshot was made is copied again for the next one: the clock of the
+/// filesystem has a grain, and another change might have the same time.
+pub const SNAPSHOT_SETTLED: Duration = Duration::from_secs(1);
 /// After so many destroyed volumes `btrfs` storage looks for quota groups that outlived theirs.
 pub const QUOTA_SWEEP_EVERY: usize = 256;
 
@@ -249,9 +297,10 @@ pub const QUOTA_SWEEP_EVERY: usize = 256;
 /// health waits for one.
 pub const HEALTH_FRESH: Duration = Duration::from_secs(1);
 pub const HEALTH_ANSWER: Duration = Duration::from_secs(2);
-/// How full the pool may be before it is said, and before the daemon calls itself not ready.
-pub const POOL_WARNING_PERCENT: u64 = 85;
-pub const POOL_CRITICAL_PERCENT: u64 = 95;
+/// How full the pool may be before it is said, and before the daemon calls itself not ready and makes nothing
+/// new, unless the operator says otherwise.
+pub const POOL_WARNING: f64 = 0.85;
+pub const POOL_CRITICAL: f64 = 0.95;
 /// The longest `x-correlation-id` that is taken over.
 pub const CORRELATION_ID_MAX_BYTES: usize = 128;
 
@@ -431,6 +480,41 @@ pub const UPLOAD_DEFAULT_BYTES: u64 = 16 * 1024 * MIB;
 /// How long an upload may pause.
 pub const UPLOAD_SILENCE_MAX: Duration = Duration::from_secs(60);
 
+/// The longest path of a workspace, and the longest URL of one.
+pub const SOURCE_PATH_MAX_BYTES: usize = 1_024;
+pub const SOURCE_URL_MAX_BYTES: usize = 2_048;
+/// What a directory may hold that becomes a workspace.
+pub const SOURCE_MAX_BYTES: u64 = 64 * 1024 * MIB;
+pub const SOURCE_ENTRIES_MAX: u64 = 2_000_000;
+/// How long one command of git may take that brings a workspace, and what is kept of what it says.
+pub const SOURCE_GIT: Duration = Duration::from_secs(10 * 60);
+pub const SOURCE_SAID_MAX_BYTES: usize = 2 * 1024;
+/// How long an archive is kept for workspaces to be made of, and how many of one user's and in all.
+pub const UPLOAD_KEPT: Duration = Duration::from_secs(60 * 60);
+pub const UPLOADS_KEPT_PER_USER_MAX: usize = 16;
+pub const UPLOADS_KEPT_MAX: usize = 64;
+
+/// How long what a template starts may take to be ready.
+pub const START_UP_READY: Duration = Duration::from_secs(120);
+
+/// Pieces of what a build copies that wait to be sent.
+pub const UPLOAD_CHUNKS_MAX: usize = 8;
+/// Builds at once, and the time for one step.
+pub const BUILDS_MAX: usize = 4;
+pub const BUILD_STEP_MAX: Duration = Duration::from_secs(60 * 60);
+/// What a build may have said that nobody has taken yet.
+pub const BUILD_EVENTS_MAX: usize = 64;
+/// How much of a failed step's output is in the error.
+pub const BUILD_TAIL_BYTES: usize = 2 * 1024;
+/// The steps of builds whose outcome is kept, and how much all of them may hold.
+pub const BUILD_CACHE_MAX: usize = 1_000;
+pub const BUILD_CACHE_MAX_BYTES: u64 = 16 * 1024 * MIB;
+/// What comes with a build file: how many files, and how long all their names may be.
+pub const CONTEXT_ENTRIES_MAX: usize = 500_000;
+pub const CONTEXT_NAMES_MAX_BYTES: usize = 64 * 1024 * 1024;
+/// The largest list of users or groups that is read to find one.
+pub const BUILD_USERS_MAX_BYTES: u64 = MIB;
+
 /// A build file, or a list of what one leaves out: how large it may be, and how many lines and steps.
 pub const RECIPE_MAX_BYTES: usize = 1024 * 1024;
 pub const RECIPE_LINES_MAX: usize = 20_000;
@@ -440,3 +524,67 @@ pub const RECIPE_STEPS_MAX: usize = 1_000;
 pub const RECIPE_EXPANDED_MAX_BYTES: usize = 2 * 1024 * 1024;
 pub const RECIPE_NESTING_MAX: usize = 32;
 pub const RECIPE_PORTS_MAX: usize = 1_024;
+
+/// What one call of a model may answer.
+pub const MCP_ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
+/// How large a message of a model's client may be.
+pub const MCP_MESSAGE_MAX_BYTES: usize = 8 * 1024 * 1024;
+/// Of how many sandboxes files are listed as resources, and how many of each.
+pub const MCP_LISTED_SANDBOXES_MAX: usize = 20;
+pub const MCP_LISTED_FILES_MAX: usize = 100;
+
+/// How long a tool for agents may take: a command of `bash`, any other command, one that works on files, and the
+/// longest that can be asked for.
+pub const BASH_TIMEOUT: Duration = Duration::from_secs(120);
+pub const GIT_TIMEOUT: Duration = Duration::from_secs(300);
+pub const FILE_TOOL_TIMEOUT: Duration = Duration::from_secs(60);
+pub const TOOL_TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
+/// How much of each stream of a command a tool answers, from its beginning and from its end.
+pub const TOOL_OUTPUT_HEAD_BYTES: usize = 20 * 1024;
+pub const TOOL_OUTPUT_TAIL_BYTES: usize = 10 * 1024;
+/// What a tool that works on files may say to its end, however it is made.
+pub const TOOL_ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
+/// Events of one call of a tool that may wait for whoever watches it.
+pub const TOOL_EVENTS_MAX: usize = 16;
+/// The longest `tool_call_id`, and for how long, how many and how much of answers are kept under them.
+pub const TOOL_CALL_ID_MAX_BYTES: usize = 255;
+pub const TOOL_ANSWERS_KEPT: Duration = Duration::from_secs(5 * 60);
+pub const TOOL_ANSWERS_MAX: usize = 4_096;
+pub const TOOL_ANSWERS_MAX_BYTES: usize = 64 * 1024 * 1024;
+/// The most commits that `git_log` answers.
+pub const GIT_LOG_COMMITS_MAX: u64 = 200;
+
+/// How long the toolbox may take for what needs no data of the caller's: the removal of a large tree, at most.
+pub const TOOLBOX_SHORT: Duration = Duration::from_secs(120);
+/// How much of what the toolbox says on stderr is told.
+pub const TOOLBOX_COMPLAINT_MAX_BYTES: usize = 2 * 1024;
+/// The longest reason that is passed on from inside a sandbox.
+pub const FAILURE_MAX_BYTES: usize = 4 * 1024;
+/// The longest path of a file, as the kernel has it.
+pub const FILE_PATH_MAX_BYTES: usize = 4096;
+/// How many can watch the files of one sandbox at once.
+pub const FILE_WATCHES_MAX: usize = 64;
+/// The longest line that tells of a change: two paths of which every byte is written as a number.
+pub const FILE_CHANGE_MAX_BYTES: usize = 64 * 1024;
+/// How many entries a page of a directory has unless asked otherwise, and at most; and how deep it may go.
+pub const FILES_PAGE_DEFAULT: u64 = 1_000;
+pub const FILES_PAGE_MAX: u64 = 10_000;
+pub const FILE_DEPTH_MAX: u32 = 100;
+/// How long who watches hears nothing at all.
+pub const WATCH_SILENCE_MAX: Duration = Duration::from_secs(15);
+/// How long the toolbox may take to exit once it has said all.
+pub const TOOLBOX_END: Duration = Duration::from_secs(5);
+/// How long the toolbox may take to undo an upload that broke off.
+pub const TOOLBOX_CLEAN_UP: Duration = Duration::from_secs(5);
+
+/// How long one run of `zfs` may take, how much of what it says is read, and the longest name of a pool or dataset to
+/// work in: ZFS itself takes 255 bytes with all that we add.
+pub const ZFS_COMMAND: Duration = Duration::from_secs(60);
+pub const ZFS_OUTPUT_MAX_BYTES: u64 = 64 * MIB;
+pub const ZFS_POOL_NAME_MAX_BYTES: usize = 128;
+/// A dataset that was just unmounted may be busy: how often to try again, and after what pause.
+pub const ZFS_BUSY_TRIES: usize = 200;
+pub const ZFS_BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many pieces of an archive `cp` holds between the daemon and the disk.
+pub const CP_PIECES_MAX: usize = 64;

@@ -8,26 +8,31 @@ mod port;
 mod process;
 mod signal;
 mod slot;
+mod snapshot;
+mod source;
 mod spec;
 mod state;
 mod template_name;
 mod terms;
 
-pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId};
+pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId};
 pub use image::{ImageDefaults, PinnedImage};
 pub use moment::Moment;
 pub use owner::{DEFAULT_PROJECT, OtherProject, Owner, Principal, Scope, Scopes};
 pub use port::{InvalidPort, Port};
-pub use process::{InvalidTerms, Probe, ProcessTerms, Ready};
+pub use process::{Asked, InvalidTerms, Probe, ProcessTerms, Ready, StartUp};
 pub use signal::{NoSignal, Signal};
 pub use slot::{InvalidSlot, SlotName};
+pub use snapshot::{InvalidSnapshotName, SnapshotKind, SnapshotName};
+pub use source::{GitUrl, HOME, HostPaths, InvalidGitUrl, Origin, Source, SourceDraft, Transport};
 pub(crate) use spec::NamesOnly;
 pub use spec::{
-    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Privilege, Resources,
+    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Privilege, Purpose, Resources,
     ResourcesDraft, Spec, SpecDraft, check_env,
 };
 pub use state::{
-    AtExpiry, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
+    AtExpiry, Begun, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb,
+    apply,
 };
 pub use template_name::{InvalidTemplateName, TemplateName};
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

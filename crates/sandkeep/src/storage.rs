@@ -1,19 +1,25 @@
-//! Where volumes live, and the layers that they stand on. A volume is the filesystem of one sandbox.
+//! Where volumes live, the layers that they stand on, and the snapshots that are made of them. A volume is the
+//! filesystem of one sandbox.
 
+pub(crate) mod beneath;
 mod btrfs;
 mod choose;
 mod layer;
 mod local;
 mod offload;
+mod quota;
 mod root;
 pub(crate) mod tree;
+pub mod tree_path;
+pub mod view;
+mod zfs;
 
 #[cfg(test)]
 pub(crate) mod conformance;
 
 use async_trait::async_trait;
 
-use crate::sandbox::SandboxId;
+use crate::sandbox::{SandboxId, SnapshotId};
 
 pub use btrfs::{BtrfsOptions, BtrfsStorage};
 pub use choose::{Opened, StorageChoice, begun, open};
@@ -21,26 +27,23 @@ pub use layer::{
     Base, InvalidLayerId, LayerDraft, LayerId, LayerKey, OPAQUE, OVERLAY_ATTRIBUTES, Whiteouts,
 };
 pub use local::LocalStorage;
-pub use root::Root;
+pub use quota::{Amount, Limit, Quota, Usage};
 pub(crate) use root::is_whiteout;
+pub use root::{Ids, Root};
+pub use tree_path::TreePath;
+pub use view::{Entry, Node, View};
+pub use zfs::{Dataset, InvalidDataset, ZfsStorage};
 
 /// What is true of this storage on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct StorageCapabilities {
-    /// `disk_mb` holds: writing past it fails with ENOSPC or EDQUOT inside.
+    /// `disk_mb` and `disk_total_mb` hold: writing past one fails with ENOSPC or EDQUOT inside.
     pub disk_quota: bool,
     /// Snapshot, rollback and fork.
     pub snapshots: bool,
-    /// The filesystem can be id-mapped, so every sandbox has its own id range.
+    /// The filesystem can be id-mapped, so every sandbox has its own id range. Else a daemon that is root gives
+    /// all of them one that they share, and the files hold ids of that.
     pub id_mapped: bool,
-}
-
-/// How much a volume holds of its own: what is in the layers below it does not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    pub used_bytes: u64,
-    /// The quota, if one is set.
-    pub limit_bytes: Option<u64>,
 }
 
 /// How full the place is where all volumes live.
@@ -58,6 +61,10 @@ pub enum StorageError {
     NotFound { id: SandboxId },
     #[error("a volume of {id} exists already")]
     Exists { id: SandboxId },
+    #[error("there is no snapshot {snapshot} of {id}")]
+    SnapshotNotFound { id: SandboxId, snapshot: SnapshotId },
+    #[error("a snapshot {snapshot} of {id} exists already")]
+    SnapshotExists { id: SandboxId, snapshot: SnapshotId },
     /// A base names a layer that is not kept here; nothing was made.
     #[error("there is no layer {layer}; import its template again")]
     LayerMissing { layer: LayerId },
@@ -69,6 +76,14 @@ pub enum StorageError {
     /// The storage cannot be used on this machine; `reason` says what is missing.
     #[error("{storage} storage is not usable here: {reason}")]
     Unusable { storage: &'static str, reason: String },
+    /// The pool, or what the volume may hold with its snapshots, has no room for it. Nothing was made.
+    #[error("{storage} storage has no space left to {what}; remove snapshots or sandboxes")]
+    Full {
+        storage: &'static str,
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("{storage} storage failed to {what}")]
     Io {
         storage: &'static str,
@@ -78,11 +93,32 @@ pub enum StorageError {
     },
 }
 
+impl StorageError {
+    /// A system call failed.
+    pub(crate) fn of_io(
+        storage: &'static str,
+        what: impl Into<String>,
+        source: std::io::Error,
+    ) -> Self {
+        let what = what.into();
+        match source.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Self::Full { storage, what, source }
+            }
+            _ => Self::Io { storage, what, source },
+        }
+    }
+}
+
 /// # Behavior
 /// - Every method is safe to call again after a crash half-way; `destroy` of what does not exist is
 ///   `Ok`, so that reconcile can simply repeat it.
 /// - Volumes are named by sandbox id alone; a volume that `list` returns is complete or half-made,
 ///   never of another instance.
+/// - A snapshot belongs to a volume and goes with it. It is listed when it is whole and on disk, and not before.
+///   It never changes: not by what is written to the volume or to a fork, not by a rollback to it or to
+///   another, not when another snapshot goes.
+/// - The caller lets no two methods that change a volume or its snapshots overlap. Those of different volumes may.
 /// - A layer is listed when it is whole and on disk, and not before. It never changes. Which layers are
 ///   needed the storage does not know: the caller removes none that a template or a volume stands on,
 ///   and lets no removal overlap with a draft or a create above the same layers.
@@ -95,29 +131,80 @@ pub trait Storage: Send + Sync {
     /// Makes a volume. Above nothing it is a root directory owned by root, mode 0755, with nothing in
     /// it; above layers it shows all of them, an upper one over a lower one, and its root directory
     /// is that of the topmost. It takes no longer for more data below, and nothing that is written to
-    /// it changes a layer. With `quota_bytes` the quota holds from the first byte, for what the
-    /// volume itself gets. A layer that is not kept is [`StorageError::LayerMissing`]. A crash half-way
-    /// leaves a volume that `list` shows and `destroy` removes, or nothing.
+    /// it changes a layer. The quota holds from the first byte, for what the volume itself gets.
+    /// A layer that is not kept is [`StorageError::LayerMissing`]. A crash half-way leaves a volume that
+    /// `list` shows and `destroy` removes, or nothing.
     async fn create(
         &self,
         id: &SandboxId,
         base: &Base,
-        quota_bytes: Option<u64>,
+        quota: &Quota,
     ) -> Result<Root, StorageError>;
 
     /// The root of an existing volume.
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError>;
 
-    /// Removes the volume and all it holds, but no layer. Idempotent. Nothing may be running on it.
+    /// Removes the volume and all it holds, and its snapshots, but no layer and no fork. Idempotent. Nothing
+    /// may be running on it. A crash half-way leaves something that `list` or `snapshots` shows, or that
+    /// opening the storage removes.
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError>;
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError>;
 
-    /// Marks the volume's present state under `name`.
-    async fn snapshot(&self, id: &SandboxId, name: &str) -> Result<(), StorageError>;
-
     /// All volumes, half-made ones too.
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError>;
+
+    /// Marks what the volume holds now, under a name that was never used. Nothing writes to the volume meanwhile:
+    /// the caller has stopped or frozen the sandbox. What was written, synced or not, is in it, and on disk
+    /// when this returns; a caller that freezes for it writes back first (`syncfs` of the root), so that the
+    /// sandbox does not stand still for longer than it must. After an error or a crash there is the whole
+    /// snapshot or none: then what is left no method shows, and opening the storage removes it.
+    async fn snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError>;
+
+    /// All snapshots of all volumes, also of volumes that are gone, half-removed ones too.
+    async fn snapshots(&self) -> Result<Vec<(SandboxId, SnapshotId)>, StorageError>;
+
+    /// How much the volume held of its own when the snapshot was made, as [`Usage::tree`] counts it. Removing the
+    /// snapshot gives back as much at most: less where the volume or another snapshot has the same still.
+    async fn snapshot_bytes(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<u64, StorageError>;
+
+    /// Removes one snapshot. `Ok` if it is not there. The volume, other snapshots, and forks and layers that were
+    /// made from it stay as they are. After a crash half-way it is listed still, or gone.
+    async fn delete_snapshot(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<(), StorageError>;
+
+    /// The volume holds again what it held when the snapshot was made; its limits stay, and so do all snapshots,
+    /// later ones too. Nothing may be running on it. What it held instead is gone. After an error, a crash or a
+    /// loss of power the volume is the old one or the new one, whole; when this has returned, the new one. The
+    /// root may be another than before.
+    async fn rollback(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Root, StorageError>;
+
+    /// Makes a volume as `create` does, that begins as what the snapshot holds. It stands on its own: it stays
+    /// when the snapshot goes, or the volume with all its snapshots. What it got from the snapshot counts
+    /// against its quota as if it had written that itself.
+    async fn fork(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+        new: &SandboxId,
+        quota: &Quota,
+    ) -> Result<Root, StorageError>;
+
+    /// The tree of a volume, as it is while it is read, or of one of its snapshots. Nobody can write by it, and a
+    /// snapshot that is removed meanwhile may be read to the end or answer with errors, but never with
+    /// something else.
+    async fn view(
+        &self,
+        id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
+    ) -> Result<View, StorageError>;
 
     /// What the topmost of these layers, lowest first, is kept under. No IO: it need not be kept.
     /// Storages that keep differences answer the same whatever is below; storages that keep whole trees
@@ -147,12 +234,14 @@ pub trait Storage: Send + Sync {
         .await
     }
 
-    /// Makes what the volume of a stopped sandbox holds a layer above `below`, which are the layers that
-    /// it was made above, in the same order. The volume stays as it is. `Ok` if the layer is kept
-    /// already. Nothing may be running on the volume. A crash leaves what one leaves of a draft.
+    /// Makes what the volume of a stopped sandbox, or one of its snapshots, holds a layer above `below`, which
+    /// are the layers that it was made above, in the same order. Volume and snapshot stay as they are. `Ok` if
+    /// the layer is kept already. Nothing may be writing to the volume, unless the layer is made from a
+    /// snapshot. A crash leaves what one leaves of a draft.
     async fn layer_from(
         &self,
         id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<(), StorageError>;
@@ -165,6 +254,7 @@ pub trait Storage: Send + Sync {
     /// themselves, it just goes. Layers above it that are kept stay usable only on the latter.
     async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError>;
 
+    /// How full the place is. One that can grow has done so first, if it was getting full.
     async fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 
     /// Lets go of what only a running daemon needs (a mount, a loop device), if no volume is left.

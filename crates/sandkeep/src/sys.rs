@@ -15,6 +15,7 @@ pub mod overlay;
 pub mod peer;
 pub mod pidfd;
 pub mod reactor;
+pub mod sealed;
 pub mod seccomp;
 pub mod socket;
 pub mod stage;

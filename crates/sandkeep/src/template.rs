@@ -1,15 +1,18 @@
 //! What a sandbox starts from.
 
 pub mod archive;
-mod beneath;
+pub mod copying;
 pub mod digest;
 mod host;
+pub(crate) mod identity;
 pub mod image;
 mod image_template;
 pub mod layer;
 pub mod manifest;
 pub mod recipe;
 pub mod source;
+mod workdir;
+pub mod workspace;
 
 use std::sync::Arc;
 
@@ -21,6 +24,7 @@ use crate::storage::{Root, StorageError};
 
 pub use host::HostTemplate;
 pub use image_template::ImageTemplate;
+pub use workdir::make_workdir;
 
 /// Whether a template has something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What each request does. A request is answered, refused, or makes its connection the watcher of
 //! an exec.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use guest_proto::{Carrier, FromGuest, How, NAME_MAX, Offsets, Op, StdinMode, TerminalSize};
@@ -25,12 +26,22 @@ impl Refused {
     }
 }
 
+/// What a command is and what it speaks through.
+pub(super) enum Manner {
+    Streams,
+    Terminal(TerminalSize),
+    /// A program that is kept, with streams.
+    Kept(OwnedFd),
+}
+
 impl Reactor {
     /// Carries out the one request of a connection.
     pub(super) fn carry_out(&mut self, id: Id, op: Op) {
         let result = match op {
             Op::Ping => Ok(Some(FromGuest::Pong)),
-            Op::Exec(request) => self.exec(id, &request, None).map(|()| None),
+            Op::Exec(request) => self.exec(id, &request, Manner::Streams).map(|()| None),
+            Op::Keep { program, source } => self.keep(id, program, source),
+            Op::ExecKept { program, exec } => self.exec_kept(id, &program, &exec),
             Op::Attach { exec_id, from } => self.attach(id, &exec_id, from).map(|()| None),
             Op::Signal { exec_id, signal } => self.signal(&exec_id, signal).map(|()| DONE),
             Op::Cancel { exec_id } => {
@@ -44,7 +55,9 @@ impl Reactor {
             }
             Op::List => Ok(Some(FromGuest::Execs(self.execs.values().map(Exec::listed).collect()))),
             Op::Terminate { grace_ms } => self.terminate(id, grace_ms).map(|()| None),
-            Op::Terminal { exec, size } => self.exec(id, &exec, Some(size)).map(|()| None),
+            Op::Terminal { exec, size } => {
+                self.exec(id, &exec, Manner::Terminal(size)).map(|()| None)
+            }
             Op::Dial { port } => self.dial(id, port, Carrier::Descriptor).map(|()| None),
             Op::DialThrough { port } => self.dial(id, port, Carrier::Connection).map(|()| None),
             Op::ShellOpen(open) => self.open_shell(id, open),
@@ -71,11 +84,11 @@ impl Reactor {
             .ok_or_else(|| Refused::because(format!("there is no exec {exec_id:?}")))
     }
 
-    fn exec(
+    pub(super) fn exec(
         &mut self,
         id: Id,
         request: &guest_proto::Exec,
-        terminal: Option<TerminalSize>,
+        manner: Manner,
     ) -> Result<(), Refused> {
         self.admit(request)?;
         let connection = self.connection(id)?;
@@ -83,7 +96,7 @@ impl Reactor {
         let (leaf, enter) = self.leaf(request.leaf, descriptors)?;
         let exec_id = self.new_id();
         let started = Instant::now();
-        let mut exec = match self.start(exec_id, request, terminal, &leaf, &enter) {
+        let mut exec = match self.start(exec_id, request, manner, &leaf, &enter) {
             Ok((pid, pipes)) => Exec::running(request, started, pid, leaf, pipes),
             Err(why) => Exec::not_started(request, why),
         };
@@ -133,19 +146,23 @@ impl Reactor {
         &mut self,
         id: Id,
         request: &guest_proto::Exec,
-        terminal: Option<TerminalSize>,
+        manner: Manner,
         leaf: &Leaf,
-        enter: &[std::os::fd::OwnedFd],
+        enter: &[OwnedFd],
     ) -> Result<(pid_t, Pipes), NotStarted> {
-        let (pipes, stdio) = match terminal {
-            None => self.pipes(request.stdin),
-            Some(size) => Terminal::open(owner(&request.user)?, size, request.stdin),
-        }
-        .map_err(|error| {
-            let what = if terminal.is_some() { "terminal" } else { "standard streams" };
+        let (what, made, program) = match manner {
+            Manner::Streams => ("standard streams", self.pipes(request.stdin), None),
+            Manner::Kept(file) => ("standard streams", self.pipes(request.stdin), Some(file)),
+            Manner::Terminal(size) => {
+                let opened = Terminal::open(owner(&request.user)?, size, request.stdin);
+                ("terminal", opened, None)
+            }
+        };
+        let (pipes, stdio) = made.map_err(|error| {
             NotStarted::cannot(format!("cannot make the command's {what}: {error}"))
         })?;
-        let plan = Plan::new(request, stdio, enter, self.spawner.descriptor_limit)?;
+        let mut plan = Plan::new(request, stdio, enter, self.spawner.descriptor_limit)?;
+        plan.program = program;
         // Before there is a process: one that cannot be watched must not run.
         self.watch_pipes(id, &pipes)?;
         let pid = self.launch(plan, leaf)?;

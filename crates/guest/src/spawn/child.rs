@@ -2,6 +2,7 @@
 //! Ids are changed by raw calls, because the C library's would try to tell other threads.
 
 use std::ffi::{c_int, c_long, c_void};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
@@ -104,7 +105,6 @@ const NO_ROOT: c_int = 1;
 const NO_ROOT_LOCKED: c_int = 2;
 
 unsafe fn set_stdio(plan: &Plan) -> Result<(), (Step, c_int)> {
-    use std::os::fd::AsRawFd;
     let stdio = &plan.stdio;
     // SAFETY: the guest's own descriptors are all above 2, so none is overwritten before its turn.
     unsafe {
@@ -170,8 +170,27 @@ unsafe fn give_up_privileges() -> Result<(), (Step, c_int)> {
     }
 }
 
+/// A file without a name, by its descriptor.
+fn execute_kept(program: &OwnedFd, plan: &Plan) -> c_int {
+    // SAFETY: the name is empty and NUL-terminated; arguments and environment outlive the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            plan.argv.as_ptr(),
+            plan.env.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    errno()
+}
+
 /// Tries the candidates like a shell; returns the error that tells most.
 fn execute(plan: &Plan) -> c_int {
+    if let Some(program) = &plan.program {
+        return execute_kept(program, plan);
+    }
     let mut verdict = libc::ENOENT;
     for path in &plan.candidates {
         // SAFETY: path, arguments and environment are NUL-terminated and outlive the call.

@@ -1,16 +1,41 @@
 //! Descriptors that only a shell and the guest have.
 
 use std::fs::{File, Permissions};
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-use super::{as_owner_of_files, open_again_as, owned, pipe};
+use super::{as_owner_of_files, check, open_again_as, owned, pipe};
 
 /// A nameless file that any user may open again who has it open.
 pub fn memory_file() -> io::Result<File> {
     // SAFETY: the name is NUL-terminated.
     owned(unsafe { libc::memfd_create(c"command".as_ptr(), libc::MFD_CLOEXEC) }).map(File::from)
+}
+
+/// States the intent; unknown before Linux 6.3.
+const MFD_EXEC: std::ffi::c_uint = 0x10;
+
+/// A nameless file to write a program into.
+pub fn program_file() -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is NUL-terminated.
+    let made = owned(unsafe { libc::memfd_create(c"program".as_ptr(), flags | MFD_EXEC) });
+    // SAFETY: as above.
+    let made = made.or_else(|_| owned(unsafe { libc::memfd_create(c"program".as_ptr(), flags) }));
+    let file = File::from(made?);
+    // Everybody may run it, and nobody has a say about it. gVisor's kernel does not let that change.
+    let _ = file.set_permissions(Permissions::from_mode(0o555));
+    Ok(file)
+}
+
+/// A written program, which nobody can change any more; read from its start.
+pub fn seal_program(mut file: File) -> io::Result<OwnedFd> {
+    file.rewind()?;
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(file.into())
 }
 
 /// Makes `content` all that is in the file.

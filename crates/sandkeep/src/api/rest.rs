@@ -12,12 +12,16 @@
 
 mod authenticate;
 pub(super) mod body;
+mod builds;
 mod correlation;
+mod diff;
 mod docs_page;
 mod exec_stream;
 pub(super) mod execs;
+mod files;
 mod guard;
 mod health;
+mod import_events;
 mod keys;
 mod known_execs;
 mod leash;
@@ -34,9 +38,12 @@ mod rate;
 pub(super) mod sandboxes;
 mod server;
 mod shells;
+mod snapshots;
 mod templates;
 mod terminal;
 pub mod tls;
+pub mod tools;
+mod uploads;
 pub(super) mod who;
 
 #[cfg(test)]
@@ -50,6 +57,7 @@ use axum::http::{Method, Uri};
 use axum::middleware;
 use axum::{Extension, Json};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -71,8 +79,20 @@ use openapi::Guarded;
 use problem::Refusal;
 
 /// All routes, behind the door. [`serve`] tells it about each connection.
-fn router(broker: Broker, door: Arc<Door>, ports: Arc<PortDoor>) -> Router {
-    let (described, api) = routes().split_for_parts();
+fn router(
+    broker: Broker,
+    door: Arc<Door>,
+    ports: Arc<PortDoor>,
+    stop: &CancellationToken,
+) -> Router {
+    let behind = guarded(Router::new(), broker.clone(), Arc::clone(&door), Arc::clone(&ports));
+    guarded(super::mcp::route(behind, stop), broker, door, ports)
+}
+
+/// The routes of this door and `more` of them, behind the door.
+fn guarded(more: Router<Broker>, broker: Broker, door: Arc<Door>, ports: Arc<PortDoor>) -> Router {
+    let (described, api) = described();
+    let described = described.merge(more);
     let templates = api.paths.paths.keys().map(String::as_str);
     let observer = health::Observer {
         telemetry: Arc::clone(broker.telemetry()),
@@ -94,6 +114,11 @@ fn router(broker: Broker, door: Arc<Door>, ports: Arc<PortDoor>) -> Router {
         .with_state(broker)
 }
 
+/// The routes, and what they are described as.
+pub(super) fn described() -> (Router<Broker>, utoipa::openapi::OpenApi) {
+    routes().split_for_parts()
+}
+
 /// Every operation, with its description.
 fn routes() -> OpenApiRouter<Broker> {
     let router = OpenApiRouter::with_openapi(openapi::base())
@@ -106,6 +131,12 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(sandboxes::stop))
         .routes(routes!(sandboxes::pause))
         .routes(routes!(sandboxes::resume))
+        .routes(routes!(snapshots::list, snapshots::create))
+        .routes(routes!(snapshots::get, snapshots::remove))
+        .routes(routes!(snapshots::seal_turn))
+        .routes(routes!(snapshots::rollback))
+        .routes(routes!(snapshots::fork))
+        .routes(routes!(snapshots::log))
         .routes(routes!(execs::create, known_execs::list))
         .routes(routes!(known_execs::get, known_execs::cancel))
         .routes(routes!(known_execs::output))
@@ -120,9 +151,24 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(processes::get, processes::end))
         .routes(routes!(processes::logs))
         .routes(routes!(processes::signal))
+        .routes(routes!(tools::list))
+        .routes(routes!(tools::call))
+        .routes(routes!(files::read, files::write, files::delete))
+        .routes(routes!(files::stat))
+        .routes(routes!(files::list))
+        .routes(routes!(files::mkdir))
+        .routes(routes!(files::r#move))
+        .routes(routes!(files::chmod))
+        .routes(routes!(files::watch))
+        .routes(routes!(files::download, files::unpack))
+        .routes(routes!(diff::diff))
+        .routes(routes!(diff::revert))
         .routes(routes!(templates::list, templates::create))
         .routes(routes!(templates::get, templates::remove))
         .routes(routes!(templates::upload))
+        .routes(routes!(uploads::create))
+        .routes(routes!(uploads::remove))
+        .routes(routes!(builds::build))
         .routes(routes!(runtimes))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))

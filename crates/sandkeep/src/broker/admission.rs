@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use super::policy::Policy;
 use super::registry;
 use super::shared::Shared;
 use super::templates::Chosen;
+use super::workspace;
 use crate::error::Error;
 use crate::home::Meta;
 use crate::limits;
 use crate::runtime::{Capabilities, Runtime};
 use crate::sandbox::{
-    HostLimits, OnTimeout, Owner, Principal, Privilege, ResourcesDraft, Spec, SpecDraft, Terms,
+    HostLimits, OnTimeout, Owner, Principal, Privilege, Resources, ResourcesDraft, Spec, SpecDraft,
+    Terms,
 };
-use crate::storage::Storage;
+use crate::storage::{Quota, Storage};
 
 /// Whose a sandbox of this draft will be.
 pub(super) fn owner(who: &Principal, draft: &SpecDraft) -> Result<Owner, Error> {
@@ -62,21 +65,42 @@ pub(super) async fn admit<'a>(
         return Err(Error::InvalidField { field: "privilege", problem });
     }
     let spec = chosen.pin(draft.check(&shared.host)?, &can);
-    if spec.resources().disk_mb.is_some() && !shared.storage.capabilities().disk_quota {
-        let storage = shared.storage.name();
-        return Err(Error::StorageLacks {
-            what: "resources.disk_mb",
-            needs: "disk_quota",
-            storage,
-        });
+    refuse_what_is_not_limited(shared, spec.resources())?;
+    if let Some(source) = spec.source() {
+        workspace::check(source, chosen.template.as_ref())?;
     }
     let terms = draft.terms(&shared.policy.timeouts)?;
-    check_terms(&terms, runtime.as_ref())?;
+    check_terms(&terms, runtime.as_ref(), &shared.policy)?;
     Ok(Admitted { spec, terms, _template: chosen })
 }
 
-/// What a runtime cannot do when the time is over is not promised.
-pub(super) fn check_terms(terms: &Terms, runtime: &dyn Runtime) -> Result<(), Error> {
+/// How much the volume of a sandbox may hold.
+pub(super) fn volume_quota(resources: &Resources) -> Quota {
+    let bytes = |mb: Option<u64>| mb.map(|mb| mb.saturating_mul(limits::MIB));
+    Quota { tree_bytes: bytes(resources.disk_mb), total_bytes: bytes(resources.disk_total_mb) }
+}
+
+fn refuse_what_is_not_limited(shared: &Shared, resources: &Resources) -> Result<(), Error> {
+    let what = match resources {
+        _ if shared.storage.capabilities().disk_quota => return Ok(()),
+        Resources { disk_mb: Some(_), .. } => "resources.disk_mb",
+        Resources { disk_total_mb: Some(_), .. } => "resources.disk_total_mb",
+        _ => return Ok(()),
+    };
+    Err(Error::StorageLacks { what, needs: "disk_quota", storage: shared.storage.name() })
+}
+
+/// What a runtime cannot do when the time is over is not promised, nor more than the daemon allows.
+pub(super) fn check_terms(
+    terms: &Terms,
+    runtime: &dyn Runtime,
+    policy: &Policy,
+) -> Result<(), Error> {
+    if let Some(count) = terms.max_snapshots.filter(|count| *count > policy.max_snapshots) {
+        let max = policy.max_snapshots;
+        let problem = format!("{count} is more than the {max} that this daemon allows");
+        return Err(Error::InvalidField { field: "max_snapshots", problem });
+    }
     if terms.on_timeout != OnTimeout::Pause || runtime.capabilities().pause {
         return Ok(());
     }

@@ -12,6 +12,7 @@
 //! One caller at a time goes through this for a slot. Those who waited meanwhile take its word that the
 //! sandbox is well instead of asking the guest once more each.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::time::timeout;
@@ -139,10 +140,17 @@ impl Broker {
         let Some(guest) = guest else {
             return Health::Ill("its guest cannot be reached".to_owned());
         };
-        match timeout(limits::ENSURE_PING, guest.ping()).await {
-            Ok(Ok(())) => Health::Well,
-            Ok(Err(error)) => Health::Ill(error.to_string()),
-            Err(_elapsed) => Health::Ill("its guest does not answer".to_owned()),
+        let why = match timeout(limits::ENSURE_PING, guest.ping()).await {
+            Ok(Ok(())) => return Health::Well,
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => "its guest does not answer".to_owned(),
+        };
+        let snapshot = handle.snapshot.borrow();
+        let same = snapshot.guest.as_ref().is_some_and(|now| Arc::ptr_eq(now, &guest));
+        match same && snapshot.status.operation().is_none() {
+            true => Health::Ill(why),
+            // Somebody stopped it, or rolled it back: that guest was meant to go, and the sandbox is not ill.
+            false => Health::Gone,
         }
     }
 

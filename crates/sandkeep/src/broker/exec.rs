@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::Semaphore;
 
 use super::activity::{Activity, Busy};
 use super::shared::{Handle, Shared};
@@ -95,6 +96,8 @@ pub(super) struct Execs {
     pub shelf: Shelf,
     stdins: Stdins,
     terminals: Terminals,
+    /// One permit for each who may still watch its files.
+    pub onlookers: Arc<Semaphore>,
     /// What an earlier daemon left, until somebody goes on with it.
     found: Mutex<Vec<Unfinished>>,
 }
@@ -106,6 +109,7 @@ impl Execs {
             shelf: Shelf::new(&home.path().join(JOURNALS), journal),
             stdins: Stdins::default(),
             terminals: Terminals::default(),
+            onlookers: Arc::new(Semaphore::new(limits::FILE_WATCHES_MAX)),
             found: Mutex::default(),
         }
     }
@@ -234,6 +238,17 @@ impl Drop for Running {
     }
 }
 
+/// As `exec`, counted and timed.
+pub(super) async fn measured(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    draft: ExecDraft,
+) -> Result<Running, Error> {
+    let runtime = shared.runtime_label(Some(handle.spec.runtime()));
+    let begun = exec(shared, handle, draft);
+    shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
+}
+
 /// Admits a command, begins its journal, and starts it.
 pub(super) async fn exec(
     shared: &Arc<Shared>,
@@ -301,7 +316,8 @@ pub(super) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     snapshot.guest.clone().ok_or_else(unreachable)
 }
 
-fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecRequest, Error> {
+/// A command as the guest is asked for it.
+pub(super) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecRequest, Error> {
     if draft.argv.is_empty() {
         draft.argv = place::own_command(&handle.spec)?;
     }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
+use super::policy::PoolMarks;
 use super::shared::Shared;
 use crate::error::{Error, with_causes};
 use crate::limits;
@@ -36,9 +37,9 @@ pub enum Readiness {
 #[serde(rename_all = "snake_case")]
 pub enum PoolState {
     Ok,
-    /// Over 85 % full.
+    /// Fuller than `limits.pool_warning`.
     Warning,
-    /// Over 95 % full: the daemon is not ready.
+    /// Fuller than `limits.pool_critical`: the daemon is not ready, and makes no sandboxes and snapshots.
     Critical,
     /// It did not answer.
     Unusable,
@@ -141,11 +142,7 @@ pub(super) async fn health(shared: &Arc<Shared>) -> Health {
     }
     let pool = pool(shared, finding.as_ref().and_then(|finding| finding.pool.as_ref().ok()));
     if pool.state == PoolState::Critical {
-        fails(format!(
-            "the {} pool is over {} % full",
-            pool.storage,
-            limits::POOL_CRITICAL_PERCENT
-        ));
+        fails(pool_full(shared).to_string());
     }
     Health {
         status,
@@ -156,6 +153,26 @@ pub(super) async fn health(shared: &Arc<Shared>) -> Health {
         active_execs: active_execs(shared),
         errors,
     }
+}
+
+/// Refuses what needs space, if hardly any is left: what there is must suffice for the sandboxes that run.
+pub(super) async fn refuse_when_full(shared: &Arc<Shared>) -> Result<(), Error> {
+    // A pool that had room is looked at beside what is asked for, and not before it.
+    if known_state(shared) == Some(PoolState::Ok) {
+        refresh(shared);
+        return Ok(());
+    }
+    // One that does not answer says so when it is used.
+    let Some(finding) = finding(shared).await else { return Ok(()) };
+    match pool(shared, finding.pool.as_ref().ok()).state {
+        PoolState::Critical => Err(pool_full(shared)),
+        PoolState::Ok | PoolState::Warning | PoolState::Unusable => Ok(()),
+    }
+}
+
+fn pool_full(shared: &Shared) -> Error {
+    let storage = shared.storage.name();
+    Error::PoolFull { storage, percent: shared.policy.pool.critical * 100.0 }
 }
 
 /// The same for the gauges of `/metrics`.
@@ -179,15 +196,33 @@ pub(super) async fn reading(shared: &Arc<Shared>) -> Reading {
     }
 }
 
+/// What the last look said of the pool.
+fn known_state(shared: &Shared) -> Option<PoolState> {
+    let last = shared.pulse.last.borrow();
+    let found = last.as_ref()?.pool.as_ref().ok();
+    Some(pool(shared, found).state)
+}
+
+/// Has somebody look, unless that was just done or is under way.
+pub(super) fn refresh(shared: &Arc<Shared>) {
+    if !fresh(&shared.pulse.last.borrow()) && !shared.pulse.looking.swap(true, Ordering::AcqRel) {
+        shared.tasks.spawn(look(Look(Arc::clone(shared))));
+    }
+}
+
+/// The first look, before anybody asks.
+pub(super) async fn begin(shared: &Arc<Shared>) {
+    let _ = finding(shared).await;
+}
+
+fn fresh(finding: &Option<Finding>) -> bool {
+    finding.as_ref().is_some_and(|finding| finding.at.elapsed() < limits::HEALTH_FRESH)
+}
+
 /// A finding that is fresh enough; `None` if there is none in time.
 async fn finding(shared: &Arc<Shared>) -> Option<Finding> {
     let mut last = shared.pulse.last.subscribe();
-    let fresh = |finding: &Option<Finding>| {
-        finding.as_ref().is_some_and(|finding| finding.at.elapsed() < limits::HEALTH_FRESH)
-    };
-    if !fresh(&last.borrow()) && !shared.pulse.looking.swap(true, Ordering::AcqRel) {
-        shared.tasks.spawn(look(Look(Arc::clone(shared))));
-    }
+    refresh(shared);
     let found = tokio::time::timeout(limits::HEALTH_ANSWER, last.wait_for(fresh)).await;
     found.ok()?.ok()?.clone()
 }
@@ -211,7 +246,7 @@ fn pool(shared: &Shared, found: Option<&PoolHealth>) -> Pool {
         return Pool { storage, state, total_bytes: None, used_bytes: None, free_bytes: None };
     };
     let used_bytes = total_bytes.saturating_sub(free_bytes);
-    let state = pool_state(used_bytes, total_bytes);
+    let state = pool_state(used_bytes, total_bytes, &shared.policy.pool);
     Pool {
         storage,
         state,
@@ -221,10 +256,10 @@ fn pool(shared: &Shared, found: Option<&PoolHealth>) -> Pool {
     }
 }
 
-fn pool_state(used_bytes: u64, total_bytes: u64) -> PoolState {
-    let over =
-        |percent: u64| u128::from(used_bytes) * 100 > u128::from(total_bytes) * u128::from(percent);
-    match (over(limits::POOL_WARNING_PERCENT), over(limits::POOL_CRITICAL_PERCENT)) {
+fn pool_state(used_bytes: u64, total_bytes: u64, marks: &PoolMarks) -> PoolState {
+    // A part of a whole needs no more digits than a float has.
+    let over = |mark: f64| used_bytes as f64 > total_bytes as f64 * mark;
+    match (over(marks.warning), over(marks.critical)) {
         (_, true) => PoolState::Critical,
         (true, false) => PoolState::Warning,
         (false, false) => PoolState::Ok,
@@ -250,10 +285,11 @@ mod tests {
 
     #[test]
     fn a_pool_is_critical_only_over_its_mark() {
-        let states = [0, 85, 86, 95, 96, 100].map(|used| pool_state(used, 100));
+        let marks = PoolMarks::default();
+        let states = [0, 85, 86, 95, 96, 100].map(|used| pool_state(used, 100, &marks));
         use PoolState::{Critical, Ok, Warning};
         assert_eq!(states, [Ok, Ok, Warning, Warning, Critical, Critical]);
-        assert_eq!(pool_state(u64::MAX, u64::MAX), Critical);
-        assert_eq!(pool_state(0, 0), Ok);
+        assert_eq!(pool_state(u64::MAX, u64::MAX, &marks), Critical);
+        assert_eq!(pool_state(0, 0, &marks), Ok);
     }
 }

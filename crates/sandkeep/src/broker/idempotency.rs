@@ -20,9 +20,11 @@ use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
 use super::rows;
+use super::shared::Shared;
+use super::view::View;
 use crate::error::Error;
 use crate::limits;
-use crate::sandbox::{Owner, Principal, SandboxId, SpecDraft};
+use crate::sandbox::{Principal, SandboxId};
 use crate::store::{Entry, Key, Prefix, Revision, StateStore, StoreError};
 
 /// The first segment of every entry's key.
@@ -71,6 +73,9 @@ struct Kept {
     /// Of what was asked for, so that something else under the same key is noticed.
     fingerprint: String,
     sandbox: SandboxId,
+    /// The others, of a request that makes several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    others: Vec<SandboxId>,
     phase: Phase,
     at: jiff::Timestamp,
 }
@@ -82,9 +87,9 @@ enum Phase {
     Made,
 }
 
-/// What was asked for, as a whole: the owner too, because a key may be bound to a project.
-pub(super) fn fingerprint(owner: &Owner, draft: &SpecDraft) -> String {
-    let asked = serde_json::to_vec(&(owner, draft)).expect("a draft holds strings and numbers");
+/// What was asked for, as a whole.
+pub(super) fn fingerprint(asked: &impl Serialize) -> String {
+    let asked = serde_json::to_vec(asked).expect("a request holds strings, numbers and maps");
     digest(&SHA256, &asked).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -94,12 +99,39 @@ pub(super) enum Known {
     Nothing(Option<Revision>),
     /// It was asked for something else.
     OtherRequest,
-    /// The sandbox may or may not exist; only if the caller was answered it surely did.
-    Sandbox { id: SandboxId, answered: Answered, revision: Revision },
+    Sandboxes(Made),
+}
+
+/// What was made under a key. It may or may not exist; only if the caller was answered it surely did.
+pub(super) struct Made {
+    ids: Vec<SandboxId>,
+    answered: Answered,
+    revision: Revision,
+}
+
+impl Made {
+    /// The answer to whoever asks again; or the revision of an entry that a new request takes over.
+    pub fn answer(
+        self,
+        shared: &Shared,
+        key: &IdempotencyKey,
+    ) -> Result<Result<Vec<View>, Revision>, Error> {
+        let mut views = Vec::with_capacity(self.ids.len());
+        for id in self.ids {
+            match (shared.supervised(&id), self.answered) {
+                (Some(handle), _) => views.push(handle.view()),
+                (None, Answered::Surely) => {
+                    return Err(Error::IdempotencyGone { key: key.clone(), id });
+                }
+                (None, Answered::Perhaps) => return Ok(Err(self.revision)),
+            }
+        }
+        Ok(Ok(views))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answered {
+enum Answered {
     Surely,
     Perhaps,
 }
@@ -134,7 +166,8 @@ impl Idempotency {
             Phase::Made => Answered::Surely,
             Phase::Pending => Answered::Perhaps,
         };
-        Ok(Known::Sandbox { id: kept.sandbox, answered, revision })
+        let ids = std::iter::once(kept.sandbox).chain(kept.others).collect();
+        Ok(Known::Sandboxes(Made { ids, answered, revision }))
     }
 
     /// Removes the entries that are too old, and the oldest of those that are too many.
@@ -186,9 +219,12 @@ pub(super) struct Vacancy {
 
 impl Vacancy {
     /// Nothing is written yet.
-    pub fn claim(self, idempotency: &Idempotency, sandbox: SandboxId) -> Claim {
+    pub fn claim(self, idempotency: &Idempotency, sandboxes: Vec<SandboxId>) -> Claim {
         let Self { key, fingerprint, revision, at } = self;
-        let kept = Kept { fingerprint, sandbox, phase: Phase::Pending, at };
+        let mut sandboxes = sandboxes.into_iter();
+        let sandbox = sandboxes.next().expect("a request makes at least one");
+        let others = sandboxes.collect();
+        let kept = Kept { fingerprint, sandbox, others, phase: Phase::Pending, at };
         Claim { store: Arc::clone(&idempotency.store), key, kept, revision }
     }
 }
@@ -231,6 +267,7 @@ impl Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::{Owner, SpecDraft};
 
     #[test]
     fn a_key_is_short_and_visible() {
@@ -246,8 +283,8 @@ mod tests {
     #[test]
     fn every_part_of_a_request_is_in_its_fingerprint() {
         let owner = Owner::local();
-        let plain = fingerprint(&owner, &SpecDraft::default());
-        assert_eq!(plain, fingerprint(&owner, &SpecDraft::default()));
+        let plain = fingerprint(&(&owner, SpecDraft::default()));
+        assert_eq!(plain, fingerprint(&(&owner, SpecDraft::default())));
         let env = Some([("A".to_owned(), "1".to_owned())].into());
         let drafts = [
             SpecDraft { runtime: Some("mock".to_owned()), ..SpecDraft::default() },
@@ -255,9 +292,9 @@ mod tests {
             SpecDraft { timeout_secs: Some(1), ..SpecDraft::default() },
         ];
         for draft in drafts {
-            assert_ne!(plain, fingerprint(&owner, &draft), "{draft:?}");
+            assert_ne!(plain, fingerprint(&(&owner, &draft)), "{draft:?}");
         }
         let elsewhere = Owner { project: "other".to_owned(), ..owner };
-        assert_ne!(plain, fingerprint(&elsewhere, &SpecDraft::default()));
+        assert_ne!(plain, fingerprint(&(&elsewhere, SpecDraft::default())));
     }
 }

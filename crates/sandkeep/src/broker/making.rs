@@ -4,14 +4,22 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::idempotency::{self, Answered, Claim, IdempotencyKey, Known, Vacancy};
+use super::idempotency::{self, Claim, IdempotencyKey, Known, Vacancy};
+use super::shared::{Handle, Shared};
 use super::supervisor::{Fate, Supervisor};
+use super::verbs::Origin;
 use super::view::View;
-use super::{Broker, admission};
+use super::workspace::{self, Bringing};
+use super::{Broker, admission, health};
 use crate::error::Error;
 use crate::home::Meta;
 use crate::runtime::Labels;
-use crate::sandbox::{Principal, SandboxId, SpecDraft, Status, Verb};
+use crate::sandbox::{
+    HostPaths, Owner, Principal, SandboxId, Spec, SpecDraft, Status, Terms, Verb,
+};
+
+/// Resolves when a sandbox is made, or is not.
+pub(super) type Created = oneshot::Receiver<Result<(), Error>>;
 
 impl Broker {
     /// Makes and launches a sandbox.
@@ -39,16 +47,18 @@ impl Broker {
         key: IdempotencyKey,
     ) -> Result<View, Error> {
         let (shared, name) = (&self.shared, key.of(who));
-        let fingerprint = idempotency::fingerprint(&admission::owner(who, &draft)?, &draft);
+        // The owner too, because a key may be bound to a project.
+        let fingerprint = idempotency::fingerprint(&(admission::owner(who, &draft)?, &draft));
         let _only = shared.creates.join(name.clone()).await;
         let now = shared.clock.wall();
         let revision = match shared.idempotency.look(&name, &fingerprint, now).await? {
             Known::Nothing(revision) => revision,
             Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
-            Known::Sandbox { id, answered, revision } => match (shared.supervised(&id), answered) {
-                (Some(handle), _) => return Ok(handle.view()),
-                (None, Answered::Surely) => return Err(Error::IdempotencyGone { key, id }),
-                (None, Answered::Perhaps) => Some(revision),
+            Known::Sandboxes(made) => match made.answer(shared, &key)?.map(|mut views| views.pop())
+            {
+                Ok(Some(view)) => return Ok(view),
+                Ok(None) => None,
+                Err(revision) => Some(revision),
             },
         };
         let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
@@ -77,36 +87,75 @@ impl Broker {
         }
         let owner = admission::owner(who, &draft)?;
         let slot = draft.slot.clone();
+        let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
         let admitted = admission::admit(&self.shared, &owner, draft).await?;
-        let runtime = Arc::clone(self.shared.runtime(admitted.spec.runtime())?);
-        let data = &self.shared.data;
-        let labels = Labels { instance: data.instance().as_str().to_owned(), owner };
+        health::refuse_when_full(&self.shared).await?;
+        let bringing = self.open_source(who, &admitted.spec, reach).await?;
         let (spec, terms) = (admitted.spec.clone(), admitted.terms.clone());
-        let mut meta = Meta::new(SandboxId::random(), labels, spec, data.boot_id().to_owned());
-        meta.began = self.shared.now();
-        meta.created_at = meta.began.wall;
-        (meta.terms, meta.slot) = (terms, slot);
+        let mut meta = new_meta(&self.shared, owner, spec, terms);
+        meta.slot = slot;
         admission::check_row(&meta)?;
-        let claim = key.map(|key| key.claim(&self.shared.idempotency, meta.id.clone()));
-        let (supervisor, handle) =
-            Supervisor::new(&self.shared, runtime, meta, Status::creating(), None);
-        self.shared.admit(Arc::clone(&handle))?;
+        let claim = key.map(|key| key.claim(&self.shared.idempotency, vec![meta.id.clone()]));
+        let (handle, created) = self.begin(meta, claim, bringing)?;
         // From here on the sandbox itself is seen to need its template's layers.
         drop(admitted);
-        let (answer, created) = oneshot::channel();
-        self.shared.tasks.spawn(begin(supervisor, claim, answer));
         self.answer(&handle.id, created).await?;
         Ok(handle.view())
+    }
+
+    /// Finds a place for a sandbox that was admitted, and has its supervisor begin to make it.
+    pub(super) fn begin(
+        &self,
+        meta: Meta,
+        claim: Option<Claim>,
+        bringing: Option<Box<Bringing>>,
+    ) -> Result<(Arc<Handle>, Created), Error> {
+        let runtime = Arc::clone(self.shared.runtime(meta.spec.runtime())?);
+        let (mut supervisor, handle) =
+            Supervisor::new(&self.shared, runtime, meta, Status::creating(), None);
+        supervisor.bringing = bringing;
+        self.shared.admit(std::slice::from_ref(&handle))?;
+        let (answer, created) = oneshot::channel();
+        self.shared.tasks.spawn(begin(supervisor, claim, Origin::Template, answer));
+        Ok((handle, created))
+    }
+}
+
+/// The metadata of a sandbox that is made now.
+pub(super) fn new_meta(shared: &Shared, owner: Owner, spec: Spec, terms: Terms) -> Meta {
+    let data = &shared.data;
+    let labels = Labels { instance: data.instance().as_str().to_owned(), owner };
+    let mut meta = Meta::new(SandboxId::random(), labels, spec, data.boot_id().to_owned());
+    meta.began = shared.now();
+    meta.created_at = meta.began.wall;
+    meta.terms = terms;
+    meta
+}
+
+impl Broker {
+    /// What a sandbox is to be made with; what is wrong with that is said before anything is made.
+    async fn open_source(
+        &self,
+        who: &Principal,
+        spec: &Spec,
+        reach: HostPaths,
+    ) -> Result<Option<Box<Bringing>>, Error> {
+        let Some(source) = spec.source().cloned() else { return Ok(None) };
+        let opened = workspace::open(&self.shared, who, &source, reach).await?;
+        Ok(Some(Box::new(Bringing { source, opened })))
     }
 }
 
 /// The life of a new sandbox's supervisor.
-async fn begin(
+pub(super) async fn begin(
     mut supervisor: Supervisor,
     claim: Option<Claim>,
+    origin: Origin,
     answer: oneshot::Sender<Result<(), Error>>,
 ) {
-    let (fate, result) = supervisor.create(claim).await;
+    let (fate, result) = supervisor.create(claim, &origin).await;
+    // What was held open for it is not needed any more.
+    supervisor.bringing = None;
     if fate == Fate::Gone {
         supervisor.leave();
     }

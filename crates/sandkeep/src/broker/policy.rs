@@ -8,13 +8,19 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::limits;
-use crate::sandbox::{NamesOnly, OnTimeout, Privilege, ResourcesDraft, SpecDraft, Timeouts};
+use crate::sandbox::{
+    NamesOnly, OnTimeout, Privilege, ResourcesDraft, SnapshotName, SpecDraft, Timeouts,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     pub max_sandboxes: usize,
     /// Execs at once in one sandbox.
     pub max_concurrent_tasks: usize,
+    /// Snapshots of one sandbox; one may ask for fewer.
+    pub max_snapshots: usize,
+    /// What the names of turns begin with.
+    pub turn_prefix: SnapshotName,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
     /// The runtime of a sandbox that names none, nor has a profile that does; the first, unless it is
@@ -27,6 +33,22 @@ pub struct Policy {
     pub source_roots: Vec<PathBuf>,
     /// The largest archive that somebody may upload as a template.
     pub max_upload_bytes: u64,
+    pub pool: PoolMarks,
+}
+
+/// How full the pool may be, as parts of 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolMarks {
+    /// From here on it is said.
+    pub warning: f64,
+    /// From here on the broker is not ready, and makes nothing that needs space.
+    pub critical: f64,
+}
+
+impl Default for PoolMarks {
+    fn default() -> Self {
+        Self { warning: limits::POOL_WARNING, critical: limits::POOL_CRITICAL }
+    }
 }
 
 impl Default for Policy {
@@ -34,6 +56,8 @@ impl Default for Policy {
         Self {
             max_sandboxes: limits::SANDBOXES_MAX,
             max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
+            max_snapshots: limits::SNAPSHOTS_DEFAULT,
+            turn_prefix: SnapshotName::turns(),
             quotas: Quotas::default(),
             timeouts: Timeouts::default(),
             default_runtime: None,
@@ -41,6 +65,7 @@ impl Default for Policy {
             profiles: BTreeMap::new(),
             source_roots: Vec::new(),
             max_upload_bytes: limits::UPLOAD_DEFAULT_BYTES,
+            pool: PoolMarks::default(),
         }
     }
 }
@@ -59,6 +84,9 @@ pub struct Quota {
     pub cpus: Option<f64>,
     pub memory_mb: Option<u64>,
     pub disk_mb: Option<u64>,
+    /// Templates that are not for everybody, and what their layers hold, each layer once.
+    pub templates: Option<u64>,
+    pub template_mb: Option<u64>,
     pub requests_per_second: Option<f64>,
 }
 
@@ -134,6 +162,8 @@ impl Profile {
             profile: draft.profile,
             project: draft.project,
             slot: draft.slot,
+            max_snapshots: draft.max_snapshots,
+            source: draft.source,
         }
     }
 
@@ -144,6 +174,7 @@ impl Profile {
             cpus: asked.cpus.or(self.resources.cpus),
             pids: asked.pids.or(self.resources.pids),
             disk_mb: asked.disk_mb.or(self.resources.disk_mb),
+            disk_total_mb: asked.disk_total_mb.or(self.resources.disk_total_mb),
         })
     }
 }

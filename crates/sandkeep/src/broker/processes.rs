@@ -22,7 +22,7 @@ use super::shared::{Handle, Shared};
 use crate::error::Error;
 use crate::journal::{From, Journal, Keep};
 use crate::limits;
-use crate::sandbox::{ExecId, Principal, ProcessId, ProcessTerms, SandboxId, Signal};
+use crate::sandbox::{ExecId, Principal, ProcessId, ProcessTerms, SandboxId, Signal, StartUp};
 
 pub use view::{ProcessStatus, ProcessView};
 
@@ -78,15 +78,8 @@ impl Broker {
             let limit = limits::PROCESSES_KEPT_MAX;
             return Err(Error::LimitReached { what: "processes in the life of a sandbox", limit });
         }
-        let draft = ExecDraft { keep: Keep::WithSandbox(terms.clone()), timeout: None, ..draft };
-        let running = exec::exec(&self.shared, &handle, draft).await?;
-        let id = running.id.clone();
-        // From here on a task takes what it says.
-        drop(running);
-        if let Ok(journal) = handle.execs.journal(&id) {
-            probe::spawn(&self.shared, &handle, journal, &terms);
-        }
-        Ok(ProcessId::of(&id))
+        let journal = launch(&self.shared, &handle, draft, &terms).await?;
+        Ok(ProcessId::of(journal.id()))
     }
 
     /// Waits until a process is ready or over, for as long as its terms say.
@@ -197,6 +190,59 @@ impl Broker {
             None => Err(Error::ProcessNotFound { id: id.clone() }),
         }
     }
+}
+
+/// Starts a process that was admitted, and begins to ask whether it is ready.
+async fn launch(
+    shared: &Arc<Shared>,
+    handle: &Arc<Handle>,
+    draft: ExecDraft,
+    terms: &ProcessTerms,
+) -> Result<Arc<Journal>, Error> {
+    let draft = ExecDraft { keep: Keep::WithSandbox(terms.clone()), timeout: None, ..draft };
+    let running = exec::exec(shared, handle, draft).await?;
+    let id = running.id.clone();
+    // From here on a task takes what it says.
+    drop(running);
+    let journal = handle.execs.journal(&id)?;
+    probe::spawn(shared, handle, Arc::clone(&journal), terms);
+    Ok(journal)
+}
+
+/// Starts what a template runs in its sandboxes.
+pub(super) async fn begin(
+    shared: &Arc<Shared>,
+    handle: &Arc<Handle>,
+    start: &StartUp,
+) -> Result<Arc<Journal>, Error> {
+    let draft = ExecDraft { argv: start.argv.clone(), ..ExecDraft::default() };
+    launch(shared, handle, draft, &start.terms).await
+}
+
+/// Waits until a process is ready; says what is wrong if it ends before that, or its time is over.
+pub(super) async fn settled(
+    shared: &Shared,
+    handle: &Handle,
+    journal: &Arc<Journal>,
+    terms: &ProcessTerms,
+) -> Option<String> {
+    let ready = async {
+        tokio::select! {
+            biased;
+            () = handle.processes.ready(journal.id()) => None,
+            end = journal.ended() => Some(format!("it ended before it was ready ({})", end.outcome.name())),
+            () = shared.closing.cancelled() => Some("the daemon is shutting down".to_owned()),
+        }
+    };
+    let problem = match tokio::time::timeout(terms.patience(), ready).await {
+        Ok(None) => return None,
+        Ok(Some(problem)) => problem,
+        Err(_) => format!("it was not ready after {} s", terms.patience().as_secs()),
+    };
+    Some(match view::last_output(journal).await.trim() {
+        "" => format!("{problem}, and said nothing"),
+        said => format!("{problem}; it said last: {said}"),
+    })
 }
 
 /// Looks again at the processes that an earlier daemon started: nobody remembers which were ready.

@@ -61,7 +61,8 @@ pub(super) struct Account {
 
 /// Whether a quota bounds any sum at all. Without one there is nothing to count.
 fn counts(quota: &Quota) -> bool {
-    let Quota { sandboxes, cpus, memory_mb, disk_mb, requests_per_second: _ } = quota;
+    // The others are counted elsewhere: templates in the store, requests as they come.
+    let Quota { sandboxes, cpus, memory_mb, disk_mb, .. } = quota;
     sandboxes.is_some() || cpus.is_some() || memory_mb.is_some() || disk_mb.is_some()
 }
 
@@ -156,7 +157,7 @@ mod tests {
     }
 
     fn resources(cpus: f64) -> Resources {
-        Resources { memory_mb: 100, cpus, pids: 9, disk_mb: Some(10) }
+        Resources { memory_mb: 100, cpus, pids: 9, disk_mb: Some(10), disk_total_mb: None }
     }
 
     fn quotas() -> Quotas {

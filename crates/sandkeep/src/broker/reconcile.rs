@@ -15,8 +15,10 @@ use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::exec::rejoin;
+use super::health;
 use super::registry::Row;
 use super::shared::Shared;
+use super::snapshots::{self, InStorage};
 use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
 use super::templates;
 use crate::error::Error;
@@ -33,9 +35,11 @@ pub(super) async fn at_intervals(shared: Arc<Shared>) {
             () = tokio::time::sleep(limits::RECONCILE_INTERVAL) => {}
         }
         repeat_destroys(&shared);
+        health::refresh(&shared);
         let looked = async {
             once(&shared).await?;
             shared.sweep_slots().await?;
+            snapshots::sweep(&shared).await?;
             templates::collect(&shared).await
         };
         if let Err(error) = looked.await {
@@ -66,10 +70,11 @@ pub(super) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
         mend(claim, rows.get(&claim.id)).await;
     }
     let Heard { alive, silent } = listen(shared).await;
+    let in_storage = InStorage::look(shared).await;
     let actions = claims.into_iter().map(|claim| {
         let row = rows.remove(&claim.id);
         let liveness = alive.get(&claim.id).copied();
-        settle(claim, row, liveness, &silent)
+        settle(claim, row, liveness, &silent, &in_storage)
     });
     futures_util::stream::iter(actions)
         .buffer_unordered(limits::RECOVERIES_AT_ONCE)
@@ -179,6 +184,7 @@ async fn settle(
     row: Option<Row>,
     liveness: Option<Liveness>,
     silent: &BTreeSet<&'static str>,
+    in_storage: &InStorage,
 ) {
     let (shared, id) = (Arc::clone(&claim.shared), claim.id.clone());
     let home = shared.data.home(&id);
@@ -208,11 +214,11 @@ async fn settle(
         Verdict::Supervise(case) if silent.contains(case.meta.spec.runtime()) => {
             warn!(%id, runtime = case.meta.spec.runtime(), "a sandbox waits for its runtime");
         }
-        Verdict::Supervise(case) => supervise(claim, *case).await,
+        Verdict::Supervise(case) => supervise(claim, *case, in_storage).await,
     }
 }
 
-async fn supervise(mut claim: Claim, case: Case) {
+async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
     let shared = Arc::clone(&claim.shared);
     let (runtime, shown) = match shared.usable_runtime(case.meta.spec.runtime()) {
         Ok(runtime) => (Arc::clone(runtime), None),
@@ -226,6 +232,10 @@ async fn supervise(mut claim: Claim, case: Case) {
     let status = shown.unwrap_or(status);
     let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
     rejoin::load(&shared, &handle.execs).await;
+    if let Err(error) = supervisor.restore_snapshots(in_storage).await {
+        // Without them it could lose some: reconcile comes back to it.
+        return warn!(id = %claim.id, %error, "cannot read what is recorded of a sandbox's snapshots");
+    }
     let home = supervisor.home.clone();
     if let Ok(Some(noted)) = shared.blocking(move |_| Ok(home.noted_activity())).await {
         handle.activity.restore(noted);
@@ -239,7 +249,7 @@ async fn supervise(mut claim: Claim, case: Case) {
         }
     }
     if copy == Copy::Stale {
-        supervisor.rewrite_meta().await;
+        supervisor.copy_records().await;
     }
     if let (None, Some(slot)) = (revision, &handle.slot) {
         shared.reclaim_slot(&handle.owner, slot, &handle.id).await;

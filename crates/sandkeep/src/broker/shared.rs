@@ -26,14 +26,17 @@ use super::rate::Rates;
 use super::reaper::Alarm;
 use super::registry::Registry;
 use super::slots::Slots;
+use super::snapshots::{Records, SnapshotShelf};
 use super::stats::Space;
 use super::supervisor::{Request, Snapshot};
 use super::templates::Templates;
+use super::tools::Calls;
+use super::workspace::Uploads;
 use crate::error::Error;
 use crate::home::{DataDir, Meta};
 use crate::journal::JournalLimits;
 use crate::runtime::{Lifetime, Runtime, Usable};
-use crate::sandbox::{HostLimits, Moment, Owner, Principal, SandboxId, SlotName, Spec};
+use crate::sandbox::{HostLimits, Moment, Owner, Principal, Purpose, SandboxId, SlotName, Spec};
 use crate::storage::Storage;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use crate::template::Template;
@@ -45,6 +48,8 @@ pub(super) struct Shared {
     /// Beneath the registry.
     pub store: Arc<ObservedStore>,
     pub slots: Slots,
+    /// What is recorded of snapshots.
+    pub snapshots: Records,
     pub idempotency: Idempotency,
     pub storage: Arc<dyn Storage>,
     pub runtimes: Vec<Arc<dyn Runtime>>,
@@ -53,6 +58,8 @@ pub(super) struct Shared {
     pub templates: Vec<Arc<dyn Template>>,
     /// Those that were made here.
     pub images: Templates,
+    /// Archives for workspaces.
+    pub uploads: Uploads,
     /// Where images can be pulled from.
     pub registries: Registries,
     pub lifetime: Lifetime,
@@ -67,6 +74,8 @@ pub(super) struct Shared {
     /// Creates with an idempotency key, and ensures, that are under way.
     pub creates: Flights<()>,
     pub ensures: Flights<Option<Verified>>,
+    /// Calls of tools that have an id.
+    pub calls: Calls,
     /// Supervisors, drains, reconcile: all that ends with the broker.
     pub tasks: TaskTracker,
     pub closing: CancellationToken,
@@ -126,6 +135,7 @@ pub(super) struct Handle {
     /// How many callers wait for a destroy: a stop before it need not be gentle.
     destroys: watch::Sender<usize>,
     pub execs: Arc<Execs>,
+    pub snapshots: Arc<SnapshotShelf>,
     pub activity: Arc<Activity>,
     /// How much its volume held when somebody last looked.
     pub space: Space,
@@ -152,6 +162,7 @@ impl Handle {
             snapshot,
             destroys,
             execs: Arc::new(execs),
+            snapshots: Arc::default(),
             activity,
             space: Space::default(),
             ports: Ports::default(),
@@ -188,8 +199,10 @@ impl Shared {
             data: parts.data,
             registry: Registry::new(Arc::clone(&store) as _),
             slots: Slots::new(Arc::clone(&store) as _),
+            snapshots: Records::new(Arc::clone(&store) as _),
             idempotency: Idempotency::new(Arc::clone(&store) as _),
             images: Templates::new(Arc::clone(&store) as _),
+            uploads: Uploads::default(),
             store,
             storage: parts.storage,
             runtimes: parts.runtimes,
@@ -206,6 +219,7 @@ impl Shared {
             alarm: Alarm::default(),
             creates: Flights::default(),
             ensures: Flights::default(),
+            calls: Calls::default(),
             tasks: TaskTracker::new(),
             leaving_ports: closing.child_token(),
             closing,
@@ -231,7 +245,10 @@ impl Shared {
     /// The sandbox, if this principal may know of it.
     pub fn find(&self, who: &Principal, id: &SandboxId) -> Result<Arc<Handle>, Error> {
         match self.supervised(id) {
-            Some(handle) if who.may_see(&handle.owner) => Ok(handle),
+            // What is there for a build is the build's alone.
+            Some(handle) if handle.spec.purpose() == Purpose::Use && who.may_see(&handle.owner) => {
+                Ok(handle)
+            }
             Some(_) | None => Err(Error::NotFound { id: id.clone() }),
         }
     }
@@ -257,16 +274,36 @@ impl Shared {
         self.places().by_id.values().filter_map(supervised).collect()
     }
 
-    /// Takes the place of a new sandbox, if there is one for it.
-    pub fn admit(&self, handle: Arc<Handle>) -> Result<(), Error> {
+    /// Takes the places of new sandboxes, if there are any for all of them.
+    pub fn admit(&self, handles: &[Arc<Handle>]) -> Result<(), Error> {
         let mut places = self.places_mut();
         let limit = self.policy.max_sandboxes;
-        if places.by_id.len() >= limit {
+        if places.by_id.len() + handles.len() > limit {
             return Err(Error::LimitReached { what: "sandboxes", limit });
         }
-        places.account.reserve(&handle.owner, handle.spec.resources())?;
-        places.by_id.insert(handle.id.clone(), Place::Supervised(handle));
+        for (count, handle) in handles.iter().enumerate() {
+            if let Err(refused) = places.account.reserve(&handle.owner, handle.spec.resources()) {
+                for reserved in &handles[..count] {
+                    places.account.remove(&reserved.owner, reserved.spec.resources());
+                }
+                return Err(refused);
+            }
+        }
+        let taken =
+            handles.iter().map(|handle| (handle.id.clone(), Place::Supervised(Arc::clone(handle))));
+        places.by_id.extend(taken);
         Ok(())
+    }
+
+    /// Whether the storage can go back in time at all.
+    pub fn require_snapshots(&self) -> Result<(), Error> {
+        match self.storage.capabilities().snapshots {
+            true => Ok(()),
+            false => {
+                let (what, storage) = ("a snapshot", self.storage.name());
+                Err(Error::StorageLacks { what, needs: "snapshots", storage })
+            }
+        }
     }
 
     /// Takes the place of a sandbox that nobody supervises; `false` if somebody does.

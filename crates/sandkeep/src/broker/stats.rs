@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::runtime::RuntimeError;
 use crate::sandbox::{SandboxId, State};
-use crate::storage::Usage;
+use crate::storage::{Limit, Usage};
 
 /// What a sandbox uses. Only one that runs has more than its disk.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -59,9 +59,20 @@ pub struct PidsStats {
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct DiskStats {
+    /// What the sandbox's files take, without those of its template.
     pub used_bytes: u64,
+    /// `resources.disk_mb`, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
+    /// The same with all its snapshots; what several of them have counts once where the storage can tell.
+    pub total_used_bytes: u64,
+    /// `resources.disk_total_mb`, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_limit_bytes: Option<u64>,
+    /// The limit that keeps the next MiB from being written, if one does: `resources.disk_mb`, where files have to
+    /// go, or `resources.disk_total_mb`, where snapshots would do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_reached: Option<&'static str>,
 }
 
 /// How full a volume was when somebody last looked.
@@ -95,7 +106,7 @@ impl Space {
 impl Shared {
     async fn measure(&self, handle: &Handle) -> Result<Usage, Error> {
         let usage = self.storage.usage(&handle.id).await?;
-        let measured = Measured { bytes: usage.used_bytes, at: self.clock.uptime() };
+        let measured = Measured { bytes: usage.tree.used_bytes, at: self.clock.uptime() };
         *handle.space.last() = Some(measured);
         Ok(usage)
     }
@@ -126,7 +137,8 @@ impl Shared {
     }
 
     pub(super) async fn stats(&self, handle: &Arc<Handle>) -> Result<StatsView, Error> {
-        let Usage { used_bytes, limit_bytes } = self.measure(handle).await?;
+        let usage = self.measure(handle).await?;
+        let Usage { tree, total } = usage;
         let state = handle.snapshot.borrow().status.state();
         let live = match state {
             State::Running | State::Paused => self.live(handle).await?,
@@ -136,7 +148,16 @@ impl Shared {
             Some((cpu, memory, pids)) => (Some(cpu), Some(memory), Some(pids)),
             None => (None, None, None),
         };
-        let disk = DiskStats { used_bytes, limit_bytes };
+        let disk = DiskStats {
+            used_bytes: tree.used_bytes,
+            limit_bytes: tree.limit_bytes,
+            total_used_bytes: total.used_bytes,
+            total_limit_bytes: total.limit_bytes,
+            limit_reached: usage.exceeded_by(limits::MIB).map(|limit| match limit {
+                Limit::Tree => "resources.disk_mb",
+                Limit::Total => "resources.disk_total_mb",
+            }),
+        };
         Ok(StatsView { id: handle.id.clone(), state, cpu, memory, pids, disk })
     }
 

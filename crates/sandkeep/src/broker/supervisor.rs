@@ -14,14 +14,17 @@ use tracing::{info, warn};
 use super::activity::Activity;
 use super::exec::Execs;
 use super::shared::{Handle, Shared};
-use super::verbs::InFlight;
+use super::snapshots::SnapshotShelf;
+use super::verbs::{InFlight, RevertWish, RollbackWish, SnapshotWish};
+use super::workspace::Bringing;
 use crate::error::Error;
 use crate::guest::Guest;
 use crate::home::{Home, Meta};
 use crate::limits;
 use crate::runtime::{Death, Plan, Runtime};
 use crate::sandbox::{
-    Denied, Event, Moment, Next, SandboxId, State, Status, Terms, TermsPatch, Verb, apply,
+    Denied, Event, Moment, Next, SandboxId, SnapshotId, State, Status, Terms, TermsPatch, Verb,
+    apply,
 };
 use crate::storage::{LayerId, Root};
 use crate::store::Revision;
@@ -42,6 +45,11 @@ pub(super) enum LifecycleVerb {
     Amend(Box<Amendment>),
     /// Make a layer of what its volume holds.
     Capture(Box<LayerId>),
+    Snapshot(Box<SnapshotWish>),
+    DeleteSnapshot(Box<SnapshotId>),
+    /// Bring some files back.
+    Revert(Box<RevertWish>),
+    Rollback(Box<RollbackWish>),
     /// End it, if its time is over.
     Expire,
     /// Write down when it was last used.
@@ -63,7 +71,7 @@ pub(super) enum Restart {
 }
 
 impl LifecycleVerb {
-    /// What callers call it; `None` for what only the reaper asks for.
+    /// What it is counted as; `None` for what only the reaper asks for, and what touches no sandbox itself.
     pub fn named(&self) -> Option<Verb> {
         match self {
             Self::Start => Some(Verb::Start),
@@ -73,6 +81,10 @@ impl LifecycleVerb {
             Self::Destroy => Some(Verb::Destroy),
             Self::Amend(_) => Some(Verb::Amend),
             Self::Capture(_) => Some(Verb::Capture),
+            Self::Snapshot(_) => Some(Verb::Snapshot),
+            Self::Rollback(_) => Some(Verb::Rollback),
+            Self::DeleteSnapshot(_) => None,
+            Self::Revert(_) => Some(Verb::Revert),
             Self::Expire | Self::NoteActivity(_) => None,
         }
     }
@@ -103,6 +115,9 @@ pub(super) struct Supervisor {
     pub(super) snapshot: watch::Sender<Snapshot>,
     pub(super) activity: Arc<Activity>,
     pub(super) execs: Arc<Execs>,
+    pub(super) snapshots: Arc<SnapshotShelf>,
+    /// What a new sandbox is made with.
+    pub(super) bringing: Option<Box<Bringing>>,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
     vigil: Vigil,
@@ -111,6 +126,8 @@ pub(super) struct Supervisor {
 /// Whether the sandbox's end is news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vigil {
+    /// It was launched anew: the end of what ran before is no news.
+    Begun,
     /// It runs, and is meant to.
     Kept,
     /// It does not run, or its end is being brought about.
@@ -161,6 +178,8 @@ impl Supervisor {
             snapshot,
             activity: Arc::clone(&handle.activity),
             execs: Arc::clone(&handle.execs),
+            snapshots: Arc::clone(&handle.snapshots),
+            bringing: None,
             inbox,
             destroys,
             vigil: Vigil::Off,
@@ -181,8 +200,11 @@ impl Supervisor {
         let closing = self.shared.closing.clone();
         let mut end: Option<End> = None;
         loop {
-            // Verbs come one at a time, so a vigil that is kept before and after one is the same.
             end = match self.vigil {
+                Vigil::Begun => {
+                    self.vigil = Vigil::Kept;
+                    Some(self.end())
+                }
                 Vigil::Kept => end.or_else(|| Some(self.end())),
                 Vigil::Off => None,
             };
@@ -218,6 +240,10 @@ impl Supervisor {
             LifecycleVerb::Resume => self.resume().await,
             LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
             LifecycleVerb::Capture(layer) => self.capture(&layer).await,
+            LifecycleVerb::Snapshot(wish) => self.snapshot(*wish).await,
+            LifecycleVerb::DeleteSnapshot(id) => self.delete_snapshot(&id).await,
+            LifecycleVerb::Revert(wish) => self.revert(*wish).await,
+            LifecycleVerb::Rollback(wish) => self.rollback(&wish).await,
             LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
             LifecycleVerb::Destroy => {
                 let result = self.destroy().await;
@@ -242,7 +268,11 @@ impl Supervisor {
                 | LifecycleVerb::Pause(_)
                 | LifecycleVerb::Resume
                 | LifecycleVerb::Amend(_)
-                | LifecycleVerb::Capture(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
+                | LifecycleVerb::Capture(_)
+                | LifecycleVerb::Snapshot(_)
+                | LifecycleVerb::DeleteSnapshot(_)
+                | LifecycleVerb::Revert(_)
+                | LifecycleVerb::Rollback(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
             };
             let _ = answer.send(result);
         }
@@ -254,6 +284,7 @@ impl Supervisor {
         let (status, next) = self.next(Event::Died(death.reason)).expect("a death is never denied");
         if next == Next::Record {
             self.settle(status).await;
+            self.note_state().await;
         }
     }
 
@@ -310,8 +341,13 @@ impl Supervisor {
     pub(super) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
         let guest = self.runtime.connect(self.id()).await?;
         self.snapshot.send_modify(|snapshot| snapshot.guest = Some(Arc::clone(&guest)));
-        self.vigil = Vigil::Kept;
+        self.vigil = Vigil::Begun;
         Ok(guest)
+    }
+
+    /// Nobody gets inside until the next [`Self::enter`].
+    pub(super) fn forget_guest(&self) {
+        self.snapshot.send_modify(|snapshot| snapshot.guest = None);
     }
 
     fn end(&self) -> End {

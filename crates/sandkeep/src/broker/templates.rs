@@ -1,4 +1,4 @@
-//! Templates that were made here: images that were imported, and sandboxes that became one.
+//! Templates that were made here: images that were imported, sandboxes that became one, and what was built.
 //!
 //! ```text
 //!  source ─▶ image ─▶ layers, one after the other ─▶ record        rm: record ─▶ layers that nobody needs
@@ -11,6 +11,7 @@
 //! else needs. A sandbox pins the layers and the config of its template when it is made, so a record may
 //! go or change its meaning under it; but not while anybody would miss it by name.
 
+mod builds;
 mod capture;
 mod collect;
 mod import;
@@ -19,6 +20,7 @@ mod layers;
 mod opening;
 mod pins;
 mod progress;
+mod quota;
 mod record;
 mod resolve;
 mod upload;
@@ -26,10 +28,11 @@ mod view;
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, RwLock, Semaphore};
 
 use super::Broker;
 use super::flight::Flights;
+use super::policy::Quotas;
 use super::shared::Shared;
 use crate::error::Error;
 use crate::failpoint;
@@ -37,16 +40,21 @@ use crate::limits;
 use crate::sandbox::{Owner, Principal, SandboxId, Scope, TemplateName};
 use crate::store::StateStore;
 
-pub use opening::{HostPaths, PathKind, TemplateSource};
-pub use progress::{Import, ImportProgress, ImportStep, Told};
+pub use builds::{BuildDraft, Cache};
+pub use opening::{PathKind, TemplateSource};
+pub use progress::{BuildStep, Import, ImportProgress, ImportStep, Told};
 pub use upload::Upload;
 pub use view::{TemplateConfig, TemplateView};
 
 pub(super) use collect::collect;
 pub(super) use intent::sweep;
-pub(super) use resolve::{Chosen, base};
+pub(super) use layers::Abandoned;
+pub(super) use layers::id_of as layer_id;
+pub(super) use opening::open_host_path;
+pub(super) use resolve::{Chosen, ONLY_USER, base};
 
 use pins::Pins;
+use quota::Coming;
 use record::{Record, Records, Whose};
 
 /// A template as a caller asks for it.
@@ -74,9 +82,12 @@ pub(super) struct Templates {
     /// Imports under one name, and layers in the making: each one at a time.
     names: Flights<()>,
     layers: Flights<()>,
+    /// Held from looking at a quota to the record that counts towards it.
+    ledger: Mutex<()>,
     /// Places for imports and for uploads.
     imports: Arc<Semaphore>,
     uploads: Arc<Semaphore>,
+    builds: Arc<Semaphore>,
 }
 
 impl Templates {
@@ -87,16 +98,46 @@ impl Templates {
             pins: Pins::default(),
             names: Flights::default(),
             layers: Flights::default(),
+            ledger: Mutex::new(()),
             imports: Arc::new(Semaphore::new(limits::IMPORTS_MAX)),
             uploads: Arc::new(Semaphore::new(limits::UPLOADS_MAX)),
+            builds: Arc::new(Semaphore::new(limits::BUILDS_MAX)),
+        }
+    }
+
+    /// A place for one more build.
+    async fn build_place(
+        &self,
+        quotas: &Quotas,
+        whose: &Whose,
+        name: &TemplateName,
+    ) -> Result<OwnedSemaphorePermit, Error> {
+        self.room(quotas, whose, name).await?;
+        let full = |_| Error::LimitReached { what: "builds at once", limit: limits::BUILDS_MAX };
+        Arc::clone(&self.builds).try_acquire_owned().map_err(full)
+    }
+
+    /// Whether there can be one more template.
+    async fn room(&self, quotas: &Quotas, whose: &Whose, name: &TemplateName) -> Result<(), Error> {
+        let all = self.records.all().await?;
+        if all.len() >= limits::TEMPLATES_MAX {
+            return Err(Error::LimitReached { what: "templates", limit: limits::TEMPLATES_MAX });
+        }
+        // Not only after it was brought here for nothing.
+        match whose {
+            Whose::Own(owner) => quota::check(quotas, &all, Coming { owner, name, record: None }),
+            Whose::Shared => Ok(()),
         }
     }
 
     /// A place for one more import.
-    async fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
-        if self.records.all().await?.len() >= limits::TEMPLATES_MAX {
-            return Err(Error::LimitReached { what: "templates", limit: limits::TEMPLATES_MAX });
-        }
+    async fn place(
+        &self,
+        quotas: &Quotas,
+        whose: &Whose,
+        name: &TemplateName,
+    ) -> Result<OwnedSemaphorePermit, Error> {
+        self.room(quotas, whose, name).await?;
         let full = |_| Error::LimitReached { what: "imports at once", limit: limits::IMPORTS_MAX };
         Arc::clone(&self.imports).try_acquire_owned().map_err(full)
     }
@@ -156,6 +197,17 @@ impl Broker {
 }
 
 impl Shared {
+    /// Writes a record, if its owner may have it.
+    async fn keep(&self, whose: &Whose, record: &Record) -> Result<(), Error> {
+        let records = &self.images.records;
+        let _alone = self.images.ledger.lock().await;
+        if let Whose::Own(owner) = whose {
+            let coming = Coming { owner, name: &record.name, record: Some(record) };
+            quota::check(&self.policy.quotas, &records.all().await?, coming)?;
+        }
+        Ok(records.put(whose, record).await?)
+    }
+
     /// Removes the record, unless a sandbox was made from it.
     async fn forget(&self, whose: &Whose, record: &Record) -> Result<(), Error> {
         let _nobody_is_about_to = self.images.gate.write().await;

@@ -13,4 +13,6 @@ mod numbers;
 mod sending;
 mod stubborn;
 mod terms;
+mod time;
+mod time_crashes;
 mod world;

@@ -10,7 +10,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::shared::Handle;
 use crate::limits;
 use crate::sandbox::{
-    OnTimeout, Operation, Owner, Principal, Privilege, Resources, SandboxId, SlotName, State,
+    OnTimeout, Operation, Owner, Principal, Privilege, Resources, SandboxId, SlotName, Source,
+    State,
 };
 
 /// A sandbox as the API shows it. Environment values are never in it.
@@ -48,12 +49,18 @@ pub struct View {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_secs: Option<u64>,
     pub on_timeout: OnTimeout,
+    /// The workspace that it was made with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
     /// When something last began or ended to use it. A command that runs is activity all the while.
     /// After a crash of the daemon it may be told half a minute too early.
     pub last_activity_at: String,
     /// How many turns were sealed.
     pub turn_count: u64,
     pub snapshot_count: u64,
+    /// How many it may have at once, if it asked for fewer than the daemon allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_snapshots: Option<usize>,
     /// Bytes in its volume, as last measured: a few seconds ago where the storage counts them, else
     /// when its stats were last asked for. `null`: not yet.
     pub space_used: Option<u64>,
@@ -85,9 +92,11 @@ impl Handle {
             timeout_secs: terms.timeout_secs,
             idle_timeout_secs: terms.idle_timeout_secs,
             on_timeout: terms.on_timeout,
+            source: self.spec.source().cloned(),
             last_activity_at: self.activity.shown().to_string(),
             turn_count: snapshot.turn,
-            snapshot_count: 0,
+            max_snapshots: terms.max_snapshots,
+            snapshot_count: self.snapshots.count() as u64,
             space_used: self.space.bytes(),
         }
     }

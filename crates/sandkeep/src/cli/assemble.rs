@@ -107,8 +107,11 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
     let store: Arc<dyn StateStore> = Arc::new(SqliteStore::open(&data.path().join(REGISTRY))?);
     let auth = Auth::open(data.path(), Arc::clone(&store), settings.oidc.issuer()).await?;
     let mebibytes = |size: u64| size.saturating_mul(limits::MIB);
-    let options = BtrfsOptions { image_bytes: settings.storage_size_mb.map(mebibytes) };
-    let opened = storage::open(settings.storage, data.path(), &options)?;
+    let options = BtrfsOptions {
+        image_bytes: settings.storage_size_mb.map(mebibytes),
+        image_max_bytes: settings.storage_max_mb.map(mebibytes),
+    };
+    let opened = storage::open(&settings.storage, data.path(), &options)?;
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
@@ -128,6 +131,8 @@ fn policy(settings: &Settings) -> Policy {
     Policy {
         max_sandboxes: settings.limits.max_sandboxes,
         max_concurrent_tasks: settings.limits.max_concurrent_tasks,
+        max_snapshots: settings.limits.max_snapshots,
+        turn_prefix: settings.turn_prefix.clone(),
         quotas: settings.quotas,
         timeouts: settings.timeouts,
         default_runtime: Some(settings.default_runtime.clone()),
@@ -135,6 +140,7 @@ fn policy(settings: &Settings) -> Policy {
         profiles: settings.profiles.clone(),
         source_roots: settings.source_roots.clone(),
         max_upload_bytes: settings.limits.max_upload_mb * limits::MIB,
+        pool: settings.limits.pool,
     }
 }
 
@@ -150,6 +156,17 @@ pub async fn throwaway(
     let reason = "its containers outlive the program that made them; use it with `sandkeep serve`";
     let engines = ENGINES.map(|name| MissingRuntime::listed(name, &reason));
     short_lived(settings, data, parent, (premises, wanted), engines).await
+}
+
+/// A throwaway broker that is asked over its API, by nobody but the user who started it.
+pub async fn companion(
+    settings: &Settings,
+    data: DataDir,
+    parent: &Path,
+    wanted: &Wanted,
+) -> Result<(Assembled, Auth), Error> {
+    let auth = Auth::open(data.path(), Arc::new(MemoryStore::new()), None).await?;
+    Ok((throwaway(settings, data, parent, wanted).await?, auth))
 }
 
 /// The broker that clears up after a killed `run` or `doctor`, which has every runtime that either could have used.
@@ -171,7 +188,7 @@ async fn short_lived(
     engines: [Arc<dyn Runtime>; ENGINES.len()],
 ) -> Result<Assembled, Error> {
     let choice = storage::begun(data.path());
-    let opened = storage::open(choice, data.path(), &BtrfsOptions::default())?;
+    let opened = storage::open(&choice, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let mut runtimes = local_runtimes(&data, &premises, &sweep, wanted).await;
     runtimes.extend(engines);
@@ -186,8 +203,9 @@ pub async fn ward(
     data: DataDir,
     parent: &Path,
 ) -> Result<(Ward, Option<String>), Error> {
-    let options = BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES) };
-    let opened = storage::open(settings.storage, data.path(), &options)?;
+    let options =
+        BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES), image_max_bytes: None };
+    let opened = storage::open(&settings.storage, data.path(), &options)?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let premises = premises(&data);
     let mut runtimes = local_runtimes(&data, &premises, &sweep, &Wanted::All).await;

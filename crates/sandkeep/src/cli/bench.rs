@@ -10,6 +10,8 @@ mod rates;
 mod report;
 mod runtimes;
 mod small_root;
+mod storages;
+mod trees;
 mod yardsticks;
 
 use std::io;
@@ -26,6 +28,7 @@ use daemon::OwnDaemon;
 use http::Connection;
 use report::{Measure, Regime, Report, Samples};
 use runtimes::Contender;
+use trees::Tree;
 use yardsticks::Yardsticks;
 
 pub use daemon::announced;
@@ -44,6 +47,13 @@ pub struct BenchArgs {
     /// Leave out what is counted per second: streams and proxied requests
     #[arg(long)]
     no_rates: bool,
+    /// Leave out what is measured of storages
+    #[arg(long)]
+    no_storages: bool,
+    /// The trees that storages are measured with, the first being what the others are held against; large ones
+    /// take their time and several times their room: 1MB,100MB,1GB,100000files
+    #[arg(long, value_name = "TREES", value_delimiter = ',', default_value = "1MB,4MB,1000files")]
+    storage_sizes: Vec<Tree>,
     /// Measure a daemon that runs already, such as 127.0.0.1:4500, instead of starting one
     #[arg(long, value_name = "ADDRESS")]
     address: Option<SocketAddr>,
@@ -101,7 +111,11 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
     };
     bench.finish()?;
     outcome?;
-    let report = bench.report(args.rounds as usize).with_rates(rates);
+    let storages = match (&own, args.no_storages) {
+        (Some(_), false) => storages::all(&args.storage_sizes, interrupted)?,
+        (None, _) | (_, true) => Vec::new(),
+    };
+    let report = bench.report(args.rounds as usize).with_rates(rates).with_storages(&storages);
     match args.json {
         true => Ok(serde_json::to_string_pretty(&report).expect("a report is always JSON")),
         false => Ok(report.to_string()),
@@ -240,14 +254,7 @@ impl Bench {
         target: &str,
         body: &str,
     ) -> Result<Vec<u8>, BenchError> {
-        let answer = self.connection.request(method, target, body).map_err(cannot(what))?;
-        match answer.status {
-            200..300 => Ok(answer.body),
-            status => {
-                let body = String::from_utf8_lossy(&answer.body).into_owned();
-                Err(BenchError::Refused { what, status, body })
-            }
-        }
+        call(&mut self.connection, what, method, target, body)
     }
 
     fn report(&self, rounds: usize) -> Report {
@@ -259,6 +266,24 @@ impl Bench {
     fn finish(&mut self) -> Result<(), BenchError> {
         self.finish_runtimes()?;
         self.destroy(&self.running.clone())
+    }
+}
+
+/// A request that must be carried out.
+fn call(
+    connection: &mut Connection,
+    what: &'static str,
+    method: &str,
+    target: &str,
+    body: &str,
+) -> Result<Vec<u8>, BenchError> {
+    let answer = connection.request(method, target, body).map_err(cannot(what))?;
+    match answer.status {
+        200..300 => Ok(answer.body),
+        status => {
+            let body = String::from_utf8_lossy(&answer.body).into_owned();
+            Err(BenchError::Refused { what, status, body })
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
+use crate::api::mcp::ACCEPTED;
 use crate::api::rest::Problem;
 use crate::cli::failure::Failure;
 use crate::cli::filter::Filter;
@@ -137,6 +138,46 @@ impl Client {
         self.send(request.header("accept", "application/x-ndjson")).await
     }
 
+    /// Reads bytes as they are. The query is as it is sent: what it names need not be text.
+    pub async fn get_bytes(&self, path: &str, query: &str) -> Result<Response, Failure> {
+        self.send(self.request_raw(Method::GET, path, query)).await
+    }
+
+    /// The same for an answer that is JSON.
+    pub async fn get_raw(&self, path: &str, query: &str) -> Result<Value, Failure> {
+        self.json(self.request_raw(Method::GET, path, query)).await
+    }
+
+    /// Sends bytes as they are, with such a query.
+    pub async fn put_bytes(
+        &self,
+        path: &str,
+        query: &str,
+        body: reqwest::Body,
+    ) -> Result<Value, Failure> {
+        let request = self.request_raw(Method::PUT, path, query).body(body);
+        self.json(request.header(CONTENT_TYPE, "application/octet-stream")).await
+    }
+
+    fn request_raw(&self, method: Method, path: &str, query: &str) -> RequestBuilder {
+        let mut url = self.base.clone();
+        url.set_path(path);
+        url.set_query(Some(query));
+        self.http.request(method, url)
+    }
+
+    /// The same by POST, of an archive.
+    pub async fn post_upload(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        body: reqwest::Body,
+    ) -> Result<Response, Failure> {
+        let request = self.request(Method::POST, path).query(query).body(body);
+        let request = request.header(CONTENT_TYPE, "application/x-tar");
+        self.send(request.header("accept", "application/x-ndjson")).await
+    }
+
     /// Starts a request whose answer is read piece by piece.
     pub async fn post_live(&self, path: &str, body: &Value) -> Result<Response, Failure> {
         let request = self.request(Method::POST, path).json(body);
@@ -159,10 +200,32 @@ impl Client {
         self.send(request.header(CONTENT_TYPE, "application/octet-stream")).await.map(drop)
     }
 
+    /// Sends an archive as it is read.
+    pub async fn post_archive(&self, path: &str, body: reqwest::Body) -> Result<Value, Failure> {
+        let request = self.request(Method::POST, path).body(body);
+        self.json(request.header(CONTENT_TYPE, "application/octet-stream")).await
+    }
+
     /// Starts to read something piece by piece.
     pub async fn get_live(&self, path: &str, query: &[(&str, &str)]) -> Result<Response, Failure> {
         let request = self.request(Method::GET, path).query(query);
         self.send(request.header("accept", "application/x-ndjson")).await
+    }
+
+    /// Makes a request as it is, for an answer as it comes. `path` is encoded, with its query.
+    pub async fn relay(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<Response, Failure> {
+        let url = self.base.join(path).map_err(|e| Failure::Usage { problem: e.to_string() })?;
+        let request = self.http.request(method, url).header("accept", ACCEPTED);
+        let request = match body {
+            Some(body) => request.header(CONTENT_TYPE, "application/json").body(body),
+            None => request,
+        };
+        request.send().await.map_err(|e| self.broken(e))
     }
 
     /// All execs of a sandbox, as the daemon wrote them.
@@ -286,6 +349,10 @@ impl Client {
 
     pub fn went_away(&self) -> Failure {
         Failure::WentAway { url: self.base.to_string() }
+    }
+
+    pub fn broke_off(&self, source: reqwest::Error) -> Failure {
+        Failure::BrokeOff { url: self.base.to_string(), source }
     }
 
     fn broken(&self, source: reqwest::Error) -> Failure {

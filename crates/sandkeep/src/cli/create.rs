@@ -16,8 +16,12 @@ pub struct Args {
     format: Format,
 }
 
-pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
-    let body = args.spec.into_json_with(args.kept);
+pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
+    let source = std::mem::take(&mut args.spec.source).send(client).await?;
+    let mut body = args.spec.into_json_with(args.kept);
+    if let Some(source) = source {
+        body["source"] = source;
+    }
     let created = spinner::during("creating", client.post("/api/v1/sandboxes", &body)).await?;
     match args.format.json {
         true => print::json(&created)?,

@@ -20,12 +20,16 @@ pub struct Args {
     format: Format,
 }
 
-pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
     if args.kept.slot.is_none() {
         let problem = "--slot NAME is needed: it is how ensure knows the sandbox again".to_owned();
         return Err(Failure::Usage { problem });
     }
-    let body = args.spec.into_json_with(args.kept);
+    let source = std::mem::take(&mut args.spec.source).send(client).await?;
+    let mut body = args.spec.into_json_with(args.kept);
+    if let Some(source) = source {
+        body["source"] = source;
+    }
     let request = client.post("/api/v1/sandboxes/ensure", &body);
     let ensured = spinner::during("ensuring", request).await?;
     match args.format.json {

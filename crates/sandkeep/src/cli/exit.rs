@@ -16,6 +16,7 @@ pub enum Exit {
     DataDirInUse,
     StorageUnusable,
     RuntimeUnusable,
+    Conflicts,
     TimedOut,
     SandkeepFailed,
     OomKilled,
@@ -35,6 +36,7 @@ impl Exit {
         Self::DataDirInUse,
         Self::StorageUnusable,
         Self::RuntimeUnusable,
+        Self::Conflicts,
         Self::TimedOut,
         Self::SandkeepFailed,
         Self::OomKilled,
@@ -51,6 +53,7 @@ impl Exit {
             Self::DataDirInUse => 5,
             Self::StorageUnusable => 6,
             Self::RuntimeUnusable => 7,
+            Self::Conflicts => 8,
             Self::TimedOut => 124,
             Self::SandkeepFailed => 125,
             Self::OomKilled => 137,
@@ -72,6 +75,7 @@ impl Exit {
             Self::RuntimeUnusable => {
                 "`serve`: no runtime can be used here, a kernel feature is missing"
             }
+            Self::Conflicts => "`apply`: files were changed on both sides, and nothing was applied",
             Self::TimedOut => "`exec`, `run`: the command was killed at its timeout",
             Self::SandkeepFailed => {
                 "`exec`, `run`: Sandkeep itself failed, or nobody knows how the command ended"
@@ -99,6 +103,8 @@ impl Exit {
             Failure::Refused(_)
             | Failure::Unreachable { .. }
             | Failure::WentAway { .. }
+            | Failure::BrokeOff { .. }
+            | Failure::File(_)
             | Failure::Detached { .. }
             | Failure::NotSandkeep { .. }
             | Failure::NoMatch { .. }
@@ -129,12 +135,20 @@ impl Exit {
             | Error::TemplateInUse { .. }
             | Error::TemplateShared { .. }
             | Error::SourceInvalid { .. }
+            | Error::StartUpFailed { .. }
+            | Error::BuildFileInvalid { .. }
+            | Error::BuildFailed { .. }
             | Error::SourceForbidden { .. }
             | Error::SourceUnavailable { .. }
             | Error::UploadTooLarge { .. }
+            | Error::NoNetwork { .. }
+            | Error::UploadNotFound { .. }
+            | Error::NoSpace { .. }
             | Error::UnknownProfile { .. }
             | Error::SlotTaken { .. }
             | Error::IdempotencyMismatch { .. }
+            | Error::ToolArgument { .. }
+            | Error::ToolCallMismatch { .. }
             | Error::IdempotencyGone { .. }
             | Error::QuotaExceeded { .. }
             | Error::RateLimited { .. }
@@ -144,11 +158,17 @@ impl Exit {
             | Error::StdinClosed { .. }
             | Error::NoTerminal { .. }
             | Error::Journal { .. }
+            | Error::File { .. }
+            | Error::ToolboxBroke { .. }
             | Error::KeyNotFound { .. }
             | Error::WrongState { .. }
             | Error::Busy { .. }
             | Error::ExecsInFlight { .. }
+            | Error::SnapshotNotFound { .. }
+            | Error::SnapshotExists { .. }
+            | Error::SnapshotsFull { .. }
             | Error::LimitReached { .. }
+            | Error::PoolFull { .. }
             | Error::NoListener { .. }
             | Error::ProcessNotFound { .. }
             | Error::ProcessEnded { .. }

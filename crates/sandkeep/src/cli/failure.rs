@@ -27,6 +27,16 @@ pub enum Failure {
     /// `exec`: the connection broke after the request was sent.
     #[error("the daemon at {url} went away; the command goes on in the sandbox if it had started")]
     WentAway { url: String },
+    /// `cp`: an answer ended before its end.
+    #[error("what came from {url} broke off in the middle")]
+    BrokeOff {
+        url: String,
+        #[source]
+        source: reqwest::Error,
+    },
+    /// `cp`: a file of this machine, or what an archive of the sandbox would do to it.
+    #[error(transparent)]
+    File(#[from] toolbox::Failure),
     /// The daemon sent us away from an exec that goes on.
     #[error("the daemon stopped telling ({reason}); the command goes on in the sandbox")]
     Detached { reason: String },
@@ -86,7 +96,9 @@ impl Failure {
     pub fn line(&self) -> String {
         let detail = match self {
             // The chain of an HTTP client's error says `error sending request` three times over.
-            Self::Unreachable { source, .. } => format!("{self}: {}", first_cause(source)),
+            Self::Unreachable { source, .. } | Self::BrokeOff { source, .. } => {
+                format!("{self}: {}", first_cause(source))
+            }
             Self::Refused(_) | Self::Broker(_) => in_options(&detail_of(self)),
             _ => detail_of(self),
         };
@@ -112,6 +124,9 @@ impl Failure {
             Self::Unreachable { .. } => {
                 Some("start one with `sandkeep serve`, or say where it is with --url".to_owned())
             }
+            Self::BrokeOff { .. } => Some(
+                "try again: it may have changed while it was read, or the sandbox ended".to_owned(),
+            ),
             Self::Detached { .. } | Self::WentAway { .. } => Some(
                 "once the daemon is back, find it with `sandkeep ps` and go on with `sandkeep logs -f`"
                     .to_owned(),
@@ -135,6 +150,7 @@ impl Failure {
             }
             Self::Config(ConfigError::Invalid(_))
             | Self::Usage { .. }
+            | Self::File(_)
             | Self::Declined
             | Self::Interrupted
             | Self::Some { .. }

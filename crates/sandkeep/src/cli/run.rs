@@ -4,7 +4,7 @@
 //! stdout, stderr and the exit code pass through as if the command had been started directly.
 
 pub(super) mod place;
-mod signals;
+pub(super) mod signals;
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,14 @@ use crate::cli::assemble::{self, Wanted};
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::source_args::SourceArgs;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{print, stdin};
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
 use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream};
 use crate::journal::StdinSource;
-use crate::sandbox::{Principal, SandboxId, SpecDraft};
+use crate::sandbox::{HostPaths, Principal, SandboxId, SourceDraft, SpecDraft};
 use place::Place;
 use signals::Signals;
 
@@ -43,9 +44,14 @@ pub struct Args {
     pub command: Vec<String>,
 }
 
-pub async fn run(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
+pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let settings = config::load(args.file.config.as_deref(), &Flags::default(), around)?.settings;
     let mut signals = Signals::listen()?;
+    let source = std::mem::take(&mut args.spec.source);
+    let input = match source.takes_stdin() {
+        true => Input::Taken,
+        false => Input::Passed,
+    };
     let draft = spec_draft(args.spec.into_json())?;
     let parent = std::env::temp_dir();
     place::sweep(&parent, &settings).await;
@@ -55,8 +61,12 @@ pub async fn run(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let assembled = assemble::throwaway(&settings, data, &parent, &wanted).await;
     let result = match assembled {
         Ok(assembled) => {
-            let command = exec_draft(args.exec, args.command);
-            let result = in_sandbox(&assembled.broker, draft, command, &mut signals).await;
+            let command = exec_draft(args.exec, args.command, input);
+            let broker = &assembled.broker;
+            let result = match with_source(broker, draft, source).await {
+                Ok(draft) => in_sandbox(broker, draft, command, &mut signals).await,
+                Err(failure) => Err(failure),
+            };
             assembled.close().await;
             result
         }
@@ -86,13 +96,38 @@ fn spec_draft(json: Value) -> Result<SpecDraft, Failure> {
     serde_json::from_value(json).map_err(|e| Failure::Usage { problem: e.to_string() })
 }
 
-fn exec_draft(args: ExecArgs, argv: Vec<String>) -> ExecDraft {
+/// Whose our stdin is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Input {
+    /// The command's.
+    Passed,
+    /// It was the archive of the workspace.
+    Taken,
+}
+
+/// The draft with the workspace that was asked for. Whoever runs this reads with their own rights.
+async fn with_source(
+    broker: &Broker,
+    mut draft: SpecDraft,
+    source: SourceArgs,
+) -> Result<SpecDraft, Failure> {
+    let Some(source) = source.hand_to(broker).await? else { return Ok(draft) };
+    let source: SourceDraft =
+        serde_json::from_value(source).map_err(|e| Failure::Usage { problem: e.to_string() })?;
+    draft.source = Some(SourceDraft { reach: HostPaths::Any, ..source });
+    Ok(draft)
+}
+
+fn exec_draft(args: ExecArgs, argv: Vec<String>, input: Input) -> ExecDraft {
     ExecDraft {
         timeout: args.timeout(),
         argv,
         cwd: args.cwd,
         user: args.user,
-        stdin: StdinSource::Given,
+        stdin: match input {
+            Input::Passed => StdinSource::Given,
+            Input::Taken => StdinSource::None,
+        },
         ..ExecDraft::default()
     }
 }

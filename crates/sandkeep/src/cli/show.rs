@@ -30,6 +30,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         ("runtime", sandbox.runtime),
         ("template", sandbox.template),
         ("profile", words(&shown["profile"])),
+        ("workspace", words(&shown["source"])),
         ("privilege", words(&shown["privilege"])),
         ("limits", words(&shown["resources"])),
         ("owner", words(&shown["owner"])),
@@ -40,6 +41,8 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         ("timeout", seconds(&shown["timeout_secs"])),
         ("idle", seconds(&shown["idle_timeout_secs"])),
         ("at the end", words(&shown["on_timeout"])),
+        ("turns", words(&shown["turn_count"])),
+        ("snapshots", words(&shown["snapshot_count"])),
         ("space used", mebibytes(&shown["space_used"])),
     ];
     fields.retain(|(_, value)| !value.is_empty());

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::cli::argument::{pair, seconds};
+use crate::cli::source_args::SourceArgs;
 
 #[derive(Debug, clap::Args)]
 pub struct SpecArgs {
@@ -33,12 +34,17 @@ pub struct SpecArgs {
     /// The most processes and threads at once
     #[arg(long, value_name = "N")]
     pids: Option<u64>,
-    /// The most disk space, in MiB; needs btrfs storage
+    /// The most disk space, in MiB; needs btrfs or zfs storage
     #[arg(long, value_name = "MIB")]
     disk_mb: Option<u64>,
+    /// The most disk space with all snapshots, in MiB; needs btrfs or zfs storage
+    #[arg(long = "disk-total", visible_alias = "disk-total-mb", value_name = "MIB")]
+    disk_total_mb: Option<u64>,
     /// `root`: what package managers and sudo need, inside the sandbox only
     #[arg(long, value_name = "none|root", value_parser = ["none", "root"])]
     privilege: Option<String>,
+    #[command(flatten)]
+    pub source: SourceArgs,
 }
 
 /// What only matters for a sandbox that outlives the command: whose it is, and for how long.
@@ -59,6 +65,9 @@ pub struct KeptArgs {
     /// What happens when its time is over
     #[arg(long, value_name = "destroy|stop|pause", value_parser = ["destroy", "stop", "pause"])]
     on_timeout: Option<String>,
+    /// The most snapshots at once; then the oldest turns give way
+    #[arg(long, value_name = "N")]
+    max_snapshots: Option<usize>,
 }
 
 /// What the API calls a thing, and the option that says it here.
@@ -73,12 +82,19 @@ pub const OPTIONS: &[(&str, &str)] = &[
     ("resources.cpus", "--cpus"),
     ("resources.pids", "--pids"),
     ("resources.disk_mb", "--disk-mb"),
+    ("resources.disk_total_mb", "--disk-total"),
     ("privilege", "--privilege"),
+    ("source.path", "--source-path"),
+    ("source.git", "--source-git"),
     ("project", "--project"),
     ("slot", "--slot"),
     ("timeout_secs", "--timeout"),
     ("idle_timeout_secs", "--idle-timeout"),
     ("on_timeout", "--on-timeout"),
+    ("max_snapshots", "--max-snapshots"),
+    ("snapshot", "--snapshot"),
+    ("count", "--count"),
+    ("note", "--note"),
     ("state", "--state"),
     ("limit", "--limit"),
     ("argv", "CMD"),
@@ -98,7 +114,8 @@ pub fn in_options(detail: &str) -> String {
 }
 
 impl SpecArgs {
-    /// The body of `POST /api/v1/sandboxes`; what was not asked for is left to the daemon.
+    /// The body of `POST /api/v1/sandboxes`, but for its `source`; what was not asked for is left to the
+    /// daemon.
     pub fn into_json(self) -> Value {
         let mut spec = Map::new();
         let limits = [
@@ -106,6 +123,7 @@ impl SpecArgs {
             ("cpus", self.cpus.map(Value::from)),
             ("pids", self.pids.map(Value::from)),
             ("disk_mb", self.disk_mb.map(Value::from)),
+            ("disk_total_mb", self.disk_total_mb.map(Value::from)),
         ];
         let limits = given(limits);
         spec.extend(given([
@@ -129,6 +147,7 @@ impl SpecArgs {
             ("timeout_secs", kept.timeout.map(Value::from)),
             ("idle_timeout_secs", kept.idle_timeout.map(Value::from)),
             ("on_timeout", kept.on_timeout.map(Value::from)),
+            ("max_snapshots", kept.max_snapshots.map(Value::from)),
         ]);
         spec.as_object_mut().expect("it was made as an object").extend(more);
         spec

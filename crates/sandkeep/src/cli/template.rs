@@ -1,5 +1,6 @@
 //! `sandkeep template`: what sandboxes start from.
 
+mod build;
 mod importing;
 
 use std::io::BufRead;
@@ -13,7 +14,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::show::{mebibytes, words};
 use crate::cli::{Format, print};
-use crate::sandbox::TemplateName;
+use crate::sandbox::{SnapshotName, TemplateName};
 
 /// Import images and other templates, and make them of sandboxes
 #[derive(Debug, clap::Args)]
@@ -26,6 +27,7 @@ pub struct Args {
 enum TemplateCommand {
     Import(ImportArgs),
     Pull(PullArgs),
+    Build(build::BuildArgs),
     From(FromArgs),
     /// List templates
     Ls(LsArgs),
@@ -74,13 +76,17 @@ struct PullArgs {
     format: Format,
 }
 
-/// Make a template of a sandbox as it is now
+/// Make a template of a sandbox as it is now, or was at a snapshot
 ///
 /// It may be running: then it stands still for a moment.
 #[derive(Debug, clap::Args)]
 struct FromArgs {
-    /// The sandbox's id, or the beginning of it
+    /// The sandbox's id, or the beginning of it; with @NAME its snapshot
+    #[arg(value_name = "ID[@SNAPSHOT]")]
     id: String,
+    /// The snapshot's name or id
+    #[arg(long, value_name = "SNAPSHOT")]
+    snapshot: Option<SnapshotName>,
     /// What to call it
     #[arg(long, value_name = "NAME")]
     name: TemplateName,
@@ -130,6 +136,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     match args.command {
         TemplateCommand::Import(args) => importing::import(args, client).await,
         TemplateCommand::Pull(args) => pull(args, client).await,
+        TemplateCommand::Build(args) => build::run(args, client).await,
         TemplateCommand::From(args) => from(args, client).await,
         TemplateCommand::Ls(args) => ls(args, client).await,
         TemplateCommand::Show(args) => show(args, client).await,
@@ -160,8 +167,25 @@ fn password() -> Result<String, Failure> {
 }
 
 async fn from(args: FromArgs, client: &Client) -> Result<Exit, Failure> {
-    let id = client.resolve(&args.id).await?;
-    let source = json!({ "sandbox": id });
+    let (id, at) = match args.id.split_once('@') {
+        Some((id, snapshot)) => (id, Some(snapshot)),
+        None => (args.id.as_str(), None),
+    };
+    let snapshot = match (at, args.snapshot) {
+        (Some(_), Some(_)) => {
+            let problem = "name the snapshot once: ID@SNAPSHOT or --snapshot".to_owned();
+            return Err(Failure::Usage { problem });
+        }
+        (Some(name), None) => Some(
+            name.parse::<SnapshotName>()
+                .map_err(|invalid| Failure::Usage { problem: format!("{name:?}: {invalid}") })?,
+        ),
+        (None, given) => given,
+    };
+    let mut source = json!({ "sandbox": client.resolve(id).await? });
+    if let Some(snapshot) = snapshot {
+        source["snapshot"] = json!(snapshot);
+    }
     importing::ask(client, &args.name, &args.place, source, args.format).await
 }
 
@@ -211,6 +235,7 @@ async fn show(args: OneArgs, client: &Client) -> Result<Exit, Failure> {
         ("workdir", words(&config["workdir"])),
         ("entrypoint", words(&config["entrypoint"])),
         ("cmd", words(&config["cmd"])),
+        ("start", words(&shown["start"])),
         ("ports", words(&config["exposed_ports"])),
         ("env", words(&config["env"])),
         ("labels", words(&config["labels"])),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::settings::Settings;
 use super::table::{self, Alias, AliasMeaning, PROFILE, Setting};
-use super::{Surroundings, User};
+use super::{Surroundings, User, words};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -74,7 +74,7 @@ fn text() -> String {
                 "{gap}## {title}\n\n| key | variable and flag | default | meaning |\n|---|---|---|---|\n"
             );
         }
-        let default = table::default_in_words(row, &defaults);
+        let default = words::default_in_words(row, &defaults);
         let names = format!("`{}`{} `--{}`", row.variable(), aliases(row), row.flag());
         text += &format!("| `{name}` | {names} | {default} | {} |\n", row.help);
     }

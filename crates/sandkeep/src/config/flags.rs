@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::settings::Settings;
 use super::table::{self, Setting, Shape};
-use super::{Surroundings, User};
+use super::{Surroundings, User, words};
 
 /// Which configuration file to read.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -67,7 +67,7 @@ fn arg(row: &'static Setting) -> Arg {
         .value_name(row.value_name)
         .action(ArgAction::Set)
         .value_parser(check)
-        .help(format!("{} [default: {}]", row.help, table::default_in_words(row, &defaults())));
+        .help(format!("{} [default: {}]", row.help, words::default_in_words(row, &defaults())));
     let arg = match row.shape {
         Shape::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         Shape::Text | Shape::Integer | Shape::Decimal | Shape::List => arg,

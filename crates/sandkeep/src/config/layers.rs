@@ -13,7 +13,7 @@ use super::profile;
 use super::settings::Settings;
 use super::table::{self, Alias, AliasMeaning, PROFILE, Row, Setting, Shape};
 use super::value::Invalid;
-use super::{Flags, Surroundings};
+use super::{Flags, Surroundings, words};
 use crate::broker::Profile;
 
 /// Who said a value.
@@ -67,7 +67,7 @@ pub struct Entry {
 impl Entry {
     /// The value on one line; `-` where nothing is set.
     pub fn in_words(&self) -> String {
-        table::in_words(&self.value)
+        words::in_words(&self.value)
     }
 }
 

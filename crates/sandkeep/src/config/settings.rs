@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::identity::{OidcSettings, TlsSettings};
-use crate::broker::{Profile, Quotas};
+use crate::broker::{PoolMarks, Profile, Quotas};
 use crate::journal::JournalLimits;
 use crate::limits;
 use crate::outgoing::Allowed;
-use crate::sandbox::{DEFAULT_RUNTIME, Timeouts};
+use crate::sandbox::{DEFAULT_RUNTIME, SnapshotName, Timeouts};
 use crate::storage::StorageChoice;
 
 pub const PORT_DEFAULT: u16 = 4500;
@@ -25,6 +25,7 @@ pub struct Settings {
     pub log: String,
     pub storage: StorageChoice,
     pub storage_size_mb: Option<u64>,
+    pub storage_max_mb: Option<u64>,
     pub enable_mock: bool,
     /// Where the container engines listen; the usual places if nobody says.
     pub docker_host: Option<String>,
@@ -33,6 +34,8 @@ pub struct Settings {
     pub default_runtime: String,
     /// The profile of a sandbox that names none. It is one of `profiles`.
     pub default_profile: Option<String>,
+    /// What the names of turns begin with.
+    pub turn_prefix: SnapshotName,
     /// The ports of sandboxes are below this name: `<port>-<id>.<domain>`.
     pub domain: String,
     /// Web pages of these origins may call the API.
@@ -58,13 +61,16 @@ pub struct Settings {
 }
 
 /// What one daemon holds at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     pub max_sandboxes: usize,
     /// Execs at once in one sandbox.
     pub max_concurrent_tasks: usize,
+    /// The most snapshots of one sandbox.
+    pub max_snapshots: usize,
     /// The largest archive that is uploaded as a template.
     pub max_upload_mb: u64,
+    pub pool: PoolMarks,
 }
 
 impl Default for Limits {
@@ -72,7 +78,9 @@ impl Default for Limits {
         Self {
             max_sandboxes: limits::SANDBOXES_MAX,
             max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
+            max_snapshots: limits::SNAPSHOTS_DEFAULT,
             max_upload_mb: limits::UPLOAD_DEFAULT_BYTES / limits::MIB,
+            pool: PoolMarks::default(),
         }
     }
 }
@@ -86,11 +94,13 @@ impl Settings {
             log: "info".to_owned(),
             storage: StorageChoice::default(),
             storage_size_mb: None,
+            storage_max_mb: None,
             enable_mock: false,
             docker_host: None,
             podman_host: None,
             default_runtime: DEFAULT_RUNTIME.to_owned(),
             default_profile: None,
+            turn_prefix: SnapshotName::turns(),
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
             source_roots: Vec::new(),

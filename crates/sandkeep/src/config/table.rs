@@ -11,7 +11,6 @@ use super::value::{self, Invalid};
 use crate::broker::{Network, Profile};
 use crate::limits;
 use crate::sandbox::{OnTimeout, Privilege};
-use crate::storage::StorageChoice;
 
 /// What can be said about a `T`.
 pub struct Row<T> {
@@ -159,6 +158,26 @@ macro_rules! quota {
                 show!(quotas.$who.disk_mb),
             ),
             Setting::new(
+                concat!("quotas.", stringify!($who), ".templates"),
+                Shape::Integer,
+                "N",
+                concat!("The most templates of ", $each, "; 0 is no quota"),
+                set!(quotas.$who.templates, value::quota),
+                show!(quotas.$who.templates),
+            ),
+            Setting::new(
+                concat!("quotas.", stringify!($who), ".template_mb"),
+                Shape::Integer,
+                "MIB",
+                concat!(
+                    "The most that the layers of all templates of ",
+                    $each,
+                    " hold, each once, in MiB; 0 is no quota"
+                ),
+                set!(quotas.$who.template_mb, value::quota),
+                show!(quotas.$who.template_mb),
+            ),
+            Setting::new(
                 concat!("quotas.", stringify!($who), ".requests_per_second"),
                 Shape::Decimal,
                 "N",
@@ -222,13 +241,9 @@ static GENERAL: &[Setting] = &[
         "storage",
         Shape::Text,
         "STORAGE",
-        "Where volumes live: btrfs on a loop image (disk quotas; needs root), local for plain directories, or auto, the best of those that works here",
+        "Where volumes live: btrfs on a loop image (disk quotas; needs root), zfs:POOL or zfs:POOL/DATASET for datasets of a pool that is there (the same), local for plain directories, or auto, the best of btrfs and local that works here",
         set!(storage, value::storage),
-        |of| json!(match of.storage {
-            StorageChoice::Auto => "auto",
-            StorageChoice::Btrfs => "btrfs",
-            StorageChoice::Local => "local",
-        }),
+        |of| json!(of.storage.to_string()),
     ),
     Setting::new(
         "storage_size_mb",
@@ -239,6 +254,15 @@ static GENERAL: &[Setting] = &[
         show!(storage_size_mb),
     )
     .default("a part of the free disk"),
+    Setting::new(
+        "storage_max_mb",
+        Shape::Integer,
+        "MIB",
+        "How large the btrfs image may become, in MiB; it grows when it is getting full, as far as the disk has space",
+        set!(storage_max_mb, |text| value::within(text, 0..=u64::MAX).map(Some)),
+        show!(storage_max_mb),
+    )
+    .default("storage_size_mb, if that is set, else 262144"),
     Setting::new(
         "enable_mock",
         Shape::Switch,
@@ -300,6 +324,14 @@ static GENERAL: &[Setting] = &[
     )
     .aliases(&[alias("CORS_ORIGINS", AliasMeaning::Value)]),
     Setting::new(
+        "turn_prefix",
+        Shape::Text,
+        "NAME",
+        "What the names of turns begin with: turn-0001",
+        set!(turn_prefix, value::turn_prefix),
+        show!(turn_prefix),
+    ),
+    Setting::new(
         "source_roots",
         Shape::List,
         "DIRS",
@@ -336,6 +368,14 @@ static LIMITS: &[Setting] = &[
         show!(limits.max_concurrent_tasks),
     ),
     Setting::new(
+        "limits.max_snapshots",
+        Shape::Integer,
+        "N",
+        "The most snapshots of one sandbox; then the oldest turns give way. 0 is as many as it can hold",
+        set!(limits.max_snapshots, |text| value::bound(text, limits::SNAPSHOTS_MAX)),
+        show!(limits.max_snapshots),
+    ),
+    Setting::new(
         "limits.max_upload_mb",
         Shape::Integer,
         "MB",
@@ -343,10 +383,26 @@ static LIMITS: &[Setting] = &[
         set!(limits.max_upload_mb, |text| value::within(text, 1..=limits::DISK_MAX_MB)),
         show!(limits.max_upload_mb),
     ),
+    Setting::new(
+        "limits.pool_warning",
+        Shape::Decimal,
+        "PART",
+        "When more than this part of the storage's space is used, the health says so",
+        set!(limits.pool.warning, value::part),
+        show!(limits.pool.warning),
+    ),
+    Setting::new(
+        "limits.pool_critical",
+        Shape::Decimal,
+        "PART",
+        "When more than this part of it is used, the daemon is not ready, and makes no sandboxes and snapshots",
+        set!(limits.pool.critical, value::part),
+        show!(limits.pool.critical),
+    ),
 ];
 
-static ORGANIZATION: [Setting; 5] = quota!(organization, "one organization");
-static USER: [Setting; 5] = quota!(user, "one user of an organization");
+static ORGANIZATION: [Setting; 7] = quota!(organization, "one organization");
+static USER: [Setting; 7] = quota!(user, "one user of an organization");
 
 static TIMEOUTS: &[Setting] = &[
     Setting::new(
@@ -453,13 +509,25 @@ pub static PROFILE: &[ProfileRow] = &[
         "resources.disk_mb",
         Shape::Integer,
         "MIB",
-        "The most disk space, in MiB; needs btrfs storage",
+        "The most disk space, in MiB; needs btrfs or zfs storage",
         set!(resources.disk_mb, |text| value::within(
             text,
             limits::DISK_MIN_MB..=limits::DISK_MAX_MB
         )
         .map(Some)),
         show!(resources.disk_mb),
+    ),
+    ProfileRow::new(
+        "resources.disk_total_mb",
+        Shape::Integer,
+        "MIB",
+        "The most disk space with all snapshots, in MiB; needs btrfs or zfs storage",
+        set!(resources.disk_total_mb, |text| value::within(
+            text,
+            limits::DISK_MIN_MB..=limits::DISK_MAX_MB
+        )
+        .map(Some)),
+        show!(resources.disk_total_mb),
     ),
     ProfileRow::new(
         "privilege",
@@ -517,19 +585,3 @@ pub static PROFILE: &[ProfileRow] = &[
         },
     ),
 ];
-
-/// The default of a setting, for help texts and documents.
-pub fn default_in_words(row: &Setting, defaults: &Settings) -> String {
-    row.default.map_or_else(|| in_words(&(row.show)(defaults)), str::to_owned)
-}
-
-/// A shown value on one line.
-pub fn in_words(value: &Value) -> String {
-    match value {
-        Value::Null => "none".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) if items.is_empty() => "none".to_owned(),
-        Value::Array(items) => items.iter().map(in_words).collect::<Vec<_>>().join(","),
-        other => other.to_string(),
-    }
-}

@@ -11,7 +11,7 @@ use reqwest::Url;
 use crate::broker::Network;
 use crate::limits;
 use crate::outgoing::{Allowed, InvalidAllowed};
-use crate::sandbox::{OnTimeout, Privilege, Scope};
+use crate::sandbox::{OnTimeout, Privilege, Scope, SnapshotName};
 use crate::storage::StorageChoice;
 
 /// What is wrong with a value.
@@ -57,6 +57,16 @@ pub fn bound(text: &str, max: usize) -> Result<usize, Invalid> {
     Ok(if number == 0 { max } else { number })
 }
 
+/// The beginning of a snapshot's name: with a number behind it it must still be one.
+pub fn turn_prefix(text: &str) -> Result<SnapshotName, Invalid> {
+    let name = parsed::<SnapshotName>(text, "a plain name")?;
+    let longest = SnapshotName::of_turn(&name, u64::MAX);
+    match longest.as_str().parse::<SnapshotName>() {
+        Ok(_) => Ok(name),
+        Err(_) => Err(Invalid::new("is too long for the name of a turn")),
+    }
+}
+
 /// 0 is no quota.
 pub fn quota(text: &str) -> Result<Option<u64>, Invalid> {
     let number: u64 = parsed(text, "a whole number, or 0 for no quota")?;
@@ -69,6 +79,15 @@ pub fn decimal_quota(text: &str) -> Result<Option<f64>, Invalid> {
     match number.is_finite() && number >= 0.0 {
         true => Ok(Some(number).filter(|number| *number > 0.0)),
         false => Err(Invalid::new(format!("{text} is not a number of 0 or more"))),
+    }
+}
+
+/// A part of a whole.
+pub fn part(text: &str) -> Result<f64, Invalid> {
+    let number: f64 = parsed(text, "a number from 0 to 1 such as 0.85")?;
+    match (0.0..=1.0).contains(&number) {
+        true => Ok(number),
+        false => Err(Invalid::new(format!("{text} is not between 0 and 1"))),
     }
 }
 
@@ -99,8 +118,19 @@ fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Invalid> {
 }
 
 pub fn storage(text: &str) -> Result<StorageChoice, Invalid> {
-    use StorageChoice::{Auto, Btrfs, Local};
-    choice(text, &[("auto", Auto), ("btrfs", Btrfs), ("local", Local)])
+    match text {
+        "auto" => Ok(StorageChoice::Auto),
+        "btrfs" => Ok(StorageChoice::Btrfs),
+        "local" => Ok(StorageChoice::Local),
+        _ => match text.strip_prefix("zfs:").map(str::parse) {
+            Some(Ok(dataset)) => Ok(StorageChoice::Zfs(dataset)),
+            Some(Err(error)) => Err(Invalid::new(error.to_string())),
+            None => {
+                let names = "auto, btrfs, local, zfs:POOL or zfs:POOL/DATASET";
+                Err(Invalid::new(format!("expected one of {names}, not {text:?}")))
+            }
+        },
+    }
 }
 
 pub fn privilege(text: &str) -> Result<Privilege, Invalid> {

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::mounts::{ZFS_MOUNTS, sandbox_of};
 use super::{DoctorError, Found, Kind, Owners, during, names};
 use crate::broker;
 use crate::home::{self, Survey};
 use crate::journal::{JOURNALS, journals_in};
-use crate::sandbox::SandboxId;
+use crate::sandbox::{SandboxId, SnapshotId};
 use crate::store::{SqliteError, StoreError};
 
 /// Where `local` storage puts the volumes that it removes.
@@ -51,8 +52,8 @@ pub fn found(
 ) -> Result<Vec<Found>, DoctorError> {
     let mut found = rows_found(survey, rows);
     found.extend(homes_found(data, survey, owners));
-    // Each storage has a directory with one entry per volume.
-    for volumes in ["storage/local", "storage/btrfs/volumes"] {
+    // Each storage has directories with one entry per volume.
+    for volumes in ["storage/local", "storage/local/.above", "storage/btrfs/volumes"] {
         for name in names(&data.join(volumes)).map_err(during("the volumes"))? {
             if name.starts_with('.') {
                 continue;
@@ -61,10 +62,49 @@ pub fn found(
             found.push(Found { kind: Kind::Volume, owner: owners.of(&name), name, detail });
         }
     }
+    for place in names(&data.join(ZFS_MOUNTS)).map_err(during("the volumes"))? {
+        let (name, detail) = (sandbox_of(&place).to_owned(), format!("{ZFS_MOUNTS}/{place}"));
+        found.push(Found { kind: Kind::Volume, owner: owners.of(&name), name, detail });
+    }
+    found.extend(snapshots_found(data, owners)?);
     // Where there are no control groups, a directory stands for those of a sandbox.
     for name in names(&data.join(home::MADE)).map_err(during("the sandboxes made"))? {
         let detail = format!("{}/{name}", home::MADE);
         found.push(Found { kind: Kind::Cgroup, owner: owners.of(&name), name, detail });
+    }
+    Ok(found)
+}
+
+/// Snapshots are their volume's sandbox's, if the registry says that they are there. One has a directory for all of its;
+/// one that is empty is something left, too, if nobody owns it. A record belongs to its sandbox.
+fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<Found>, DoctorError> {
+    let recorded = match broker::recorded_snapshots(&data.join(home::REGISTRY)) {
+        Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Vec::new(),
+        recorded => recorded?,
+    };
+    let row = |(sandbox, snapshot): &(SandboxId, SnapshotId)| {
+        let owner = owners.of(sandbox.as_str());
+        Found { kind: Kind::Row, name: snapshot.to_string(), owner, detail: "registry".to_owned() }
+    };
+    let mut found: Vec<Found> = recorded.iter().map(row).collect();
+    for room in ["storage/local/.snapshots", "storage/btrfs/snapshots"] {
+        for sandbox in names(&data.join(room)).map_err(during("the snapshots"))? {
+            let owner = owners.of(&sandbox);
+            let place = format!("{room}/{sandbox}");
+            let snapshots = names(&data.join(&place)).map_err(during("the snapshots"))?;
+            if snapshots.is_empty() && owner.is_none() {
+                let (kind, name) = (Kind::Snapshot, sandbox.clone());
+                found.push(Found { kind, name, owner: None, detail: place.clone() });
+            }
+            let is_recorded = |name: &str| {
+                recorded.iter().any(|(of, id)| of.as_str() == sandbox && id.as_str() == name)
+            };
+            found.extend(snapshots.into_iter().map(|name| {
+                let owner = owner.clone().filter(|_| is_recorded(&name));
+                let detail = format!("{place}/{name}");
+                Found { kind: Kind::Snapshot, name, owner, detail }
+            }));
+        }
     }
     Ok(found)
 }

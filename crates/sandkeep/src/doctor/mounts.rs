@@ -1,23 +1,36 @@
 //! Mounts beneath the data directory, and loop devices whose files lie in it. The storage's own are
-//! shared by all sandboxes; no sandbox has a mount in the host's namespace.
+//! shared by all sandboxes; on `zfs` every volume has one, and beyond that no sandbox has a mount in the host's
+//! namespace.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Found, INSTANCE, Kind, names};
+use super::{Found, INSTANCE, Kind, Owners, names};
 use crate::sys::mount;
 
 /// Where a storage may mount itself, and the file it mounts.
 const STORAGE_MOUNT: &str = "storage/btrfs";
 const STORAGE_IMAGE: &str = "storage/btrfs.img";
 
-pub fn found(data: &Path) -> io::Result<Vec<Found>> {
+/// Where `zfs` storage mounts the tree of each volume.
+pub const ZFS_MOUNTS: &str = "storage/zfs/mounted";
+
+/// Whose tree is mounted in a directory of that name.
+pub fn sandbox_of(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(id, _)| id)
+}
+
+pub fn found(data: &Path, owners: &Owners) -> io::Result<Vec<Found>> {
+    let of_one = |path: &Path| {
+        let name = path.strip_prefix(data.join(ZFS_MOUNTS)).ok()?.to_str()?;
+        owners.of(sandbox_of(name))
+    };
     let mut found: Vec<Found> = mounts_beneath(data)?
         .into_iter()
         .map(|path| Found {
             kind: Kind::Mount,
-            owner: owner(path == data.join(STORAGE_MOUNT)),
+            owner: owner(path == data.join(STORAGE_MOUNT)).or_else(|| of_one(&path)),
             name: path.display().to_string(),
             detail: "in the host's mount namespace".to_owned(),
         })

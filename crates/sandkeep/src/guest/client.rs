@@ -5,7 +5,7 @@
 //! answer one wake-up. There is no task and no pool behind it, but for guests that dial.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use guest_proto::{
     Carrier, Exec, FRAME_MAX, FrameReader, FromGuest, ListedExec, OLDEST_VERSION, Op, PREFACE_LEN,
-    STDIN_WINDOW, StdinMode, VERSION, encode, preface, read_preface,
+    ProgramSource, STDIN_WINDOW, StdinMode, VERSION, encode, preface, read_preface,
 };
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout_at};
@@ -27,7 +27,7 @@ use super::shell::ShellUsers;
 use super::source::Source;
 use super::{
     ByteStream, ExecRequest, Execution, Guest, GuestError, KnownExec, KnownShell, Leaf, LeafPool,
-    Offsets, Origin, ShellExecRequest, ShellRequest, Stdin,
+    Offsets, Origin, Program, ShellExecRequest, ShellRequest, Stdin,
 };
 use crate::limits;
 use crate::sandbox::{ExecId, Privilege, ShellId};
@@ -43,6 +43,18 @@ pub struct GuestClient {
     pub(super) shell_users: ShellUsers,
 }
 
+/// What goes along with a request.
+#[derive(Clone, Copy)]
+pub(super) enum Along<'a> {
+    Nothing,
+    /// The descriptors of a leaf.
+    Leaf(&'a Dispatch),
+    /// The file of a program.
+    File(BorrowedFd<'a>),
+    /// The bytes of a program, in frames that follow the request.
+    Frames(&'a [u8]),
+}
+
 /// A request under way: the connection, and what has arrived on it.
 pub(super) struct Exchange {
     link: Link,
@@ -50,6 +62,13 @@ pub(super) struct Exchange {
     buffer: Box<[u8]>,
     /// The last descriptor that came with the answer.
     descriptor: Option<OwnedFd>,
+}
+
+/// What became of a command.
+enum Begun {
+    Execution(Execution),
+    /// It is a program that the guest does not have.
+    NotKept,
 }
 
 impl GuestClient {
@@ -92,14 +111,14 @@ impl GuestClient {
     pub(super) async fn request(
         &self,
         op: &Op,
-        dispatch: Option<&Dispatch>,
+        along: Along<'_>,
         patience: Duration,
     ) -> Result<(Exchange, FromGuest), GuestError> {
         let deadline = Instant::now() + patience;
         let newest = self.version.load(Ordering::Relaxed);
         let oldest = op.since().max(OLDEST_VERSION);
         for version in (oldest..=newest).rev() {
-            let answer = timeout_at(deadline, self.attempt(version, op, dispatch))
+            let answer = timeout_at(deadline, self.attempt(version, op, along))
                 .await
                 .map_err(|_| GuestError::TimedOut { after: patience })??;
             if let Some(answer) = answer {
@@ -115,14 +134,22 @@ impl GuestClient {
         &self,
         version: u16,
         op: &Op,
-        dispatch: Option<&Dispatch>,
+        along: Along<'_>,
     ) -> Result<Option<(Exchange, FromGuest)>, GuestError> {
         let mut request = preface(version).to_vec();
         encode(op, &mut request);
-        let descriptors = dispatch.map(|dispatch| dispatch.leaf.fds()).unwrap_or_default();
+        let descriptors = match along {
+            Along::Nothing => Vec::new(),
+            Along::Leaf(dispatch) => dispatch.leaf.fds(),
+            Along::File(file) => vec![file],
+            Along::Frames(frames) => {
+                request.extend_from_slice(frames);
+                Vec::new()
+            }
+        };
         let link = self.source.open(&request, &descriptors).await;
         let link = link.map_err(GuestError::Unreachable)?;
-        if let Some(dispatch) = dispatch {
+        if let Along::Leaf(dispatch) = along {
             dispatch.sent();
         }
         let mut exchange = Exchange::new(link);
@@ -140,7 +167,7 @@ impl GuestClient {
 
     /// A request that is answered by one message.
     pub(super) async fn ask(&self, op: &Op) -> Result<FromGuest, GuestError> {
-        let (_, answer) = self.request(op, None, limits::GUEST_ANSWER).await?;
+        let (_, answer) = self.request(op, Along::Nothing, limits::GUEST_ANSWER).await?;
         Ok(answer)
     }
 
@@ -155,6 +182,54 @@ impl GuestClient {
         match self.ask(&Op::List).await? {
             FromGuest::Execs(execs) => Ok(execs),
             other => Err(unexpected(other)),
+        }
+    }
+
+    /// Sends a command, in a leaf of its own, as the request that `op` makes of it.
+    async fn begin(
+        &self,
+        request: ExecRequest,
+        op: impl FnOnce(Exec) -> Op,
+    ) -> Result<Begun, GuestError> {
+        let (id, stdin) = (request.id.clone(), request.stdin);
+        let leaf: Arc<dyn Leaf> = self.pool.clone().acquire().map_err(GuestError::Leaf)?.into();
+        let exec = wire_request(request, &*leaf);
+        if strings_len(&exec) > FRAME_MAX / 2 {
+            return Err(GuestError::Refused { reason: "the command is too long".to_owned() });
+        }
+        let dispatch = Dispatch::new(self.leaves.clone(), &id, leaf);
+        let answer = self.request(&op(exec), Along::Leaf(&dispatch), limits::GUEST_ANSWER).await;
+        drop(dispatch);
+        if let Ok((_, FromGuest::NotKept)) = &answer {
+            self.leaves.give_back(&id);
+            return Ok(Begun::NotKept);
+        }
+        let execution =
+            answer.and_then(|answer| self.execution(id.clone(), stdin, Offsets::default(), answer));
+        if let Err(GuestError::Refused { .. } | GuestError::Version { .. }) = &execution {
+            self.leaves.give_back(&id);
+        }
+        execution.map(Begun::Execution)
+    }
+
+    /// Has the guest keep a program.
+    async fn give(&self, program: &Program) -> Result<(), GuestError> {
+        let name = program.name().map_err(GuestError::Program)?.to_owned();
+        let frames;
+        let (source, along) = match self.carrier {
+            Carrier::Descriptor => {
+                let file = program.file().map_err(GuestError::Program)?;
+                (ProgramSource::Descriptor, Along::File(file))
+            }
+            Carrier::Connection => {
+                frames = program.frames();
+                (ProgramSource::Bytes { len: program.size_bytes() }, Along::Frames(&frames))
+            }
+        };
+        let op = Op::Keep { program: name, source };
+        match self.request(&op, along, limits::GUEST_ANSWER).await? {
+            (_, FromGuest::Done) => Ok(()),
+            (_, other) => Err(unexpected(other)),
         }
     }
 
@@ -310,6 +385,7 @@ pub(super) fn unexpected(answer: FromGuest) -> GuestError {
         | FromGuest::Shells(_)
         | FromGuest::ShellEnded(_)
         | FromGuest::ShellRefused(_)
+        | FromGuest::NotKept
         | FromGuest::ShellUsers(_) => {
             GuestError::Protocol("an answer to another question".to_owned())
         }
@@ -326,26 +402,33 @@ impl Guest for GuestClient {
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError> {
-        let (id, stdin) = (request.id.clone(), request.stdin);
-        let leaf: Arc<dyn Leaf> = self.pool.clone().acquire().map_err(GuestError::Leaf)?.into();
         let terminal = request.terminal;
-        let exec = wire_request(request, &*leaf);
-        if strings_len(&exec) > FRAME_MAX / 2 {
-            return Err(GuestError::Refused { reason: "the command is too long".to_owned() });
-        }
-        let dispatch = Dispatch::new(self.leaves.clone(), &id, leaf);
-        let op = match terminal {
+        let op = move |exec| match terminal {
             None => Op::Exec(exec),
             Some(size) => Op::Terminal { exec, size },
         };
-        let answer = self.request(&op, Some(&dispatch), limits::GUEST_ANSWER).await;
-        drop(dispatch);
-        let execution =
-            answer.and_then(|answer| self.execution(id.clone(), stdin, Offsets::default(), answer));
-        if let Err(GuestError::Refused { .. } | GuestError::Version { .. }) = &execution {
-            self.leaves.give_back(&id);
+        match self.begin(request, op).await? {
+            Begun::Execution(execution) => Ok(execution),
+            Begun::NotKept => Err(unexpected(FromGuest::NotKept)),
         }
-        execution
+    }
+
+    async fn exec_program(
+        &self,
+        program: &'static Program,
+        request: ExecRequest,
+    ) -> Result<Execution, GuestError> {
+        let name = program.name().map_err(GuestError::Program)?;
+        let op = |exec| Op::ExecKept { program: name.to_owned(), exec };
+        match self.begin(request.clone(), op).await? {
+            Begun::Execution(execution) => return Ok(execution),
+            // The first time in this sandbox.
+            Begun::NotKept => self.give(program).await?,
+        }
+        match self.begin(request, op).await? {
+            Begun::Execution(execution) => Ok(execution),
+            Begun::NotKept => Err(unexpected(FromGuest::NotKept)),
+        }
     }
 
     async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {
@@ -353,7 +436,7 @@ impl Guest for GuestClient {
             self.adopt_leaf(id).await?;
         }
         let op = Op::Attach { exec_id: id.to_string(), from };
-        let answer = self.request(&op, None, limits::GUEST_ANSWER).await?;
+        let answer = self.request(&op, Along::Nothing, limits::GUEST_ANSWER).await?;
         let execution = self.execution(id.clone(), Stdin::Piped, from, answer);
         if let Err(GuestError::Refused { .. }) = execution {
             // The guest knows no such exec: it never began, or its end was collected.
@@ -388,7 +471,7 @@ impl Guest for GuestClient {
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError> {
         let patience = grace.saturating_add(limits::GUEST_ANSWER);
         let op = Op::Terminate { grace_ms: millis(grace) };
-        match self.request(&op, None, patience).await {
+        match self.request(&op, Along::Nothing, patience).await {
             Ok((_, FromGuest::Done)) => Ok(()),
             Ok((_, other)) => Err(unexpected(other)),
             // It answers as its last act, and may be killed before: then all is over as well.
@@ -422,7 +505,7 @@ impl Guest for GuestClient {
             Carrier::Descriptor => Op::Dial { port },
             Carrier::Connection => Op::DialThrough { port },
         };
-        let (exchange, answer) = self.request(&op, None, limits::GUEST_ANSWER).await?;
+        let (exchange, answer) = self.request(&op, Along::Nothing, limits::GUEST_ANSWER).await?;
         match answer {
             FromGuest::Dialed { carrier } if carrier == self.carrier => exchange.stream(carrier),
             FromGuest::Dialed { .. } => {

@@ -298,6 +298,7 @@ impl GuestExecution {
             | FromGuest::Shells(_)
             | FromGuest::ShellRefused(_)
             | FromGuest::ShellUsers(_)
+            | FromGuest::NotKept
             | FromGuest::PortClosed => {
                 Some(self.lose("the guest broke the protocol: an answer to another question"))
             }

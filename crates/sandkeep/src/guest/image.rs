@@ -1,4 +1,7 @@
-//! The guest itself, embedded in this binary by the build script.
+//! The programs that run inside, embedded in this binary by the build script. Both are static ELF.
 
-/// A static ELF program. Runtimes put it into a sealed memory file, or into a container.
+/// The guest itself. Runtimes put it into a sealed memory file, or into a container.
 pub static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sandkeep-guest"));
+
+/// What works on files inside. The guest is given it over its connection, and keeps it.
+pub static TOOLBOX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sandkeep-toolbox"));

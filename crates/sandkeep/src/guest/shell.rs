@@ -13,7 +13,7 @@ use guest_proto::{
     ShellOpen, ShellRefusal,
 };
 
-use super::client::{GuestClient, millis, unexpected, wire_privilege, wire_stdin};
+use super::client::{Along, GuestClient, millis, unexpected, wire_privilege, wire_stdin};
 use super::leaf::Dispatch;
 use super::{Execution, GuestError, Leaf, Offsets, Stdin};
 use crate::limits;
@@ -141,7 +141,8 @@ impl GuestClient {
             return Err(GuestError::Refused { reason: "the environment is too long".to_owned() });
         }
         let dispatch = Dispatch::new(self.leaves.clone(), &id, leaf);
-        let answer = self.request(&Op::ShellOpen(open), Some(&dispatch), limits::SHELL_OPEN).await;
+        let answer =
+            self.request(&Op::ShellOpen(open), Along::Leaf(&dispatch), limits::SHELL_OPEN).await;
         drop(dispatch);
         let shell = match answer {
             Ok((_, FromGuest::ShellOpened(listed))) => {
@@ -198,7 +199,7 @@ impl GuestClient {
             stdin: wire_stdin(request.stdin),
             timeout_ms: request.timeout.map(millis),
         });
-        let answer = self.request(&op, None, limits::GUEST_ANSWER).await;
+        let answer = self.request(&op, Along::Nothing, limits::GUEST_ANSWER).await;
         let execution = match answer {
             Ok((_, FromGuest::ShellRefused(refusal))) => Err(refused(shell, refusal)),
             Ok(answer) => self.execution(id.clone(), stdin, Offsets::default(), answer),
@@ -219,7 +220,7 @@ impl GuestClient {
 
     pub(super) async fn close(&self, id: &ShellId) -> Result<(), GuestError> {
         let op = Op::ShellClose { shell_id: id.to_string() };
-        match self.request(&op, None, limits::GUEST_ANSWER).await?.1 {
+        match self.request(&op, Along::Nothing, limits::GUEST_ANSWER).await?.1 {
             FromGuest::Done => {
                 self.leaves.give_back(id);
                 self.shell_users.known().remove(id);

@@ -23,6 +23,7 @@ use crate::sandbox::{Moment, SandboxId};
 
 const META: &str = "meta.json";
 const ACTIVITY: &str = "activity.json";
+const SNAPSHOTS: &str = "snapshots.json";
 
 /// The directory of one sandbox; it may or may not exist.
 #[derive(Clone, Debug)]
@@ -88,6 +89,19 @@ impl Home {
     pub fn noted_activity(&self) -> Option<Moment> {
         let content = fs::read(self.path.join(ACTIVITY)).ok()?;
         serde_json::from_slice(&content).ok()
+    }
+
+    /// A second copy of what is recorded of its snapshots, unsynced: the registry has the first.
+    pub fn keep_snapshots_copy(&self, content: &[u8]) -> io::Result<()> {
+        match file::replace(&self.path, SNAPSHOTS, content) {
+            // There is no home to keep it in.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            kept => kept,
+        }
+    }
+
+    pub fn snapshots_copy(&self) -> Option<Vec<u8>> {
+        fs::read(self.path.join(SNAPSHOTS)).ok()
     }
 
     pub fn read(&self) -> HomeState {

@@ -26,7 +26,7 @@ pub struct Unfinished {
 pub(super) enum Read {
     Ended {
         journal: Arc<Journal>,
-        description: Description,
+        description: Box<Description>,
     },
     Unfinished(Box<Unfinished>),
     /// Its cover is not whole: the exec never began.
@@ -72,7 +72,7 @@ pub(super) fn read(
         end: Some(Arc::new(end)),
     };
     let journal = Arc::new(Journal::new(Arc::clone(dir), id.clone(), progress));
-    Ok(Read::Ended { journal, description })
+    Ok(Read::Ended { journal, description: Box::new(description) })
 }
 
 /// Where to go on: after the last whole record of the last segment, which is cut there.

@@ -81,7 +81,7 @@ fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
     all.isolate();
     all.push(&["--unshare-cgroup", "--cap-drop", "ALL"]);
     let root = match &plan.root {
-        Root::Dir(path) => argument(path)?,
+        Root::Dir(path) | Root::Shifted(path) => argument(path)?,
         Root::Overlay { .. } => BARE_ROOT,
     };
     all.push(&["--bind", root, "/"]);

@@ -43,6 +43,7 @@ use crate::guest::Guest;
 use crate::home::HomeState;
 use crate::limits;
 use crate::sandbox::SandboxId;
+use crate::storage::Ids;
 use crate::sys::cgroup::Controllers;
 use container::labels;
 pub use container::{Access, Bound, Container, seccomp};
@@ -370,6 +371,11 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
         if plan.lifetime == Lifetime::WithDaemon {
             let (runtime, what) = (self.name(), "end a sandbox with the program that made it");
+            return Err(RuntimeError::Unsupported { runtime, what });
+        }
+        if plan.root.ids() == Ids::Shifted {
+            let (runtime, what) =
+                (self.name(), "use a volume of a filesystem that cannot be id-mapped");
             return Err(RuntimeError::Unsupported { runtime, what });
         }
         let plan = plan.clone();

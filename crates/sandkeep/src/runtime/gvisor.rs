@@ -227,7 +227,8 @@ impl Starter for Gvisor {
     }
 
     async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids = premises.take_ids().map_err(Self::failed("find a free range of ids"))?;
+        let ids =
+            premises.take_ids(&plan.root).map_err(Self::failed("find a free range of ids"))?;
         self.perform(premises, plan, ids.base()).await?;
         let pidfd = self.sentry(premises, &plan.id).map_err(Self::failed("find its sentry"))?;
         Ok(Started { pidfd, ids: Some(ids) })

@@ -111,6 +111,12 @@ id!(
     "im",
     "^im[a-z2-7]{26}$"
 );
+id!(
+    /// Names one archive that was sent for sandboxes to be made with.
+    UploadId,
+    "up",
+    "^up[a-z2-7]{26}$"
+);
 
 impl ProcessId {
     /// The process that an exec is.

@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::process::StartUp;
 use super::spec::NamesOnly;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +34,9 @@ pub struct ImageDefaults {
     pub env: BTreeMap<String, String>,
     /// Entrypoint and arguments, for whoever names no command; empty if the image names none either.
     pub command: Vec<String>,
+    /// What runs from the creation on, if anything does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartUp>,
 }
 
 /// An image's variables are as likely to hold a secret as any.
@@ -43,6 +47,7 @@ impl fmt::Debug for ImageDefaults {
             .field("workdir", &self.workdir)
             .field("env", &NamesOnly(&self.env))
             .field("command", &self.command)
+            .field("start", &self.start)
             .finish()
     }
 }

@@ -32,6 +32,25 @@ pub enum Probe {
     Tcp,
     /// Answer a GET of this path with a status below 400.
     Http { path: String },
+    /// This command succeeds; no port is looked at.
+    Command { argv: Vec<String> },
+}
+
+/// A probe with all that it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Tcp { port: Port },
+    Http { port: Port, path: String },
+    Command { argv: Vec<String> },
+}
+
+/// What runs in every sandbox of a template, from its creation on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartUp {
+    pub argv: Vec<String>,
+    /// The sandbox is made when the process is ready.
+    #[serde(default)]
+    pub terms: ProcessTerms,
 }
 
 /// Terms that cannot hold.
@@ -59,7 +78,7 @@ impl InvalidTerms {
 impl ProcessTerms {
     pub fn check(&self) -> Result<(), InvalidTerms> {
         let Some(Ready { probe, timeout_secs }) = &self.ready else { return Ok(()) };
-        if self.port.is_none() {
+        if self.port.is_none() && !matches!(probe, Probe::Command { .. }) {
             return Err(InvalidTerms::NoPort);
         }
         if let Probe::Http { path } = probe
@@ -73,10 +92,15 @@ impl ProcessTerms {
         }
     }
 
-    /// What is asked of which port; `None` if it is ready at once.
-    pub fn probe(&self) -> Option<(Port, Probe)> {
+    /// What shows that it is ready; `None` if it is at once.
+    pub fn probe(&self) -> Option<Asked> {
         let probe = self.ready.as_ref().map_or(Probe::Tcp, |ready| ready.probe.clone());
-        self.port.map(|port| (port, probe))
+        match (probe, self.port) {
+            (Probe::Command { argv }, _) => Some(Asked::Command { argv }),
+            (Probe::Tcp, Some(port)) => Some(Asked::Tcp { port }),
+            (Probe::Http { path }, Some(port)) => Some(Asked::Http { port, path }),
+            (Probe::Tcp | Probe::Http { .. }, None) => None,
+        }
     }
 
     /// For how long the starter waits.

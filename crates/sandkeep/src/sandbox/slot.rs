@@ -35,14 +35,19 @@ impl FromStr for SlotName {
     type Err = InvalidSlot;
 
     fn from_str(text: &str) -> Result<Self, InvalidSlot> {
-        let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-        let short = text.len() <= limits::SLOT_MAX_BYTES;
-        match begins_well && short && text.bytes().all(fine) && !text.contains("..") {
+        match is_plain(text) {
             true => Ok(Self(text.to_owned())),
             false => Err(InvalidSlot),
         }
     }
+}
+
+/// Whether a text is safe as a file name, a label and a part of a path.
+pub(super) fn is_plain(text: &str) -> bool {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let short = text.len() <= limits::SLOT_MAX_BYTES;
+    begins_well && short && text.bytes().all(fine) && !text.contains("..")
 }
 
 impl TryFrom<String> for SlotName {

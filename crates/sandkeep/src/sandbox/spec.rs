@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::image::{ImageDefaults, PinnedImage};
 use super::slot::SlotName;
+use super::source::{Source, SourceDraft};
 use super::terms::OnTimeout;
 use crate::limits;
 
@@ -41,6 +42,27 @@ pub struct Resources {
     /// Needs a storage with the capability `disk_quota`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u64>,
+    /// The same for its files with all its snapshots; what several of them have counts once. Without it only
+    /// the pool ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_total_mb: Option<u64>,
+}
+
+/// What a sandbox is there for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    #[default]
+    Use,
+    /// One step of a build. Nobody is told of it, and it goes with the build: one that an earlier
+    /// daemon left is removed.
+    Build,
+}
+
+impl Purpose {
+    fn is_use(&self) -> bool {
+        *self == Self::Use
+    }
 }
 
 /// A checked spec. It never changes.
@@ -57,6 +79,11 @@ pub struct Spec {
     /// Only of a sandbox whose template is an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     image: Option<PinnedImage>,
+    /// The workspace that it was made with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<Source>,
+    #[serde(default, skip_serializing_if = "Purpose::is_use")]
+    purpose: Purpose,
 }
 
 impl Spec {
@@ -88,9 +115,22 @@ impl Spec {
         self.image.as_ref()
     }
 
+    pub fn source(&self) -> Option<&Source> {
+        self.source.as_ref()
+    }
+
     /// How commands run that do not say otherwise, as far as an image says so.
     pub fn image_defaults(&self) -> Option<&ImageDefaults> {
         self.image.as_ref()?.defaults.as_ref()
+    }
+
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// The same, for a step of a build.
+    pub fn of_build(self) -> Self {
+        Self { purpose: Purpose::Build, ..self }
     }
 
     /// The same on top of an image, whatever its template's name will mean later.
@@ -108,6 +148,7 @@ impl fmt::Debug for Spec {
             .field("env", &NamesOnly(&self.env))
             .field("resources", &self.resources)
             .field("privilege", &self.privilege)
+            .field("source", &self.source)
             .finish()
     }
 }
@@ -138,6 +179,12 @@ pub struct SpecDraft {
     #[schema(minimum = 1)]
     pub idle_timeout_secs: Option<u64>,
     pub on_timeout: Option<OnTimeout>,
+    /// How many snapshots it may have at once; as many as the daemon allows, if it is left out.
+    #[schema(minimum = 1)]
+    pub max_snapshots: Option<usize>,
+    /// A workspace, which is there before the first command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceDraft>,
 }
 
 impl fmt::Debug for SpecDraft {
@@ -155,6 +202,8 @@ impl fmt::Debug for SpecDraft {
             .field("timeout_secs", &self.timeout_secs)
             .field("idle_timeout_secs", &self.idle_timeout_secs)
             .field("on_timeout", &self.on_timeout)
+            .field("max_snapshots", &self.max_snapshots)
+            .field("source", &self.source)
             .finish()
     }
 }
@@ -167,7 +216,10 @@ pub struct ResourcesDraft {
     pub memory_mb: Option<u64>,
     pub cpus: Option<f64>,
     pub pids: Option<u64>,
+    /// Of the sandbox's files, without those of its template.
     pub disk_mb: Option<u64>,
+    /// Of the sandbox's files with all its snapshots; no less than `disk_mb`.
+    pub disk_total_mb: Option<u64>,
 }
 
 /// What this machine has: a sandbox cannot be promised more.
@@ -207,6 +259,8 @@ impl SpecDraft {
             resources,
             privilege: self.privilege.unwrap_or_default(),
             image: None,
+            source: self.source.as_ref().map(SourceDraft::check).transpose()?,
+            purpose: Purpose::Use,
         })
     }
 }
@@ -232,12 +286,29 @@ impl ResourcesDraft {
         }
         let pids = self.pids.unwrap_or(limits::PIDS_DEFAULT);
         within("resources.pids", pids, limits::PIDS_MIN..=limits::PIDS_MAX, "allowed at most")?;
-        let disk_mb = self.disk_mb.or(host.disk_default_mb);
+        let (disk_mb, disk_total_mb) = self.check_disk(host)?;
+        Ok(Resources { memory_mb, cpus, pids, disk_mb, disk_total_mb })
+    }
+
+    fn check_disk(&self, host: &HostLimits) -> Result<(Option<u64>, Option<u64>), InvalidSpec> {
+        let total_mb = self.disk_total_mb;
+        // The usual one must not be in the way of a smaller one for both.
+        let usual_mb = host.disk_default_mb.map(|usual| usual.min(total_mb.unwrap_or(usual)));
+        let disk_mb = self.disk_mb.or(usual_mb);
+        let range = limits::DISK_MIN_MB..=limits::DISK_MAX_MB;
         if let Some(disk_mb) = disk_mb {
-            let range = limits::DISK_MIN_MB..=limits::DISK_MAX_MB;
-            within("resources.disk_mb", disk_mb, range, "allowed at most")?;
+            within("resources.disk_mb", disk_mb, range.clone(), "allowed at most")?;
         }
-        Ok(Resources { memory_mb, cpus, pids, disk_mb })
+        if let Some(total_mb) = total_mb {
+            within("resources.disk_total_mb", total_mb, range, "allowed at most")?;
+            if let Some(disk_mb) = disk_mb.filter(|disk_mb| *disk_mb > total_mb) {
+                let problem = format!(
+                    "{total_mb} is less than the {disk_mb} that the files alone may take (disk_mb)"
+                );
+                return Err(InvalidSpec { field: "resources.disk_total_mb", problem });
+            }
+        }
+        Ok((disk_mb, total_mb))
     }
 }
 
@@ -333,7 +404,8 @@ mod tests {
     fn an_empty_draft_gets_the_defaults_that_fit_this_machine() {
         let spec = SpecDraft::default().check(&HOST).expect("everything is optional");
         assert_eq!((spec.template(), spec.runtime()), ("host", "native"));
-        let expected = Resources { memory_mb: 1024, cpus: 1.0, pids: 512, disk_mb: None };
+        let expected =
+            Resources { memory_mb: 1024, cpus: 1.0, pids: 512, disk_mb: None, disk_total_mb: None };
         assert_eq!(spec.resources(), &expected);
         assert_eq!(spec.privilege(), Privilege::None);
     }
@@ -352,6 +424,14 @@ mod tests {
             ("resources.pids", ResourcesDraft { pids: Some(1), ..Default::default() }),
             ("resources.disk_mb", ResourcesDraft { disk_mb: Some(0), ..Default::default() }),
             ("resources.disk_mb", ResourcesDraft { disk_mb: Some(u64::MAX), ..Default::default() }),
+            (
+                "resources.disk_total_mb",
+                ResourcesDraft { disk_total_mb: Some(0), ..Default::default() },
+            ),
+            (
+                "resources.disk_total_mb",
+                ResourcesDraft { disk_mb: Some(2), disk_total_mb: Some(1), ..Default::default() },
+            ),
         ]
         .map(|(field, draft)| (field, resources(draft)));
         let env = |pairs| SpecDraft { env: map(pairs), ..SpecDraft::default() };

@@ -8,7 +8,7 @@
 //!      │                       ▼  │         │
 //!      │                     stopped ◀──────┘
 //!      │
-//!      │    dies, or a verb fails          start
+//!      │    dies, or a verb fails       start, rollback
 //!      │    running, paused, … ──▶ failed ───────▶ running
 //!      │
 //!      └──▶ destroying ◀── destroy, from anywhere, also in the middle of another verb
@@ -21,13 +21,22 @@
 //! effect and leaves only with its outcome, so whoever reads the record after a crash knows what was
 //! under way. `creating` always carries the operation `create`, `destroying` always `destroy`, and
 //! nothing leads out of `destroying` but being gone.
+//!
+//! A snapshot changes no state, and commands go on beginning meanwhile: it is an operation only because
+//! what runs stands still for a moment, and whoever reads the record after a crash must let it go on. A
+//! rollback ends all processes and leads to `running`, whatever was before; only what was stopped stays
+//! so. Its record names the snapshot, because there is no way back: a later daemon finishes it.
+
+mod found;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::id::SnapshotId;
 use crate::limits;
+use found::{found, missing, rebooted};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -83,6 +92,11 @@ pub enum Verb {
     Amend,
     /// Make a template of it.
     Capture,
+    Snapshot,
+    Rollback,
+    Fork,
+    /// Let some of its files be as they were.
+    Revert,
 }
 
 impl fmt::Display for Verb {
@@ -97,6 +111,10 @@ impl fmt::Display for Verb {
             Self::Exec => "exec",
             Self::Amend => "amend",
             Self::Capture => "capture",
+            Self::Snapshot => "snapshot",
+            Self::Rollback => "rollback",
+            Self::Fork => "fork",
+            Self::Revert => "revert",
         })
     }
 }
@@ -110,6 +128,8 @@ pub enum Operation {
     Stop,
     Pause,
     Resume,
+    Snapshot,
+    Rollback,
     Destroy,
 }
 
@@ -121,6 +141,8 @@ impl From<Operation> for Verb {
             Operation::Stop => Self::Stop,
             Operation::Pause => Self::Pause,
             Operation::Resume => Self::Resume,
+            Operation::Snapshot => Self::Snapshot,
+            Operation::Rollback => Self::Rollback,
             Operation::Destroy => Self::Destroy,
         }
     }
@@ -191,6 +213,9 @@ pub struct Status {
     state: State,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     operation: Option<Operation>,
+    /// What a rollback leads back to; there as long as it is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rollback_to: Option<SnapshotId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<Reason>,
 }
@@ -198,7 +223,7 @@ pub struct Status {
 impl Status {
     /// The intent to create: the first record of every sandbox.
     pub fn creating() -> Self {
-        Self { state: State::Creating, operation: Some(Operation::Create), reason: None }
+        Self { operation: Some(Operation::Create), ..Self::settled(State::Creating) }
     }
 
     /// A sandbox of which only its files are known, and they do not say that it runs.
@@ -218,16 +243,27 @@ impl Status {
         self.reason.as_ref()
     }
 
+    /// The snapshot of the rollback that is under way.
+    pub fn rollback_to(&self) -> Option<&SnapshotId> {
+        self.rollback_to.as_ref()
+    }
+
     fn settled(state: State) -> Self {
-        Self { state, operation: None, reason: None }
+        Self { state, operation: None, rollback_to: None, reason: None }
     }
 
     fn settled_because(state: State, reason: Reason) -> Self {
-        Self { state, operation: None, reason: Some(reason) }
+        Self { reason: Some(reason), ..Self::settled(state) }
     }
 
     fn destroying(reason: Option<Reason>) -> Self {
-        Self { state: State::Destroying, operation: Some(Operation::Destroy), reason }
+        let operation = Some(Operation::Destroy);
+        Self { operation, reason, ..Self::settled(State::Destroying) }
+    }
+
+    /// The same without the operation that was under way: it changed nothing.
+    fn without_operation(&self) -> Self {
+        Self { operation: None, rollback_to: None, ..self.clone() }
     }
 
     /// The same state with an operation begun; the reason stays until there is an outcome.
@@ -241,6 +277,10 @@ impl Status {
 pub enum Event {
     /// Somebody asks for a verb.
     Begin(Verb),
+    /// Somebody asks for a rollback to this snapshot.
+    RollBack(SnapshotId),
+    /// The operation in progress has had no effect yet and will have none.
+    CalledOff(Begun),
     /// The operation in progress came to its end.
     Done(Operation),
     /// The operation in progress cannot be carried out.
@@ -255,6 +295,22 @@ pub enum Event {
     Missing(String),
     /// Its time is over, and this is to be done about it.
     Expired(Expiry, AtExpiry),
+}
+
+/// An operation that can be given up before it has had any effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    Snapshot,
+    Rollback,
+}
+
+impl From<Begun> for Operation {
+    fn from(begun: Begun) -> Self {
+        match begun {
+            Begun::Snapshot => Self::Snapshot,
+            Begun::Rollback => Self::Rollback,
+        }
+    }
 }
 
 /// What is done to a sandbox whose time is over and that is not to go.
@@ -299,6 +355,14 @@ pub enum Denied {
 pub fn apply(status: &Status, event: Event) -> Result<(Status, Next), Denied> {
     match event {
         Event::Begin(verb) => begin(status, verb),
+        Event::RollBack(snapshot) => {
+            let (status, next) = begin(status, Verb::Rollback)?;
+            Ok((Status { rollback_to: Some(snapshot), ..status }, next))
+        }
+        Event::CalledOff(begun) => {
+            under_way(status, begun.into())?;
+            Ok((status.without_operation(), Next::Record))
+        }
         Event::Done(operation) => {
             under_way(status, operation)?;
             Ok(done(status, operation))
@@ -333,6 +397,12 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
     let wrong = |helps| Denied::WrongState { state: status.state, verb, helps };
     match (status.state, status.operation) {
         (State::Creating | State::Destroying, _) => return Err(wrong(None)),
+        // It waits for its turn, or needs none.
+        (_, Some(_)) if verb == Verb::Fork => return Ok((status.clone(), Next::Stay)),
+        // It begins before the sandbox stands still, or right after.
+        (State::Running, Some(Operation::Snapshot)) if verb == Verb::Exec => {
+            return Ok((status.clone(), Next::Stay));
+        }
         (_, Some(operation)) => {
             return Err(Denied::Busy { verb, under_way: operation.into() });
         }
@@ -346,14 +416,17 @@ fn begin(status: &Status, verb: Verb) -> Result<(Status, Next), Denied> {
         (Verb::Stop, State::Running | State::Paused) => carry(Operation::Stop),
         (Verb::Pause, State::Running) => carry(Operation::Pause),
         (Verb::Resume, State::Paused) => carry(Operation::Resume),
+        (Verb::Snapshot, _) => carry(Operation::Snapshot),
+        (Verb::Rollback, _) => carry(Operation::Rollback),
         (Verb::Start | Verb::Resume | Verb::Exec, State::Running)
         | (Verb::Stop, State::Stopped)
         | (Verb::Pause, State::Paused)
         | (Verb::Capture, State::Running | State::Paused | State::Stopped)
-        | (Verb::Amend, State::Running | State::Paused | State::Stopped | State::Failed) => stay(),
-        (Verb::Start | Verb::Exec, State::Paused) => Err(wrong(Some(Verb::Resume))),
+        | (Verb::Revert, State::Running | State::Stopped)
+        | (Verb::Amend | Verb::Fork, _) => stay(),
+        (Verb::Start | Verb::Exec | Verb::Revert, State::Paused) => Err(wrong(Some(Verb::Resume))),
         (Verb::Stop | Verb::Pause | Verb::Resume | Verb::Exec, State::Stopped | State::Failed)
-        | (Verb::Capture, State::Failed) => Err(wrong(Some(Verb::Start))),
+        | (Verb::Capture | Verb::Revert, State::Failed) => Err(wrong(Some(Verb::Start))),
         (Verb::Create | Verb::Destroy, _) | (_, State::Creating | State::Destroying) => {
             Err(wrong(None))
         }
@@ -386,12 +459,22 @@ fn done(status: &Status, operation: Operation) -> (Status, Next) {
         Operation::Create | Operation::Start | Operation::Resume => State::Running,
         Operation::Stop => State::Stopped,
         Operation::Pause => State::Paused,
+        Operation::Snapshot => return (status.without_operation(), Next::Record),
+        Operation::Rollback => match status.state {
+            State::Stopped => State::Stopped,
+            State::Creating
+            | State::Running
+            | State::Paused
+            | State::Destroying
+            | State::Failed => State::Running,
+        },
         Operation::Destroy => return (status.clone(), Next::Forget),
     };
     let reason = match (operation, &status.reason) {
         (Operation::Stop | Operation::Pause, Some(reason @ Reason::Expired { .. })) => {
             Some(reason.clone())
         }
+        (Operation::Rollback, reason) if state == State::Stopped => reason.clone(),
         _ => None,
     };
     (Status { reason, ..Status::settled(state) }, Next::Record)
@@ -402,9 +485,11 @@ fn failed(status: &Status, operation: Operation, detail: String) -> (Status, Nex
     match operation {
         // Nobody was promised this sandbox, so what was made of it goes.
         Operation::Create => (Status::destroying(Some(reason)), Next::Carry(Operation::Destroy)),
-        Operation::Start | Operation::Stop => {
+        Operation::Start | Operation::Stop | Operation::Rollback => {
             (Status::settled_because(State::Failed, reason), Next::Record)
         }
+        // It is not the sandbox that failed.
+        Operation::Snapshot => (status.without_operation(), Next::Record),
         // Freezing and thawing do nothing by halves: it is as it was before.
         Operation::Pause | Operation::Resume => (Status::settled(status.state), Next::Record),
         // A recorded destroy is never taken back; it is repeated.
@@ -415,9 +500,16 @@ fn failed(status: &Status, operation: Operation, detail: String) -> (Status, Nex
 fn died(status: &Status, detail: String) -> (Status, Next) {
     match (status.state, status.operation) {
         // The operation itself ends, or finds out about, the death and reports it.
-        (_, Some(Operation::Create | Operation::Start | Operation::Stop | Operation::Destroy)) => {
-            (status.clone(), Next::Stay)
-        }
+        (
+            _,
+            Some(
+                Operation::Create
+                | Operation::Start
+                | Operation::Stop
+                | Operation::Rollback
+                | Operation::Destroy,
+            ),
+        ) => (status.clone(), Next::Stay),
         (State::Running | State::Paused, _) => {
             (Status::settled_because(State::Failed, Reason::Died { detail }), Next::Record)
         }
@@ -425,66 +517,6 @@ fn died(status: &Status, detail: String) -> (Status, Next) {
             (status.clone(), Next::Stay)
         }
     }
-}
-
-fn found(status: &Status, liveness: Liveness) -> (Status, Next) {
-    match (status.operation, liveness) {
-        (Some(Operation::Create), _) => half_made(),
-        (Some(Operation::Destroy), _) => (status.clone(), Next::Carry(Operation::Destroy)),
-        (Some(Operation::Start), Liveness::Running) => done(status, Operation::Start),
-        (Some(Operation::Start), Liveness::NotRunning) => {
-            let reason = Reason::Interrupted { operation: Operation::Start };
-            (Status::settled_because(State::Stopped, reason), Next::Record)
-        }
-        (Some(Operation::Stop), Liveness::Running) => {
-            (status.clone(), Next::Carry(Operation::Stop))
-        }
-        (Some(Operation::Stop), Liveness::NotRunning) => done(status, Operation::Stop),
-        (Some(operation @ (Operation::Pause | Operation::Resume)), Liveness::Running) => {
-            (status.clone(), Next::Carry(operation))
-        }
-        (Some(Operation::Pause | Operation::Resume) | None, _) => found_settled(status, liveness),
-    }
-}
-
-fn found_settled(status: &Status, liveness: Liveness) -> (Status, Next) {
-    match (status.state, liveness) {
-        (State::Running | State::Paused, Liveness::NotRunning) => {
-            (Status::settled_because(State::Failed, Reason::FoundDead), Next::Record)
-        }
-        // Somebody started it behind our back; the way in works, so this is what it is.
-        (State::Stopped | State::Failed, Liveness::Running) => {
-            (Status::settled(State::Running), Next::Record)
-        }
-        (State::Running | State::Paused, Liveness::Running)
-        | (State::Stopped | State::Failed, Liveness::NotRunning)
-        | (State::Creating | State::Destroying, _) => (status.clone(), Next::Stay),
-    }
-}
-
-fn rebooted(status: &Status) -> (Status, Next) {
-    match (status.operation, status.state) {
-        (Some(Operation::Create), _) => half_made(),
-        (Some(Operation::Destroy), _) => (status.clone(), Next::Carry(Operation::Destroy)),
-        (None, State::Stopped | State::Failed) => (status.clone(), Next::Stay),
-        (_, _) => (Status::settled_because(State::Stopped, Reason::HostRebooted), Next::Record),
-    }
-}
-
-fn missing(status: &Status, detail: String) -> (Status, Next) {
-    match status.operation {
-        Some(Operation::Create) => half_made(),
-        Some(Operation::Destroy) => (status.clone(), Next::Carry(Operation::Destroy)),
-        Some(Operation::Start | Operation::Stop | Operation::Pause | Operation::Resume) | None => {
-            (Status::settled_because(State::Failed, Reason::Missing { detail }), Next::Record)
-        }
-    }
-}
-
-/// A create that the daemon did not live to finish: nobody was promised it, so it goes.
-fn half_made() -> (Status, Next) {
-    let reason = Reason::Interrupted { operation: Operation::Create };
-    (Status::destroying(Some(reason)), Next::Carry(Operation::Destroy))
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ pub struct Terms {
     pub idle_timeout_secs: Option<u64>,
     #[serde(default)]
     pub on_timeout: OnTimeout,
+    /// How many snapshots it may have; as many as the daemon allows, without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_snapshots: Option<usize>,
 }
 
 /// How long sandboxes may live here. `None` is for ever.
@@ -70,6 +73,10 @@ pub struct TermsPatch {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<OnTimeout>)]
     pub on_timeout: Option<Option<OnTimeout>>,
+    /// How many snapshots it may have at once. `null`: as many as the daemon allows.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<usize>, minimum = 1)]
+    pub max_snapshots: Option<Option<usize>>,
 }
 
 /// A field that is there, if only as `null`.
@@ -103,6 +110,7 @@ impl Terms {
         }
         terms.timeout_secs = patch.timeout_secs.unwrap_or(terms.timeout_secs);
         terms.idle_timeout_secs = patch.idle_timeout_secs.unwrap_or(terms.idle_timeout_secs);
+        terms.max_snapshots = patch.max_snapshots.unwrap_or(terms.max_snapshots);
         terms.on_timeout = patch.on_timeout.map_or(terms.on_timeout, Option::unwrap_or_default);
         terms.check()?;
         bounds.check(&terms)?;
@@ -112,7 +120,14 @@ impl Terms {
     fn check(&self) -> Result<(), InvalidSpec> {
         check_labels(&self.labels)?;
         check_secs("timeout_secs", self.timeout_secs)?;
-        check_secs("idle_timeout_secs", self.idle_timeout_secs)
+        check_secs("idle_timeout_secs", self.idle_timeout_secs)?;
+        match self.max_snapshots {
+            Some(0) => {
+                let problem = "there must be room for one; leave it out for the default".to_owned();
+                Err(InvalidSpec { field: "max_snapshots", problem })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 }
 
@@ -128,6 +143,7 @@ impl SpecDraft {
                 .or(secs(bounds.max_timeout)),
             idle_timeout_secs: self.idle_timeout_secs.or(secs(bounds.default_idle_timeout)),
             on_timeout: self.on_timeout.unwrap_or_default(),
+            max_snapshots: self.max_snapshots,
         };
         terms.check()?;
         bounds.check(&terms)?;
@@ -186,6 +202,7 @@ mod tests {
             timeout_secs: Some(60),
             idle_timeout_secs: Some(30),
             on_timeout: OnTimeout::Stop,
+            max_snapshots: Some(3),
         };
         let after = |text: &str| before.patched(&patch(text), &FREE).expect("valid");
         assert_eq!(after("{}"), before);
@@ -196,6 +213,8 @@ mod tests {
         assert!(after(r#"{"labels": null}"#).labels.is_empty());
         assert_eq!(after(r#"{"on_timeout": null}"#).on_timeout, OnTimeout::Destroy);
         assert_eq!(after(r#"{"idle_timeout_secs": 5}"#).idle_timeout_secs, Some(5));
+        assert_eq!(after(r#"{"max_snapshots": 5}"#).max_snapshots, Some(5));
+        assert_eq!(after(r#"{"max_snapshots": null}"#).max_snapshots, None);
     }
 
     #[test]
@@ -207,6 +226,7 @@ mod tests {
             (r#"{"timeout_secs": null}"#, "timeout_secs"),
             (r#"{"timeout_secs": 5, "idle_timeout_secs": 0}"#, "idle_timeout_secs"),
             (r#"{"timeout_secs": 5, "labels": {"": "x"}}"#, "labels"),
+            (r#"{"timeout_secs": 5, "max_snapshots": 0}"#, "max_snapshots"),
         ] {
             let before = Terms { timeout_secs: Some(5), ..Terms::default() };
             let wrong = before.patched(&patch(text), &bounded).expect_err(text);

@@ -2,9 +2,12 @@
 //! volume with a quota that holds.
 //!
 //! ```text
-//! <data>/storage/btrfs.img      the pool: a file of its full size from the start, attached to a loop device
+//! <data>/storage/btrfs.img      the pool: a file with all its blocks, attached to a loop device
 //! <data>/storage/btrfs/         where it is mounted: nosuid, nodev, noatime
 //!   volumes/<sandbox id>/       one subvolume per volume
+//!   volumes/draft.<random>/     what a rollback makes or leaves; swept when the storage is opened
+//!   snapshots/<sandbox id>/     a directory, with what is noted down about the volume as its attributes
+//!     <snapshot id>/            one read-only subvolume per snapshot
 //!   layers/<hex of chain id>/   read-only subvolumes: a layer with all that is below it
 //!   layers/draft.<random>/      layers in the making; swept when the storage is opened
 //! ```
@@ -24,11 +27,15 @@
 //! A subvolume made inside a volume has no quota of its own. The runtime must keep its workload from
 //! the ioctls that make subvolumes, or the quota can be evaded; `destroy` removes such ones all the same.
 
+mod grow;
 mod image;
 mod layers;
+mod limit;
+mod notes;
 mod pool;
 mod quota;
 mod seed;
+mod snapshots;
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -39,13 +46,18 @@ use rustix::fs::{AtFlags, FileType, Mode, chmodat, statat};
 use rustix::io::Errno;
 
 use super::offload::{Blocking, Offloaded};
-use super::{Base, PoolHealth, Root, StorageCapabilities, StorageError, Usage, tree};
+use super::{Base, PoolHealth, Quota, Root, StorageCapabilities, StorageError, Usage, tree};
 use crate::sandbox::SandboxId;
-use crate::sys::btrfs;
+use crate::sys::btrfs::quota::Charged;
+use crate::sys::btrfs::{self, Access};
 use pool::Pool;
 use quota::Quotas;
 
 const NAME: &str = "btrfs";
+
+/// What the names of drafts begin with. They lie beside what they become, because a subvolume that is
+/// read-only cannot be moved into another directory.
+const DRAFT: &str = "draft.";
 
 /// How the pool is made.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +66,10 @@ pub struct BtrfsOptions {
     /// free space, between [`POOL_MIN_BYTES`](crate::limits::POOL_MIN_BYTES) and
     /// [`POOL_MAX_BYTES`](crate::limits::POOL_MAX_BYTES).
     pub image_bytes: Option<u64>,
+    /// How large the image may become; it grows when it is getting full. By default one whose size was asked for
+    /// stays as it is, and another may become as large as
+    /// [`POOL_GROWN_MAX_BYTES`](crate::limits::POOL_GROWN_MAX_BYTES).
+    pub image_max_bytes: Option<u64>,
 }
 
 pub type BtrfsStorage = Offloaded<Btrfs>;
@@ -69,7 +85,7 @@ impl BtrfsStorage {
         let pool = Pool::open(data_dir, options)?;
         let quotas = Quotas::open(&pool)?;
         let inner = Btrfs { pool, quotas };
-        inner.sweep_drafts();
+        inner.sweep();
         Ok(Self::new(inner))
     }
 
@@ -84,42 +100,46 @@ impl BtrfsStorage {
     }
 }
 
+impl Btrfs {
+    /// Removes what nobody will finish any more. What cannot be removed is tried again at the next start.
+    fn sweep(&self) {
+        let rooms = [self.pool.layers(), self.pool.volumes()];
+        let drafts = rooms.into_iter().try_for_each(|room| sweep_drafts(&room?));
+        if let Err(error) = drafts.and_then(|()| self.sweep_notes()) {
+            tracing::warn!(%error, "cannot remove what was left half-made");
+        }
+    }
+}
+
 impl Blocking for Btrfs {
     const NAME: &str = NAME;
 
     fn capabilities(&self) -> StorageCapabilities {
         StorageCapabilities {
             disk_quota: self.quotas.hold(),
-            snapshots: false,
+            snapshots: true,
             id_mapped: rustix::process::geteuid().is_root(),
         }
     }
 
-    fn create(
-        &self,
-        id: &SandboxId,
-        base: &Base,
-        quota_bytes: Option<u64>,
-    ) -> Result<Root, StorageError> {
-        let what = || format!("create {id}");
-        let volumes = self.pool.volumes().map_err(|source| io_error(what(), source))?;
+    fn create(&self, id: &SandboxId, base: &Base, quota: &Quota) -> Result<Root, StorageError> {
+        let failed = |source| io_error(format!("create {id}"), source);
+        let volumes = self.pool.volumes().map_err(failed)?;
         let name = c_name(id);
         let top = self.open_top(base.layers())?;
+        let charged = Charged { limit_bytes: quota.tree_bytes, group: None };
         let made = self.quotas.while_creating(|| match &top {
-            Some(top) => btrfs::snapshot_subvolume(&volumes, &name, top, quota_bytes),
-            None => btrfs::create_subvolume(&volumes, &name, quota_bytes),
+            Some(top) => btrfs::snapshot_subvolume(&volumes, &name, top, Access::Write, charged),
+            None => btrfs::create_subvolume(&volumes, &name, charged),
         });
-        match made {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(StorageError::Exists { id: id.clone() });
-            }
-            Err(source) => return Err(io_error(what(), source)),
-        }
+        made.map_err(|source| exists_or(id, failed, source))?;
         if top.is_none() {
             // The kernel narrows the mode by the umask of whoever started the daemon.
             chmodat(&volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
-                .map_err(|error| io_error(what(), error.into()))?;
+                .map_err(|error| failed(error.into()))?;
+        }
+        if let Some(total_bytes) = quota.total_bytes {
+            self.limit_total(&volumes, &name, total_bytes).map_err(failed)?;
         }
         Ok(Root::Dir(self.pool.volume_path(id)))
     }
@@ -135,7 +155,9 @@ impl Blocking for Btrfs {
     }
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        let deleted = self.pool.volumes().and_then(|volumes| delete(&volumes, &c_name(id)));
+        // The volume last, so that a crash before leaves one that is listed.
+        let deleted =
+            self.delete_snapshots(id).and_then(|()| delete(&self.pool.volumes()?, &c_name(id)));
         deleted.map_err(|source| io_error(format!("destroy {id}"), source))?;
         self.quotas.volume_destroyed(&self.pool);
         Ok(())
@@ -143,14 +165,7 @@ impl Blocking for Btrfs {
 
     fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
         self.root(id)?;
-        let measure = || -> io::Result<Usage> {
-            let volume = tree::open_dir(self.pool.volumes()?, &c_name(id))?;
-            match self.quotas.usage(btrfs::subvolume_id(&volume)?)? {
-                Some(usage) => Ok(usage),
-                None => Ok(Usage { used_bytes: tree::disk_bytes(volume)?, limit_bytes: None }),
-            }
-        };
-        measure().map_err(|source| io_error(format!("measure {id}"), source))
+        self.measure(id).map_err(|source| io_error(format!("measure {id}"), source))
     }
 
     fn list(&self) -> io::Result<Vec<SandboxId>> {
@@ -168,8 +183,7 @@ impl Blocking for Btrfs {
     }
 
     fn pool_health(&self) -> Result<PoolHealth, StorageError> {
-        let health = self.pool.volumes().and_then(|volumes| Ok(tree::health(volumes)?));
-        health.map_err(|source| io_error("look at its pool", source))
+        self.pool.health().map_err(|source| io_error("look at its pool", source))
     }
 
     fn close(&self) -> Result<(), StorageError> {
@@ -211,6 +225,30 @@ fn delete_nested(outer: btrfs::SubvolumeId, filesystem: impl std::os::fd::AsFd) 
     Ok(())
 }
 
+/// Removes what a draft became, or did not.
+fn sweep_drafts(room: &OwnedFd) -> io::Result<()> {
+    let entries = tree::entries(room)?.into_iter();
+    let mut drafts = entries.filter(|(name, _)| name.to_bytes().starts_with(DRAFT.as_bytes()));
+    drafts.try_for_each(|(name, _)| delete(room, &name))
+}
+
+fn unused_draft() -> CString {
+    let name = format!("{DRAFT}{}", tree::unused_name().to_string_lossy());
+    CString::new(name).expect("hexadecimal digits hold no NUL")
+}
+
+/// A volume is made only once.
+fn exists_or(
+    id: &SandboxId,
+    failed: impl FnOnce(io::Error) -> StorageError,
+    source: io::Error,
+) -> StorageError {
+    match source.kind() {
+        io::ErrorKind::AlreadyExists => StorageError::Exists { id: id.clone() },
+        _ => failed(source),
+    }
+}
+
 fn is_subvolume(stat: &rustix::fs::Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
         && stat.st_ino == btrfs::SUBVOLUME_INODE
@@ -221,7 +259,7 @@ fn c_name(id: &SandboxId) -> CString {
 }
 
 fn io_error(what: impl Into<String>, source: io::Error) -> StorageError {
-    StorageError::Io { storage: NAME, what: what.into(), source }
+    StorageError::of_io(NAME, what, source)
 }
 
 fn unusable(reason: impl Into<String>) -> StorageError {

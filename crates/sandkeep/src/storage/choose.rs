@@ -1,18 +1,32 @@
 //! Which storage a daemon uses.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{BtrfsOptions, BtrfsStorage, LocalStorage, Storage, StorageError};
+use super::{BtrfsOptions, BtrfsStorage, Dataset, LocalStorage, Storage, StorageError, ZfsStorage};
 
 /// What the operator asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StorageChoice {
-    /// `btrfs` where it is possible, else `local`, with a warning.
+    /// `zfs` where the data directory has a pool, `btrfs` where it is possible, else `local`, with a warning.
     #[default]
     Auto,
     Btrfs,
+    /// On this pool, or in this dataset of one.
+    Zfs(Dataset),
     Local,
+}
+
+impl fmt::Display for StorageChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Btrfs => f.write_str("btrfs"),
+            Self::Zfs(dataset) => write!(f, "zfs:{dataset}"),
+            Self::Local => f.write_str("local"),
+        }
+    }
 }
 
 /// A storage, and what to tell the operator about it.
@@ -24,12 +38,13 @@ pub struct Opened {
 
 /// Opens the storage of a data directory. Blocks; call it before serving.
 pub fn open(
-    choice: StorageChoice,
+    choice: &StorageChoice,
     data_dir: &Path,
     options: &BtrfsOptions,
 ) -> Result<Opened, StorageError> {
     let (storage, warning): (Arc<dyn Storage>, _) = match choice {
         StorageChoice::Btrfs => (Arc::new(BtrfsStorage::open(data_dir, options)?), None),
+        StorageChoice::Zfs(given) => (Arc::new(ZfsStorage::open(data_dir, given)?), None),
         StorageChoice::Local => (Arc::new(LocalStorage::open(data_dir)?), None),
         StorageChoice::Auto => return open_auto(data_dir, options),
     };
@@ -38,15 +53,19 @@ pub fn open(
 
 /// The storage that a data directory began with; a new one gets the one that takes no setting up.
 pub fn begun(data_dir: &Path) -> StorageChoice {
-    match BtrfsStorage::has_image(data_dir) {
-        true => StorageChoice::Btrfs,
-        false => StorageChoice::Local,
+    match (ZfsStorage::given(data_dir), BtrfsStorage::has_image(data_dir)) {
+        (Some(given), _) => StorageChoice::Zfs(given),
+        (None, true) => StorageChoice::Btrfs,
+        (None, false) => StorageChoice::Local,
     }
 }
 
 /// A data directory stays with the storage that it began with: volumes in the other one would seem
 /// to be lost.
 fn open_auto(data_dir: &Path, options: &BtrfsOptions) -> Result<Opened, StorageError> {
+    if let Some(given) = ZfsStorage::given(data_dir) {
+        return open(&StorageChoice::Zfs(given), data_dir, options);
+    }
     if LocalStorage::is_begun(data_dir) {
         return local(data_dir, "volumes or layers are there already".to_owned());
     }

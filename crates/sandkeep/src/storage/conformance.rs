@@ -1,10 +1,13 @@
 //! What every storage promises, as one suite that every storage runs. `broken` shows that it can fail.
 
+pub(crate) mod acts;
 mod broken;
+pub(crate) mod crashes;
 mod filling;
 pub(crate) mod fixture;
 mod layers;
-mod view;
+mod snapshots;
+pub(crate) mod view;
 mod volumes;
 
 use std::fmt;
@@ -13,7 +16,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::{Base, Storage, StorageError};
+use super::{Base, Quota, Storage, StorageError};
 use crate::sandbox::SandboxId;
 
 /// A storage under test.
@@ -96,8 +99,19 @@ const CHECKS: &[(&str, Check)] = checks![
     layers::a_removed_layer_is_gone_and_no_volume_breaks,
     layers::a_draft_that_a_crash_left_is_swept,
     layers::what_a_volume_holds_becomes_a_layer,
+    snapshots::a_snapshot_keeps_what_the_volume_held,
+    snapshots::a_rollback_brings_all_back_and_takes_no_snapshot,
+    snapshots::a_fork_needs_its_source_no_more,
+    snapshots::a_deleted_snapshot_takes_nothing_with_it,
+    snapshots::a_snapshot_that_is_not_there_is_named,
+    snapshots::snapshots_go_with_their_volume,
+    snapshots::a_snapshot_becomes_a_layer,
+    snapshots::what_a_snapshot_holds_is_counted,
     filling::a_quota_holds_or_is_refused,
     layers::a_quota_holds_above_layers,
+    snapshots::the_limit_of_the_tree_holds_for_clones,
+    snapshots::the_limit_of_tree_and_snapshots_holds,
+    snapshots::a_clone_above_layers_counts_only_its_own,
 ];
 
 /// Runs every check; the first broken promise ends it. The storage must hold no volume and no layer
@@ -107,8 +121,11 @@ pub(super) async fn run(subject: Subject) -> Result<(), Violation> {
         if let Err(Failure(detail)) = check(subject.clone()).await {
             return Err(Violation { promise, detail });
         }
-        let left = (subject.storage.list().await, subject.storage.layers().await);
-        if !matches!(&left, (Ok(volumes), Ok(layers)) if volumes.is_empty() && layers.is_empty()) {
+        let storage = &subject.storage;
+        let left = (storage.list().await, storage.layers().await, storage.snapshots().await);
+        let is_clear = matches!(&left, (Ok(volumes), Ok(layers), Ok(snapshots))
+            if volumes.is_empty() && layers.is_empty() && snapshots.is_empty());
+        if !is_clear {
             return Err(Violation { promise, detail: format!("it leaves {left:?}") });
         }
     }
@@ -116,11 +133,8 @@ pub(super) async fn run(subject: Subject) -> Result<(), Violation> {
 }
 
 /// Makes a volume and answers with its directory.
-async fn make(
-    subject: &Subject,
-    quota_bytes: Option<u64>,
-) -> Result<(SandboxId, PathBuf), Failure> {
+async fn make(subject: &Subject, quota: Quota) -> Result<(SandboxId, PathBuf), Failure> {
     let id = SandboxId::random();
-    let root = subject.storage.create(&id, &Base::Empty, quota_bytes).await?;
+    let root = subject.storage.create(&id, &Base::Empty, &quota).await?;
     Ok((id, root.own_dir().to_owned()))
 }

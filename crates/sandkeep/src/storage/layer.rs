@@ -5,9 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use super::StorageError;
+use super::{Ids, StorageError};
 use crate::limits;
 
 /// A text that is not the digest of a layer.
@@ -110,6 +111,19 @@ impl fmt::Display for LayerKey {
     }
 }
 
+/// What a storage keeps a layer under that holds the whole tree up to it: the chain id of the topmost of these layers,
+/// as images define it.
+pub(super) fn chain_key(layers: &[LayerId]) -> Option<LayerKey> {
+    let (lowest, above) = layers.split_first()?;
+    let chain = above.iter().fold(lowest.clone(), |chain, layer| {
+        let text = format!("{chain} {layer}");
+        let hash = digest(&SHA256, text.as_bytes());
+        let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        LayerId::from_hex(&hex).expect("a SHA-256 has 64 digits")
+    });
+    Some(LayerKey(chain))
+}
+
 /// What to do in a draft where the layer says that something below is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whiteouts {
@@ -133,6 +147,8 @@ pub struct LayerDraft {
     /// The directory to apply the layer in. It has the root of the layers below, by mode and owner.
     pub root: PathBuf,
     pub whiteouts: Whiteouts,
+    /// How owners are written down in it.
+    pub ids: Ids,
     /// Where the layers below lie, the lowest first, as far as they can be seen, if the draft holds nothing of
     /// them. A layer may need to know what is there.
     pub lowers: Vec<PathBuf>,
@@ -150,11 +166,23 @@ impl LayerDraft {
         key: LayerKey,
         discard: impl FnOnce() + Send + Sync + 'static,
     ) -> Self {
-        Self { root, whiteouts, lowers: Vec::new(), key, discard: Some(Box::new(discard)) }
+        Self {
+            root,
+            whiteouts,
+            ids: Ids::Plain,
+            lowers: Vec::new(),
+            key,
+            discard: Some(Box::new(discard)),
+        }
     }
 
     pub(crate) fn above(mut self, lowers: Vec<PathBuf>) -> Self {
         self.lowers = lowers;
+        self
+    }
+
+    pub(crate) fn with_ids(mut self, ids: Ids) -> Self {
+        self.ids = ids;
         self
     }
 

@@ -1,4 +1,4 @@
-//! Volumes and layers as plain directories: works everywhere, without quota and snapshots.
+//! Volumes, layers and snapshots as plain directories: works everywhere, without quotas.
 //!
 //! ```text
 //! <data>/storage/local/         0700
@@ -7,50 +7,72 @@
 //!     upper/ work/              what the sandbox changes, and what the overlay works in
 //!     lowers                    the layers, lowest first, one in a line
 //!   .layers/<hex of diff id>/   a layer: one difference, for every image that has it
-//!   .drafts/<random>/           layers and volumes in the making; swept when the storage is opened
+//!   .snapshots/<sandbox id>/    a directory per snapshot
+//!   .drafts/<random>/           all that is in the making; swept when the storage is opened
+//!   .shifted                    there if ids cannot be mapped here: volumes hold those of the shared range
 //!   .trash/<random>/            what is being removed; swept when the storage is opened
 //! ```
 //!
-//! Invariant: a volume or a layer is gone at once, by one rename; only then is it emptied. Layers, and
-//! volumes above them, come by one rename too.
+//! Invariant: a volume, a layer or a snapshot is gone at once, by one rename; only then is it emptied. Layers,
+//! snapshots, and volumes above layers, come by one rename too.
 //!
-//! A volume above layers is mounted as an overlay by whoever starts the sandbox, and never here.
+//! A volume above layers is mounted as an overlay by whoever starts the sandbox, and never here. Where ids cannot be
+//! mapped there are no such volumes, because overlays cannot stand there either, and no layers.
 
 mod copy;
 mod layers;
+mod snapshots;
+mod unchanged;
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::RwLock;
+use std::sync::{Mutex, RwLock};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmodat, mkdirat, open, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, chmodat, fsync, mkdirat, open, openat, renameat, statat,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use super::offload::{Blocking, Offloaded};
-use super::{Base, LayerId, PoolHealth, Root, StorageCapabilities, StorageError, Usage, tree};
+use super::{
+    Amount, Base, Ids, LayerId, PoolHealth, Quota, Root, StorageCapabilities, StorageError, Usage,
+    tree,
+};
+use crate::failpoint;
 use crate::sandbox::SandboxId;
-use crate::sys::btrfs;
+use crate::sys::mount;
 
 const NAME: &str = "local";
 const ABOVE: &CStr = c".above";
 const LAYERS: &CStr = c".layers";
+const SNAPSHOTS: &CStr = c".snapshots";
 const DRAFTS: &CStr = c".drafts";
 const TRASH: &CStr = c".trash";
+/// Says that ids lie shifted here. Made when there is nothing yet, and for good: files hold one or the other.
+const SHIFTED: &CStr = c".shifted";
 
 pub type LocalStorage = Offloaded<Local>;
 
 pub struct Local {
     path: PathBuf,
     capabilities: StorageCapabilities,
+    ids: Ids,
     volumes: OwnedFd,
     above: OwnedFd,
     layers: OwnedFd,
+    snapshots: OwnedFd,
     drafts: OwnedFd,
     trash: OwnedFd,
+    /// Files that are copied share what they hold until one changes.
+    shares_data: bool,
+    /// What the snapshots of a volume take, as far as somebody looked since they changed.
+    measured: Mutex<HashMap<SandboxId, u64>>,
     /// Held for reading while a volume is put above layers and for writing while a layer is removed, which
     /// must not be one that the volume is about to name.
     standing: RwLock<()>,
@@ -67,20 +89,23 @@ impl LocalStorage {
 
     /// Whether a data directory has volumes or layers here. What cannot be read has none.
     pub(super) fn is_begun(data_dir: &Path) -> bool {
-        let path = data_dir.join("storage").join("local");
-        let holds = |dir: &Path, what: fn(&str) -> bool| {
-            std::fs::read_dir(dir).is_ok_and(|mut entries| {
-                entries.any(|entry| {
-                    entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(what))
-                })
-            })
-        };
-        let is_volume = |name: &str| name.parse::<SandboxId>().is_ok();
-        let within = |name: &CStr| path.join(name.to_str().unwrap_or_default());
-        holds(&path, is_volume)
-            || holds(&within(ABOVE), is_volume)
-            || holds(&within(LAYERS), |name| LayerId::from_hex(name).is_some())
+        holds_something(&data_dir.join("storage").join("local"))
     }
+}
+
+/// Whether there are volumes or layers in the directory of the storage.
+fn holds_something(path: &Path) -> bool {
+    let holds = |dir: &Path, what: fn(&str) -> bool| {
+        std::fs::read_dir(dir).is_ok_and(|mut entries| {
+            entries
+                .any(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(what)))
+        })
+    };
+    let is_volume = |name: &str| name.parse::<SandboxId>().is_ok();
+    let within = |name: &CStr| path.join(name.to_str().unwrap_or_default());
+    holds(path, is_volume)
+        || holds(&within(ABOVE), is_volume)
+        || holds(&within(LAYERS), |name| LayerId::from_hex(name).is_some())
 }
 
 impl Local {
@@ -93,14 +118,27 @@ impl Local {
             Err(error) => Err(error),
         };
         let (above, layers) = (room(ABOVE)?, room(LAYERS)?);
-        let (drafts, trash) = (room(DRAFTS)?, room(TRASH)?);
+        let (snapshots, drafts, trash) = (room(SNAPSHOTS)?, room(DRAFTS)?, room(TRASH)?);
         let capabilities = StorageCapabilities {
             disk_quota: false,
-            snapshots: false,
-            id_mapped: id_mapped(&volumes)?,
+            snapshots: true,
+            id_mapped: id_mapped(&path)?,
         };
-        let standing = RwLock::new(());
-        Ok(Self { path, capabilities, volumes, above, layers, drafts, trash, standing })
+        let ids = ids(&path, &volumes, capabilities.id_mapped)?;
+        Ok(Self {
+            path,
+            capabilities,
+            ids,
+            volumes,
+            above,
+            layers,
+            snapshots,
+            shares_data: snapshots::shares_data(&drafts),
+            measured: Mutex::default(),
+            drafts,
+            trash,
+            standing: RwLock::new(()),
+        })
     }
 
     /// What cannot be removed now is tried again at the next start.
@@ -120,9 +158,13 @@ impl Local {
             Err(error) => return Err(io_error(format!("create {id}"), error.into())),
         }
         // Not by mkdir's mode, which the umask narrows.
-        chmodat(&self.volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
+        self.ids
+            .give_to_root(&self.volumes, &name)
+            .and_then(|()| {
+                chmodat(&self.volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
+            })
             .map_err(|error| io_error(format!("create {id}"), error.into()))?;
-        Ok(Root::Dir(self.path.join(id.as_str())))
+        Ok(Root::dir(self.path.join(id.as_str()), self.ids))
     }
 
     /// Removes a directory with all in it.
@@ -163,7 +205,7 @@ impl Blocking for Local {
     }
 
     /// It never has a quota to keep.
-    fn create(&self, id: &SandboxId, base: &Base, _: Option<u64>) -> Result<Root, StorageError> {
+    fn create(&self, id: &SandboxId, base: &Base, _: &Quota) -> Result<Root, StorageError> {
         // Made by two different bases it would be there twice.
         match self.root(id) {
             Err(StorageError::NotFound { .. }) => {}
@@ -180,21 +222,29 @@ impl Blocking for Local {
         match open_named(&self.volumes, id) {
             Err(StorageError::NotFound { .. }) => self.root_above(id),
             Err(error) => Err(error),
-            Ok(_) => Ok(Root::Dir(self.path.join(id.as_str()))),
+            Ok(_) => Ok(Root::dir(self.path.join(id.as_str()), self.ids)),
         }
     }
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
         let failed = |source| io_error(format!("destroy {id}"), source);
+        // The volume last, so that a crash before leaves one that is listed.
+        self.remove_snapshots(id).map_err(failed)?;
+        failpoint!("local.destroy_after_snapshots");
         self.remove(&self.volumes, &c_name(id)).map_err(failed)?;
         self.remove(&self.above, &c_name(id)).map_err(failed)
     }
 
     fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
         let own = self.own_dir(id)?;
-        let used_bytes =
-            tree::disk_bytes(own).map_err(|source| io_error(format!("measure {id}"), source))?;
-        Ok(Usage { used_bytes, limit_bytes: None })
+        let unlimited = |used_bytes| Amount { used_bytes, limit_bytes: None };
+        let measure = || {
+            let tree = tree::disk_bytes(own)?;
+            // What a snapshot shares with the tree, if the filesystem can have it so, counts for each.
+            let total = tree.saturating_add(self.snapshots_bytes(id)?);
+            Ok(Usage { tree: unlimited(tree), total: unlimited(total) })
+        };
+        measure().map_err(|source| io_error(format!("measure {id}"), source))
     }
 
     fn list(&self) -> io::Result<Vec<SandboxId>> {
@@ -231,18 +281,29 @@ fn c_name(id: &SandboxId) -> CString {
 }
 
 fn io_error(what: impl Into<String>, source: io::Error) -> StorageError {
-    StorageError::Io { storage: NAME, what: what.into(), source }
+    StorageError::of_io(NAME, what, source)
 }
 
-/// Whether root can give every sandbox its own ids here, by the filesystems known to do so.
-fn id_mapped(directory: &OwnedFd) -> rustix::io::Result<bool> {
-    const EXT4: i64 = 0xEF53;
-    const XFS: i64 = 0x5846_5342;
-    const F2FS: i64 = 0xF2F5_2010;
-    const TMPFS: i64 = 0x0102_1994;
-    let kind = rustix::fs::fstatfs(directory)?.f_type;
-    let able = [EXT4, XFS, F2FS, TMPFS, btrfs::MAGIC].contains(&kind);
-    Ok(able && rustix::process::geteuid().is_root())
+/// Whether root can give every sandbox its own ids here.
+fn id_mapped(path: &Path) -> io::Result<bool> {
+    match rustix::process::geteuid().is_root() {
+        true => mount::can_be_id_mapped(path),
+        false => Ok(false),
+    }
+}
+
+/// How ids lie here. A daemon that is not root has one alone, which is nobody's to shift.
+fn ids(path: &Path, volumes: &OwnedFd, id_mapped: bool) -> io::Result<Ids> {
+    let is_shifted = || statat(volumes, SHIFTED, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    if id_mapped || !rustix::process::geteuid().is_root() {
+        return Ok(if is_shifted() { Ids::Shifted } else { Ids::Plain });
+    }
+    if !is_shifted() && holds_something(path) {
+        return Ok(Ids::Plain);
+    }
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    fsync(openat(volumes, SHIFTED, flags, Mode::RUSR)?)?;
+    Ok(Ids::Shifted)
 }
 
 #[cfg(test)]

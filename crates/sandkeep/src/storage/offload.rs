@@ -7,25 +7,20 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Root, Storage, StorageCapabilities,
-    StorageError, Usage,
+    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Quota, Root, Storage, StorageCapabilities,
+    StorageError, Usage, View,
 };
-use crate::sandbox::SandboxId;
+use crate::sandbox::{SandboxId, SnapshotId};
 
 /// The work of a storage with its volumes. What a method has to keep is said at that of the same name in
 /// [`Storage`].
-pub trait Blocking: BlockingLayers {
+pub trait Blocking: BlockingLayers + BlockingSnapshots {
     const NAME: &str;
 
     fn capabilities(&self) -> StorageCapabilities;
 
-    /// A quota comes only where the capabilities have one.
-    fn create(
-        &self,
-        id: &SandboxId,
-        base: &Base,
-        quota_bytes: Option<u64>,
-    ) -> Result<Root, StorageError>;
+    /// A quota comes only where the capabilities have one; in [`fork`](BlockingSnapshots::fork) too.
+    fn create(&self, id: &SandboxId, base: &Base, quota: &Quota) -> Result<Root, StorageError>;
 
     fn root(&self, id: &SandboxId) -> Result<Root, StorageError>;
 
@@ -38,6 +33,30 @@ pub trait Blocking: BlockingLayers {
     fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 
     fn close(&self) -> Result<(), StorageError>;
+}
+
+/// The same with the snapshots of its volumes. Nothing of it is called where the capabilities have none.
+pub trait BlockingSnapshots: Send + Sync + 'static {
+    fn snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError>;
+
+    fn snapshots(&self) -> io::Result<Vec<(SandboxId, SnapshotId)>>;
+
+    fn snapshot_bytes(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<u64, StorageError>;
+
+    fn delete_snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError>;
+
+    fn rollback(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Root, StorageError>;
+
+    fn fork(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+        new: &SandboxId,
+        quota: &Quota,
+    ) -> Result<Root, StorageError>;
+
+    /// Without a snapshot it is called in any case.
+    fn view(&self, id: &SandboxId, snapshot: Option<&SnapshotId>) -> Result<View, StorageError>;
 }
 
 /// The same with its layers.
@@ -57,6 +76,7 @@ pub trait BlockingLayers: Send + Sync + 'static {
     fn layer_from(
         self: &Arc<Self>,
         id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<(), StorageError>;
@@ -78,7 +98,7 @@ pub(super) fn keep<S: Blocking>(storage: &S, draft: LayerDraft) -> Result<(), St
 }
 
 fn io_error<S: Blocking>(what: impl Into<String>, source: io::Error) -> StorageError {
-    StorageError::Io { storage: S::NAME, what: what.into(), source }
+    StorageError::of_io(S::NAME, what, source)
 }
 
 /// A storage whose work is done where it may block.
@@ -108,6 +128,30 @@ impl<S: Blocking> Offloaded<S> {
         let id = id.clone();
         self.offload(move |inner| work(inner, &id)).await
     }
+
+    /// The same for one snapshot of it, where there can be any.
+    async fn on_snapshot<T: Send + 'static>(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+        work: impl FnOnce(&Arc<S>, &SandboxId, &SnapshotId) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        if !self.capabilities().snapshots {
+            return Err(StorageError::Unsupported { storage: S::NAME, what: "make snapshots" });
+        }
+        let snapshot = snapshot.clone();
+        self.on_volume(id, move |inner, id| work(inner, id, &snapshot)).await
+    }
+
+    fn check_quota(&self, quota: &Quota) -> Result<(), StorageError> {
+        match quota.is_none() || self.capabilities().disk_quota {
+            true => Ok(()),
+            false => {
+                let what = "limit a volume's size";
+                Err(StorageError::Unsupported { storage: S::NAME, what })
+            }
+        }
+    }
 }
 
 #[async_trait]
@@ -124,14 +168,11 @@ impl<S: Blocking> Storage for Offloaded<S> {
         &self,
         id: &SandboxId,
         base: &Base,
-        quota_bytes: Option<u64>,
+        quota: &Quota,
     ) -> Result<Root, StorageError> {
-        if quota_bytes.is_some() && !self.capabilities().disk_quota {
-            let what = "limit a volume's size";
-            return Err(StorageError::Unsupported { storage: S::NAME, what });
-        }
-        let base = base.clone();
-        self.on_volume(id, move |inner, id| inner.create(id, &base, quota_bytes)).await
+        self.check_quota(quota)?;
+        let (base, quota) = (base.clone(), *quota);
+        self.on_volume(id, move |inner, id| inner.create(id, &base, &quota)).await
     }
 
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
@@ -146,13 +187,68 @@ impl<S: Blocking> Storage for Offloaded<S> {
         self.on_volume(id, |inner, id| inner.usage(id)).await
     }
 
-    async fn snapshot(&self, _id: &SandboxId, _name: &str) -> Result<(), StorageError> {
-        Err(StorageError::Unsupported { storage: S::NAME, what: "make snapshots" })
-    }
-
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
         let failed = |source| io_error::<S>("list volumes", source);
         self.offload(move |inner| inner.list().map_err(failed)).await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError> {
+        self.on_snapshot(id, snapshot, |inner, id, snapshot| inner.snapshot(id, snapshot)).await
+    }
+
+    async fn snapshots(&self) -> Result<Vec<(SandboxId, SnapshotId)>, StorageError> {
+        let failed = |source| io_error::<S>("list snapshots", source);
+        self.offload(move |inner| inner.snapshots().map_err(failed)).await
+    }
+
+    async fn snapshot_bytes(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<u64, StorageError> {
+        let measure = |inner: &Arc<S>, id: &SandboxId, snapshot: &SnapshotId| {
+            inner.snapshot_bytes(id, snapshot)
+        };
+        self.on_snapshot(id, snapshot, measure).await
+    }
+
+    async fn delete_snapshot(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<(), StorageError> {
+        let delete = |inner: &Arc<S>, id: &SandboxId, snapshot: &SnapshotId| {
+            inner.delete_snapshot(id, snapshot)
+        };
+        self.on_snapshot(id, snapshot, delete).await
+    }
+
+    async fn rollback(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Root, StorageError> {
+        self.on_snapshot(id, snapshot, |inner, id, snapshot| inner.rollback(id, snapshot)).await
+    }
+
+    async fn fork(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+        new: &SandboxId,
+        quota: &Quota,
+    ) -> Result<Root, StorageError> {
+        self.check_quota(quota)?;
+        let (new, quota) = (new.clone(), *quota);
+        let fork = move |inner: &Arc<S>, id: &SandboxId, snapshot: &SnapshotId| {
+            inner.fork(id, snapshot, &new, &quota)
+        };
+        self.on_snapshot(id, snapshot, fork).await
+    }
+
+    async fn view(
+        &self,
+        id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
+    ) -> Result<View, StorageError> {
+        let snapshot = snapshot.cloned();
+        self.on_volume(id, move |inner, id| inner.view(id, snapshot.as_ref())).await
     }
 
     fn layer_key(&self, layers: &[LayerId]) -> Option<LayerKey> {
@@ -175,11 +271,15 @@ impl<S: Blocking> Storage for Offloaded<S> {
     async fn layer_from(
         &self,
         id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<(), StorageError> {
-        let (below, layer) = (below.to_vec(), layer.clone());
-        self.on_volume(id, move |inner, id| inner.layer_from(id, &below, &layer)).await
+        let (snapshot, below, layer) = (snapshot.cloned(), below.to_vec(), layer.clone());
+        let make = move |inner: &Arc<S>, id: &SandboxId| {
+            inner.layer_from(id, snapshot.as_ref(), &below, &layer)
+        };
+        self.on_volume(id, make).await
     }
 
     async fn layers(&self) -> Result<Vec<LayerKey>, StorageError> {

@@ -2,19 +2,56 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Stat, chmodat, major, minor, mkdirat, openat, statat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, major, minor, mkdirat,
+    openat, statat,
 };
 use rustix::io::Errno;
+use rustix::path::Arg;
 
-/// The root of a volume, for the launcher to mount. Ids are as they are inside (unshifted).
+use crate::sys::namespace::SHARED_ID_BASE;
+
+/// How the ids that files have inside lie on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// As they are inside: whoever mounts the files maps them to the sandbox's own range.
+    Plain,
+    /// Where the filesystem cannot be id-mapped: as ids of the one range that all its sandboxes share.
+    Shifted,
+}
+
+impl Ids {
+    /// What the host calls whom a sandbox calls `id`.
+    pub fn on_disk(self, id: u32) -> u32 {
+        match self {
+            Self::Plain => id,
+            Self::Shifted => SHARED_ID_BASE + id,
+        }
+    }
+
+    /// Gives what was made beneath a directory to root inside.
+    pub(crate) fn give_to_root(self, parent: impl AsFd, name: impl Arg) -> rustix::io::Result<()> {
+        match self {
+            Self::Plain => Ok(()),
+            Self::Shifted => {
+                let (uid, gid) = (self.on_disk(0), self.on_disk(0));
+                let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+                chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+            }
+        }
+    }
+}
+
+/// The root of a volume, for the launcher to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Root {
     /// A directory that is the root as it is.
     Dir(PathBuf),
+    /// The same where ids cannot be mapped: they lie there [shifted](Ids::Shifted).
+    Shifted(PathBuf),
     /// A directory above others, to be mounted as an overlay from inside the sandbox's user namespace
     /// with the option `userxattr`.
     Overlay {
@@ -36,10 +73,25 @@ enum Seen {
 }
 
 impl Root {
+    /// A root that is one directory.
+    pub fn dir(path: PathBuf, ids: Ids) -> Self {
+        match ids {
+            Ids::Plain => Self::Dir(path),
+            Ids::Shifted => Self::Shifted(path),
+        }
+    }
+
+    pub fn ids(&self) -> Ids {
+        match self {
+            Self::Dir(_) | Self::Overlay { .. } => Ids::Plain,
+            Self::Shifted(_) => Ids::Shifted,
+        }
+    }
+
     /// The directory that is the volume's own: what is written there is seen inside and nowhere else.
     pub fn own_dir(&self) -> &Path {
         match self {
-            Self::Dir(path) => path,
+            Self::Dir(path) | Self::Shifted(path) => path,
             Self::Overlay { upper, .. } => upper,
         }
     }
@@ -59,6 +111,7 @@ impl Root {
         // A name that a layer takes away: the volume has it again.
         remove_whiteout(&own, name)?;
         mkdirat(&own, name, Mode::RWXU)?;
+        self.ids().give_to_root(&own, name)?;
         // Not by mkdir's mode, which the umask narrows.
         Ok(chmodat(&own, name, Mode::from_raw_mode(mode), AtFlags::empty())?)
     }
@@ -66,7 +119,7 @@ impl Root {
     /// What is seen under a name in the root directory itself.
     fn look(&self, name: &OsStr) -> io::Result<Seen> {
         let lowers: &[PathBuf] = match self {
-            Self::Dir(_) => &[],
+            Self::Dir(_) | Self::Shifted(_) => &[],
             Self::Overlay { lowers, .. } => lowers,
         };
         for dir in std::iter::once(self.own_dir()).chain(lowers.iter().rev().map(PathBuf::as_path))

@@ -2,12 +2,18 @@
 //! descriptors; nothing here decides anything.
 #![expect(unsafe_code, reason = "ioctls have no safe interface")]
 
+pub mod quota;
+mod search;
+
 use std::ffi::CStr;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
+use rustix::ioctl::{Getter, Setter, ioctl, opcode};
+
+use quota::{Charged, QgroupInherit};
+use search::{Key, LAST_SUBVOLUME, ROOT_BACKREF, ROOT_ITEM, ROOT_REF, ROOT_TREE, search};
 
 /// Names a subvolume within its filesystem; it never means another one later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,45 +51,21 @@ const READ_ONLY: u64 = 1 << 1;
 const QGROUP_INHERIT: u64 = 1 << 2;
 const SPEC_BY_ID: u64 = 1 << 4;
 
-/// `btrfs_qgroup_inherit` with no qgroups to inherit from, only a limit to set.
-#[repr(C)]
-#[derive(Default)]
-struct QgroupInherit {
-    flags: u64,
-    num_qgroups: u64,
-    num_ref_copies: u64,
-    num_excl_copies: u64,
-    limit_flags: u64,
-    max_referenced: u64,
-    max_exclusive: u64,
-    rsv_referenced: u64,
-    rsv_exclusive: u64,
-}
-
-const INHERIT_SET_LIMITS: u64 = 1;
-const LIMIT_MAX_REFERENCED: u64 = 1;
-
-/// `btrfs_ioctl_quota_ctl_args`
-#[repr(C)]
-struct QuotaCtl {
-    command: u64,
-    status: u64,
-}
-
-const QUOTA_ENABLE_SIMPLE: u64 = 4;
-
-/// `btrfs_ioctl_qgroup_create_args`
-#[repr(C)]
-struct QgroupCreate {
-    create: u64,
-    id: u64,
-}
-
-/// `btrfs_ioctl_get_subvol_info_args`: 504 bytes, of which the first word is the id.
+/// `btrfs_ioctl_get_subvol_info_args`
 #[repr(C)]
 struct SubvolInfo {
     id: u64,
-    rest: [u64; 62],
+    name: [u8; 256],
+    parent: u64,
+    directory: u64,
+    generation: u64,
+    flags: u64,
+    uuid: [u8; 16],
+    parent_uuid: [u8; 16],
+    received_uuid: [u8; 16],
+    changed: u64,
+    made: u64,
+    rest: [u64; 18],
 }
 
 /// `btrfs_ioctl_fs_info_args`
@@ -96,18 +78,20 @@ struct FsInfo {
 }
 
 const _: () = assert!(size_of::<VolArgs>() == 4096 && size_of::<VolArgsV2>() == 4096);
-const _: () = assert!(size_of::<QgroupInherit>() == 72 && size_of::<SubvolInfo>() == 504);
-const _: () = assert!(size_of::<FsInfo>() == 1024 && size_of::<SearchArgs>() == 4096);
+const _: () = assert!(size_of::<SubvolInfo>() == 504 && size_of::<FsInfo>() == 1024);
 
-/// Makes an empty subvolume in a directory. With a limit it is there from the first byte: the kernel
-/// sets both in one transaction.
-pub fn create_subvolume(
-    parent: impl AsFd,
-    name: &CStr,
-    limit_bytes: Option<u64>,
-) -> io::Result<()> {
+/// Whether what is in a subvolume can be changed. One that cannot can still be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Write,
+    ReadOnly,
+}
+
+/// Makes an empty subvolume in a directory. What it is charged to is so from the first byte: the kernel sets
+/// all in one transaction.
+pub fn create_subvolume(parent: impl AsFd, name: &CStr, charged: Charged) -> io::Result<()> {
     const OP: u32 = opcode::write::<VolArgsV2>(GROUP, 24);
-    let inherit = limit(limit_bytes);
+    let inherit = QgroupInherit::of(charged);
     let args = with_limit(by_name(name)?, inherit.as_ref());
     // SAFETY: the kernel reads `args`, and `inherit` through it, which lives until the end of this
     // function; both have the layout the ioctl expects.
@@ -116,16 +100,21 @@ pub fn create_subvolume(
 }
 
 /// Makes a subvolume in a directory that holds what `source`, the root of another, holds now. They share
-/// it until one changes. A limit is as in [`create_subvolume`].
+/// it until one changes. What it is charged to is as in [`create_subvolume`]. When this returns, it is on the disk
+/// with all that was written to the source before: the kernel makes one only while it commits.
 pub fn snapshot_subvolume(
     parent: impl AsFd,
     name: &CStr,
     source: impl AsFd,
-    limit_bytes: Option<u64>,
+    access: Access,
+    charged: Charged,
 ) -> io::Result<()> {
     const OP: u32 = opcode::write::<VolArgsV2>(GROUP, 23);
-    let inherit = limit(limit_bytes);
+    let inherit = QgroupInherit::of(charged);
     let mut args = with_limit(by_name(name)?, inherit.as_ref());
+    if access == Access::ReadOnly {
+        args.flags |= READ_ONLY;
+    }
     args.fd = i64::from(source.as_fd().as_raw_fd());
     // SAFETY: the kernel reads `args`, and `inherit` through it, which lives until the end of this
     // function; both have the layout the ioctl expects, and `source` is open for as long.
@@ -141,20 +130,11 @@ pub fn make_read_only(subvolume: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-fn limit(limit_bytes: Option<u64>) -> Option<QgroupInherit> {
-    limit_bytes.map(|max_referenced| QgroupInherit {
-        flags: INHERIT_SET_LIMITS,
-        limit_flags: LIMIT_MAX_REFERENCED,
-        max_referenced,
-        ..QgroupInherit::default()
-    })
-}
-
 /// The caller keeps `inherit` until the kernel has read it.
 fn with_limit(mut args: VolArgsV2, inherit: Option<&QgroupInherit>) -> VolArgsV2 {
     if let Some(inherit) = inherit {
         args.flags |= QGROUP_INHERIT;
-        args.inherit_size = size_of::<QgroupInherit>() as u64;
+        args.inherit_size = inherit.len_bytes();
         args.inherit = std::ptr::from_ref(inherit);
     }
     args
@@ -198,12 +178,28 @@ fn by_name(name: &CStr) -> io::Result<VolArgsV2> {
     Ok(args)
 }
 
+/// What is known of a subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subvolume {
+    pub id: SubvolumeId,
+    /// It began as a snapshot of another.
+    pub is_clone: bool,
+    /// The transaction that it was made in.
+    pub made: u64,
+}
+
 /// The subvolume that a file is in.
 pub fn subvolume_id(file: impl AsFd) -> io::Result<SubvolumeId> {
+    Ok(subvolume(file)?.id)
+}
+
+/// The subvolume that a file is in.
+pub fn subvolume(file: impl AsFd) -> io::Result<Subvolume> {
     const OP: u32 = opcode::read::<SubvolInfo>(GROUP, 60);
     // SAFETY: the kernel fills a `SubvolInfo`, of which every bit pattern is valid.
     let info = unsafe { ioctl(file, Getter::<OP, SubvolInfo>::new()) }?;
-    Ok(SubvolumeId(info.id))
+    let is_clone = info.parent_uuid != [0; 16];
+    Ok(Subvolume { id: SubvolumeId(info.id), is_clone, made: info.made })
 }
 
 /// The filesystem's own id, as in its superblock.
@@ -224,34 +220,6 @@ pub fn grow_to_device(filesystem: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Turns simple quotas on. Nothing happens if quotas are on; `EINVAL` before Linux 6.7.
-pub fn enable_simple_quotas(filesystem: impl AsFd) -> io::Result<()> {
-    const OP: u32 = opcode::read_write::<QuotaCtl>(GROUP, 40);
-    let mut args = QuotaCtl { command: QUOTA_ENABLE_SIMPLE, status: 0 };
-    // SAFETY: the kernel reads and writes `args`, which has the layout the ioctl expects.
-    unsafe { ioctl(filesystem, Updater::<OP, QuotaCtl>::new(&mut args)) }?;
-    Ok(())
-}
-
-/// Removes the quota group of a subvolume. The caller makes sure that the subvolume is gone.
-pub fn remove_quota_group(filesystem: impl AsFd, id: SubvolumeId) -> io::Result<()> {
-    change_quota_group(filesystem, QgroupCreate { create: 0, id: id.0 })
-}
-
-/// Makes a quota group without a subvolume, as an older kernel would leave it. The kernel takes only ids
-/// below those of subvolumes.
-#[cfg(test)]
-pub fn create_quota_group(filesystem: impl AsFd, id: SubvolumeId) -> io::Result<()> {
-    change_quota_group(filesystem, QgroupCreate { create: 1, id: id.0 })
-}
-
-fn change_quota_group(filesystem: impl AsFd, args: QgroupCreate) -> io::Result<()> {
-    const OP: u32 = opcode::write::<QgroupCreate>(GROUP, 42);
-    // SAFETY: the kernel only reads `args`, which has the layout the ioctl expects.
-    unsafe { ioctl(filesystem, Setter::<OP, QgroupCreate>::new(args)) }?;
-    Ok(())
-}
-
 /// The subvolumes directly within a subvolume.
 pub fn children(filesystem: impl AsFd, parent: SubvolumeId) -> io::Result<Vec<SubvolumeId>> {
     let key = |offset| Key { object: parent.0, kind: ROOT_REF, offset };
@@ -261,104 +229,19 @@ pub fn children(filesystem: impl AsFd, parent: SubvolumeId) -> io::Result<Vec<Su
 
 /// All subvolumes, also those that are deleted but not yet cleared away.
 pub fn subvolumes(filesystem: impl AsFd) -> io::Result<Vec<SubvolumeId>> {
-    let first = Key { object: SUBVOLUME_INODE, kind: ROOT_ITEM, offset: 0 };
-    let last = Key { object: LAST_SUBVOLUME, kind: ROOT_ITEM, offset: u64::MAX };
-    let found = search(filesystem, ROOT_TREE, first, last)?;
-    let items = found.into_iter().filter(|key| key.kind == ROOT_ITEM);
+    let items = roots(filesystem)?.into_iter().filter(|key| key.kind == ROOT_ITEM);
     Ok(items.map(|key| SubvolumeId(key.object)).collect())
 }
 
-/// The subvolumes, but for the top level, that have a quota group, whether or not they still exist.
-pub fn quota_groups(filesystem: impl AsFd) -> io::Result<Vec<SubvolumeId>> {
-    let key = |offset| Key { object: 0, kind: QGROUP_INFO, offset };
-    let found = search(filesystem, QUOTA_TREE, key(TOP_LEVEL + 1), key(LAST_LEVEL_0))?;
-    Ok(found.into_iter().map(|key| SubvolumeId(key.offset)).collect())
+/// Whether the kernel still clears away subvolumes that were deleted: those that are in no directory.
+pub fn is_clearing_away(filesystem: impl AsFd) -> io::Result<bool> {
+    let keys = roots(filesystem)?;
+    let count = |kind| keys.iter().filter(|key| key.kind == kind).count();
+    Ok(count(ROOT_ITEM) > count(ROOT_BACKREF))
 }
 
-const ROOT_TREE: u64 = 1;
-const QUOTA_TREE: u64 = 8;
-const ROOT_ITEM: u32 = 132;
-const ROOT_REF: u32 = 156;
-const QGROUP_INFO: u32 = 242;
-/// The subvolume that a filesystem begins with.
-const TOP_LEVEL: u64 = 5;
-/// `BTRFS_LAST_FREE_OBJECTID`
-const LAST_SUBVOLUME: u64 = u64::MAX - 255;
-/// The upper 16 bits of a quota group's id are its level.
-const LAST_LEVEL_0: u64 = (1 << 48) - 1;
-
-/// The key of an item in a tree. Keys are ordered by object, kind and offset, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    object: u64,
-    kind: u32,
-    offset: u64,
-}
-
-/// `btrfs_ioctl_search_args`
-#[repr(C)]
-struct SearchArgs {
-    tree: u64,
-    min_object: u64,
-    max_object: u64,
-    min_offset: u64,
-    max_offset: u64,
-    min_transid: u64,
-    max_transid: u64,
-    min_kind: u32,
-    max_kind: u32,
-    items: u32,
-    unused: u32,
-    unused_words: [u64; 4],
-    found: [u8; 3992],
-}
-
-/// `btrfs_ioctl_search_header`: transid, object, offset, kind, length.
-const HEADER_LEN: usize = 32;
-
-/// All keys of a tree from `first` to `last`, in order.
-fn search(filesystem: impl AsFd, tree: u64, first: Key, last: Key) -> io::Result<Vec<Key>> {
-    const OP: u32 = opcode::read_write::<SearchArgs>(GROUP, 17);
-    let mut keys = Vec::new();
-    let mut next = first;
-    loop {
-        let mut args = search_args(tree, next, last);
-        // SAFETY: the kernel reads and writes `args`, which has the layout the ioctl expects.
-        unsafe { ioctl(&filesystem, Updater::<OP, SearchArgs>::new(&mut args)) }?;
-        let before = keys.len();
-        read_keys(&args, &mut keys);
-        match keys[before..].last() {
-            Some(key) if *key < last => next = Key { offset: key.offset.saturating_add(1), ..*key },
-            Some(_) | None => return Ok(keys),
-        }
-    }
-}
-
-fn search_args(tree: u64, first: Key, last: Key) -> SearchArgs {
-    SearchArgs {
-        tree,
-        min_object: first.object,
-        max_object: last.object,
-        min_offset: first.offset,
-        max_offset: last.offset,
-        min_transid: 0,
-        max_transid: u64::MAX,
-        min_kind: first.kind,
-        max_kind: last.kind,
-        items: u32::MAX,
-        unused: 0,
-        unused_words: [0; 4],
-        found: [0; 3992],
-    }
-}
-
-fn read_keys(args: &SearchArgs, keys: &mut Vec<Key>) {
-    let mut rest = &args.found[..];
-    for _ in 0..args.items {
-        let Some((header, data)) = rest.split_at_checked(HEADER_LEN) else { return };
-        let word = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
-        let half = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("4 bytes"));
-        keys.push(Key { object: word(8), offset: word(16), kind: half(24) });
-        rest = data.get(half(28) as usize..).unwrap_or_default();
-    }
+fn roots(filesystem: impl AsFd) -> io::Result<Vec<Key>> {
+    let first = Key { object: SUBVOLUME_INODE, kind: ROOT_ITEM, offset: 0 };
+    let last = Key { object: LAST_SUBVOLUME, kind: ROOT_BACKREF, offset: u64::MAX };
+    search(filesystem, ROOT_TREE, first, last)
 }

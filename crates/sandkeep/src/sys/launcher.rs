@@ -59,6 +59,8 @@ pub struct Launch {
 pub enum RootKind {
     /// One directory.
     Dir,
+    /// One whose files hold the sandbox's ids as the host knows them: nothing is left to be mapped.
+    Shifted,
     /// The directory of a volume and that of all layers, in this order in the place of the root.
     Overlay(overlay::Names),
 }

@@ -15,6 +15,7 @@ const CONTROL: &str = "/dev/loop-control";
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 const LOOP_CONFIGURE: u32 = 0x4C0A;
 const LOOP_GET_STATUS64: u32 = 0x4C05;
+const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
 const FLAG_AUTOCLEAR: u32 = 4;
 /// The kernel leaves it away where the file cannot do it.
 const FLAG_DIRECT_IO: u32 = 16;
@@ -55,7 +56,7 @@ const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() ==
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
-    _open: File,
+    open: File,
 }
 
 impl LoopDevice {
@@ -76,7 +77,7 @@ impl LoopDevice {
                 return Ok(device);
             }
             let device = Self::open(free_number()?, Access::Write)?;
-            match configure(&device._open, image) {
+            match configure(&device.open, image) {
                 Ok(()) => return Ok(device),
                 Err(Errno::BUSY) => {}
                 Err(error) => return Err(error.into()),
@@ -99,7 +100,7 @@ impl LoopDevice {
             }
             // It may be gone by now.
             let Ok(device) = Self::open(number, Access::Read) else { continue };
-            match status(&device._open) {
+            match status(&device.open) {
                 Ok(info) if (info.device, info.inode) == (image.st_dev, image.st_ino) => {
                     return Ok(Some(device));
                 }
@@ -109,13 +110,22 @@ impl LoopDevice {
         Ok(None)
     }
 
+    /// Has the device be as large as its file is now.
+    pub fn refresh_size(&self) -> io::Result<()> {
+        // SAFETY: this ioctl takes no argument; the descriptor is open.
+        match unsafe { libc::ioctl(self.open.as_raw_fd(), LOOP_SET_CAPACITY) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     fn open(number: u32, access: Access) -> io::Result<Self> {
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let write = access == Access::Write;
         let open = OpenOptions::new().read(true).write(write).open(&path).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display()))
         })?;
-        Ok(Self { path, _open: open })
+        Ok(Self { path, open })
     }
 }
 

@@ -9,11 +9,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
+
+use super::namespace::{self, ChildStack, IdMap, SHARED_ID_BASE};
 
 /// A detached copy of the mount that shows `path`.
 pub fn clone_path(path: &Path) -> io::Result<OwnedFd> {
@@ -80,6 +82,19 @@ pub fn set_id_map(
     let fd = user_namespace.as_fd().as_raw_fd();
     let set = u64::from(set.bits()) | libc::MOUNT_ATTR_IDMAP;
     setattr(mount, set, NOSUID, fd as u64, Depth::One)
+}
+
+/// Whether what is mounted at a path can be id-mapped, by trying it on a copy of the mount that nobody sees.
+pub fn can_be_id_mapped(path: &Path) -> io::Result<bool> {
+    const STACK_BYTES: usize = 64 * 1024;
+    let proc = rustix::fs::open("/proc", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (mut stack, ids) = (ChildStack::new(STACK_BYTES), IdMap::range(SHARED_ID_BASE));
+    let users = namespace::user(proc.as_fd(), &mut stack, ids)?;
+    match set_id_map(clone_path(path)?, MountAttrFlags::empty(), users) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Which mounts of a tree are meant.

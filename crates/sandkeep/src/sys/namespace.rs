@@ -12,6 +12,10 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 /// How many ids one sandbox has.
 pub const ID_RANGE: u32 = 65_536;
+/// The range that all sandboxes have in common whose volumes lie where ids cannot be mapped: there the files
+/// themselves hold these ids, so it is the same for every daemon and for good. It is the last one that any
+/// sandbox can have, and given to none alone.
+pub const SHARED_ID_BASE: u32 = (1 << 31) - ID_RANGE;
 
 /// The id that commands have inside.
 pub const USER_ID: u32 = 1000;

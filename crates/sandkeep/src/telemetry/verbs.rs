@@ -21,8 +21,19 @@ const ABANDONED: &str = "abandoned";
 pub const NO_RUNTIME: &str = "unknown";
 
 /// Those that have series from the start, so that a rate over the first one is seen.
-const FROM_THE_START: [Verb; 7] =
-    [Verb::Create, Verb::Start, Verb::Stop, Verb::Destroy, Verb::Exec, Verb::Amend, Verb::Capture];
+const FROM_THE_START: [Verb; 11] = [
+    Verb::Create,
+    Verb::Start,
+    Verb::Stop,
+    Verb::Destroy,
+    Verb::Exec,
+    Verb::Amend,
+    Verb::Capture,
+    Verb::Snapshot,
+    Verb::Rollback,
+    Verb::Fork,
+    Verb::Revert,
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Name(Verb);

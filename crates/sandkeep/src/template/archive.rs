@@ -2,32 +2,33 @@
 //! every other tool for images) takes an entry for, and says clearly where an archive ends too soon.
 //! Writing makes one of a directory, always the same of the same.
 
-pub(super) mod attributes;
+pub(in crate::template) mod attributes;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) mod building;
+pub(crate) mod building;
+mod chosen;
 mod compression;
+mod damage;
 mod entry;
 mod header;
 mod pax;
 mod reader;
 mod sparse;
 mod tree;
+mod writer;
 
 use std::io;
 
+pub use chosen::{ChosenArchive, Hardlinks, Piece};
 pub use compression::{Compression, Decoded, decoded};
+pub use damage::Damage;
 pub use entry::{Attributes, Entry, Kind, Moment};
 pub use reader::{Closing, Entries};
 pub use sparse::Segment;
 pub use tree::{Filter, Kept, TreeArchive, TreeOwner};
+pub use writer::Writer;
 
 /// The unit of an archive.
 pub(super) const BLOCK_BYTES: usize = 512;
-
-/// What is wrong with a part of an archive; where it is only its reader knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-struct Damage(&'static str);
 
 /// Why bytes are no archive that is taken.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +37,8 @@ pub enum ArchiveError {
     Io(#[source] io::Error),
     #[error("the archive ends in the middle: it was cut off")]
     Truncated,
-    #[error("the archive is damaged at byte {position}: {what}")]
-    Malformed { position: u64, what: &'static str },
+    #[error("the archive is damaged at byte {position}: {damage}")]
+    Malformed { position: u64, damage: Damage },
     #[error("{path:?} in the archive cannot be used: {what}")]
     Entry { path: String, what: String },
     #[error("the archive is too large: more than {max} {what}")]

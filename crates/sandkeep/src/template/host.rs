@@ -16,7 +16,7 @@ use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, openat, symlinkat};
 use super::{Found, Template};
 use crate::runtime::Bind;
 use crate::sandbox::Privilege;
-use crate::storage::{Root, StorageError};
+use crate::storage::{Ids, Root, StorageError};
 
 /// The user that commands run as.
 const USER_ID: u32 = 1000;
@@ -107,7 +107,7 @@ impl Template for HostTemplate {
     async fn lay_out(&self, root: &Root) -> Result<(), StorageError> {
         let path = root.own_dir();
         // A few dozen microseconds of system calls: handing them to another thread costs more.
-        self.skeleton.lay_out(path).map_err(|source| StorageError::Io {
+        self.skeleton.lay_out(path, root.ids()).map_err(|source| StorageError::Io {
             storage: "host template",
             what: format!("fill {}", path.display()),
             source,
@@ -117,12 +117,13 @@ impl Template for HostTemplate {
 
 impl Skeleton {
     /// Makes what is missing, so that it can be repeated after a crash.
-    fn lay_out(&self, root: &Path) -> io::Result<()> {
+    fn lay_out(&self, root: &Path, ids: Ids) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = openat(CWD, root, flags, Mode::empty())?;
         let plain = self.mount_points.iter().map(|path| (*path, 0o755));
         for (path, mode) in DIRECTORIES.into_iter().chain(plain) {
             unless_there(mkdirat(&root, path, Mode::from_raw_mode(mode)))?;
+            ids.give_to_root(&root, path)?;
             if mode & 0o1000 != 0 {
                 // mkdir leaves out what the umask forbids.
                 let made = openat(
@@ -136,8 +137,10 @@ impl Skeleton {
         }
         for (path, target) in &self.links {
             unless_there(symlinkat(target, &root, *path))?;
+            ids.give_to_root(&root, *path)?;
         }
-        let (uid, gid) = (Uid::from_raw(USER_ID), Gid::from_raw(USER_ID));
+        let user = ids.on_disk(USER_ID);
+        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         let no_follow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
         match rustix::fs::chownat(&root, "home/user", Some(uid), Some(gid), no_follow) {
             // A daemon that is not root has one id, and so has everything it makes.

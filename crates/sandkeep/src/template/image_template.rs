@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::{Found, Template};
 use crate::runtime::{Bind, MOUNT_POINTS};
 use crate::sandbox::Privilege;
-use crate::storage::{OPAQUE, Root, StorageError, is_whiteout};
+use crate::storage::{Ids, OPAQUE, Root, StorageError, is_whiteout};
 
 /// Files of /etc that programs look for, and that images leave to whoever runs them.
 const FILES: [(&str, &str); 3] = [
@@ -105,7 +105,7 @@ struct Look {
 fn add_to_etc(root: &Root, name: &str, content: &[u8]) -> io::Result<()> {
     let Look { etc, file: Seen::Nothing } = look(root, name)? else { return Ok(()) };
     let own = directory(CWD, root.own_dir())?;
-    make_etc(&own, etc.as_ref())?;
+    make_etc(&own, etc.as_ref(), root.ids())?;
     let etc = directory(&own, "etc")?;
     match unlinkat(&etc, name, AtFlags::empty()) {
         // What is there hides a name, or is empty.
@@ -114,13 +114,14 @@ fn add_to_etc(root: &Root, name: &str, content: &[u8]) -> io::Result<()> {
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&etc, name, flags, Mode::from_raw_mode(0o644))?;
+    root.ids().give_to_root(&etc, name)?;
     // Not by the mode of open, which the umask narrows.
     fchmod(&file, Mode::from_raw_mode(0o644))?;
     io::Write::write_all(&mut std::fs::File::from(file), content)
 }
 
 /// Makes the volume's own /etc, if it is still only in a layer, as it is there.
-fn make_etc(own: &OwnedFd, below: Option<&Stat>) -> io::Result<()> {
+fn make_etc(own: &OwnedFd, below: Option<&Stat>, ids: Ids) -> io::Result<()> {
     match statat(own, "etc", AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) if is_whiteout(&stat) => unlinkat(own, "etc", AtFlags::empty())?,
         Ok(_) => return Ok(()),
@@ -129,6 +130,7 @@ fn make_etc(own: &OwnedFd, below: Option<&Stat>) -> io::Result<()> {
     }
     let mode = below.map_or(0o755, |stat| stat.st_mode & 0o7777);
     mkdirat(own, "etc", Mode::RWXU)?;
+    ids.give_to_root(own, "etc")?;
     if let Some(stat) = below {
         let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         match chownat(own, "etc", Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
@@ -178,7 +180,7 @@ fn look(root: &Root, name: &str) -> io::Result<Look> {
 /// What shows through in a root, the topmost first.
 fn parts(root: &Root) -> Vec<&Path> {
     match root {
-        Root::Dir(path) => vec![path],
+        Root::Dir(path) | Root::Shifted(path) => vec![path],
         Root::Overlay { lowers, upper, work: _ } => {
             let lowers = lowers.iter().rev().map(PathBuf::as_path);
             std::iter::once(upper.as_path()).chain(lowers).collect()

@@ -11,10 +11,9 @@
 //! - Directories get their modes and times at the end, when nothing is written into them any more.
 
 mod applying;
-mod attributes;
+pub(super) mod attributes;
 mod directory;
 mod hardlink;
-mod path;
 mod removing;
 mod view;
 mod whiteout;
@@ -27,11 +26,12 @@ mod tests;
 use std::io::{self, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::archive::{ArchiveError, Entries, decoded};
+use super::archive::attributes::CAPABILITY;
+use super::archive::{ArchiveError, Attributes, Entries, Entry, decoded};
 use super::digest::{Digest, Hasher, Mismatch, Verified};
 use super::image::Progress;
-use crate::storage::Whiteouts;
-use applying::{Applying, Meter};
+use crate::storage::{Ids, Whiteouts};
+use applying::{Applying, Meter, Names};
 
 /// Where a layer is applied.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,8 @@ pub struct Target<'a> {
     /// The directory that becomes the layer's root.
     pub root: BorrowedFd<'a>,
     pub whiteouts: Whiteouts,
+    /// How owners are written down.
+    pub ids: Ids,
     /// The directories of the layers below, lowest first, where `whiteouts` is `Overlay`; none otherwise. A
     /// layer may link to files in them, and may go by links in them. One whose root hides all below it
     /// comes first.
@@ -57,6 +59,24 @@ pub struct Applied {
     pub xattrs_skipped: u64,
     pub owners: Owners,
     pub stands: Stands,
+}
+
+impl Applied {
+    /// What has come of it before anything was done.
+    pub(super) fn nothing(ids: Ids) -> Self {
+        let owners = match rustix::process::geteuid().is_root() {
+            true => Owners::Kept(ids),
+            false => Owners::Ours,
+        };
+        Self {
+            entries: 0,
+            bytes: 0,
+            devices_skipped: 0,
+            xattrs_skipped: 0,
+            owners,
+            stands: Stands::Alone,
+        }
+    }
 }
 
 /// Whether what was made would be the same above other layers.
@@ -81,8 +101,8 @@ pub fn id_above(below: &[Digest], diff_id: &Digest) -> Digest {
 /// Whose the files of a layer are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owners {
-    /// Those the layer says.
-    Kept,
+    /// Those the layer says, as ids on the disk.
+    Kept(Ids),
     /// Only root can give files away: everything belongs to the daemon's one user.
     Ours,
 }
@@ -130,7 +150,7 @@ pub fn apply(
     let archive = decoded(blob)?;
     let mut meter = Meter::new(archive.taken(), progress);
     let mut entries = Entries::new(Verified::new(archive, *diff_id, None));
-    let mut applying = Applying::new(target);
+    let mut applying = Applying::new(target, Names::OfLayer);
     while let Some(entry) = entries.next()? {
         applying.take(entry, &mut entries, &mut meter)?;
         meter.look();
@@ -139,4 +159,43 @@ pub fn apply(
     let applied = applying.finish()?;
     meter.end();
     Ok(applied)
+}
+
+/// Unpacks an archive of plain files: a name means nothing but itself, and everything belongs to `owner`, has
+/// no capabilities and acts for nobody else. Compressed as a layer may be. Blocks, and syncs nothing.
+pub fn unpack(
+    blob: impl Read + Send + 'static,
+    root: BorrowedFd<'_>,
+    ids: Ids,
+    owner: FileOwner,
+) -> Result<Applied, LayerError> {
+    let archive = decoded(blob)?;
+    let progress = Progress::unheard();
+    let mut meter = Meter::new(archive.taken(), &progress);
+    let mut entries = Entries::new(archive);
+    let target = Target { root, whiteouts: Whiteouts::Remove, lowers: &[], ids };
+    let mut applying = Applying::new(&target, Names::Plain);
+    while let Some(entry) = entries.next()? {
+        let attributes = owner.of(entry.attributes);
+        applying.take(Entry { attributes, ..entry }, &mut entries, &mut meter)?;
+    }
+    entries.finish()?;
+    applying.finish()
+}
+
+/// The one to whom all of a workspace belongs, as it is called inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileOwner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl FileOwner {
+    /// The same attributes on a file of this owner.
+    pub(super) fn of(self, found: Attributes) -> Attributes {
+        let mut xattrs = found.xattrs;
+        xattrs.retain(|(name, _)| name.as_c_str() != CAPABILITY);
+        let (uid, gid) = (self.uid.into(), self.gid.into());
+        Attributes { mode: found.mode & 0o777, uid, gid, modified: found.modified, xattrs }
+    }
 }

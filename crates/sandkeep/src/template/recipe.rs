@@ -52,7 +52,7 @@ pub use glob::Pattern;
 pub use ignore::Ignore;
 pub use key::{CopiedFile, Key};
 pub use problem::{Problem, RecipeError};
-pub use scene::{Beginning, Copied, CopiedFrom, Effect, Running, Scene};
+pub use scene::{Beginning, Copied, CopiedFrom, Directory, Effect, Running, Scene};
 pub use text::Text;
 
 /// A build file that was read.

@@ -25,6 +25,7 @@ pub use directory::DirectorySource;
 pub use docker_archive::DockerArchive;
 pub use oci_layout::OciLayout;
 pub use recognize::{Form, Given, recognize};
+pub(crate) use section::{Section, SectionBlob};
 pub use spool::SpoolDir;
 pub use tar::TarSource;
 

@@ -334,3 +334,18 @@ async fn a_guest_enters_its_root_and_still_finds_the_host() {
     let ran = run(&next, command(&["/bin/busybox", "chroot", "/proc", "true"])).await;
     assert_ne!(ran.end.outcome, Outcome::Exited(0), "{ran:?}");
 }
+
+#[tokio::test]
+async fn a_guest_that_takes_no_descriptors_is_given_a_program_byte_by_byte() {
+    let guest = Dialing::start(Start { token: Some(DialToken::random()), root: None });
+    let client = guest.client();
+    for _ in 0..2 {
+        let request = ExecRequest { stdin: Stdin::Piped, ..command(&["sandkeep-toolbox"]) };
+        let mut execution = client.exec_program(&TOOLBOX, request).await.unwrap();
+        // A request that is none is answered as a failure: that it is answered at all shows that it runs.
+        execution.input().close().await.unwrap();
+        let ran = collect(&mut execution).await;
+        assert_eq!(ran.end.outcome, Outcome::Exited(1), "{ran:?}");
+        assert!(ran.out().contains("broken_off"), "{ran:?}");
+    }
+}

@@ -9,6 +9,7 @@ mod harness;
 mod hostile;
 mod lifetime;
 mod ports;
+mod programs;
 mod shells;
 mod streams;
 mod terminals;

@@ -203,5 +203,5 @@ async fn only_a_connected_socket_is_taken_from_a_guest() {
 async fn a_guest_of_a_build_without_dial_is_not_asked_for_it() {
     let (client, _home) = lying_guest(preface(0).to_vec(), None);
     let refused = client.dial(80).await.err();
-    assert!(matches!(refused, Some(GuestError::Version { oldest: 2, .. })), "{refused:?}");
+    assert!(matches!(refused, Some(GuestError::Version { oldest: 3, .. })), "{refused:?}");
 }

@@ -35,7 +35,25 @@ fn the_bench_measures_what_it_says_and_leaves_nothing() {
         assert!(measured || missing, "{rate}");
     }
     assert_eq!(report["rates"].as_array().map(Vec::len), Some(2));
+    assert_storages(&report);
     assert_eq!(report["regime"], "back_to_back");
     let left = std::fs::read_dir(place.path()).expect("it is there").count();
     assert_eq!(left, 0, "the bench left its data directory: {}", ran.stderr);
+}
+
+/// Every storage was measured with every tree, and held against the first of them.
+fn assert_storages(report: &Value) {
+    let storages = report["storages"].as_array().expect("storages");
+    for (storage, tree) in [("btrfs", "1MB"), ("btrfs", "1000files"), ("local", "4MB")] {
+        let same = |found: &&Value| found["storage"] == storage && found["tree"] == tree;
+        let figures = storages.iter().find(same).expect(tree);
+        for operation in ["copy", "import", "first_create", "create", "workspace"] {
+            let operations = figures["operations"].as_array().expect("operations");
+            let found = operations.iter().find(|found| found["operation"] == operation);
+            let found = found.unwrap_or_else(|| panic!("{operation} of {figures}"));
+            for ratio in ["p50_ms", "times_smallest", "times_copy"] {
+                assert!(found[ratio].as_f64().is_some_and(|times| times > 0.0), "{found}");
+            }
+        }
+    }
 }

@@ -97,9 +97,21 @@ fn named() -> Value {
     json!({ "slot": "shared", "labels": { "a": "old" } })
 }
 
-/// Under a key, which makes it the same create whenever it is repeated.
+/// Under a key, which makes it the same create whenever it is repeated; with a repository, so that there is
+/// something to do before and after the launch.
 fn create_once(daemon: &Daemon, key: &str) -> std::io::Result<(u16, Value)> {
-    daemon.request_with(&[("Idempotency-Key", key)], "POST", "/api/v1/sandboxes", &named())
+    let mut spec = named();
+    spec["source"] = json!({ "git": repository(&daemon.data_dir()) });
+    daemon.request_with(&[("Idempotency-Key", key)], "POST", "/api/v1/sandboxes", &spec)
+}
+
+/// An empty one among the daemon's own files, which a clone is content with.
+fn repository(data_dir: &std::path::Path) -> String {
+    let path = data_dir.join("source.git");
+    let mut init = std::process::Command::new("git");
+    init.args(["init", "--quiet", "--bare"]).arg(&path).env_clear().env("PATH", "/usr/bin:/bin");
+    assert!(init.status().expect("git runs").success());
+    format!("file://{}", path.display())
 }
 
 /// A sandbox that has nothing to do with it, and must not notice.
@@ -182,7 +194,8 @@ fn assert_whole_or_gone(
             }
             for id in &others {
                 if settled(daemon, id).is_some() {
-                    assert_usable(daemon, id, "echo kept", point);
+                    let cloned = "git -C ~/source rev-parse --git-dir >/dev/null && test \"$(ls -A ~)\" = source && echo kept";
+                    assert_usable(daemon, id, cloned, point);
                 }
             }
             // Whoever lost the answer asks again, and there is still one.
@@ -280,10 +293,14 @@ fn assert_usable(daemon: &Daemon, id: &str, command: &str, point: &str) {
 
 #[test]
 fn every_failpoint_belongs_to_a_verb_that_is_tried() {
-    let of_templates = crate::templates::killed_at();
+    let elsewhere = crate::templates::killed_at().chain(crate::time::killed_at());
+    let elsewhere = elsewhere.chain(crate::diff::killed_at()).chain(crate::builds::killed_at());
     let tried: Vec<&str> =
-        Verb::ALL.iter().flat_map(|verb| verb.points()).chain(of_templates).collect();
-    for point in ALL {
+        Verb::ALL.iter().flat_map(|verb| verb.points()).chain(elsewhere).collect();
+    // Those of a storage are tried with the storage alone.
+    let of_storage =
+        |point: &&&str| ["btrfs.", "local.", "zfs."].iter().any(|s| point.starts_with(s));
+    for point in ALL.iter().filter(|point| !of_storage(point)) {
         assert!(tried.contains(point), "nobody tries {point}");
     }
 }

@@ -272,6 +272,34 @@ fn a_token_is_had_from_the_realm_that_a_registry_names() {
 }
 
 #[test]
+fn an_identity_that_docker_login_keeps_is_shown_to_the_realm_alone() {
+    skip_if!(obstacle());
+    let (storage, made) = (Storage::new(), small());
+    storage.push("team/app:it", &[&made]);
+    let realm = Realm::start(&storage.path(""), "hunter2");
+    let server = storage.serve(realm.config.clone());
+    let reference = format!("{}/team/app:it", server.host());
+    let mut client = Client::new();
+    let file = storage.path("config.json");
+    let log_in = |identity: &str| {
+        // As Docker writes it: a user without a password beside it.
+        let entry = json!({ "auth": "YW5uOg==", "identitytoken": identity });
+        std::fs::write(&file, json!({ "auths": { server.host(): entry } }).to_string())
+            .expect("a file");
+    };
+    client.auth_file = Some(file.clone());
+    log_in(&Realm::identity("hunter2"));
+    assert_eq!(now(pull(&client.image(&reference, None))).expect("it is right"), made.layers);
+    let asked = realm.fake.asked();
+    assert_eq!(asked.len(), 1, "one token is for all of a pull");
+    assert!(asked[0].query.is_empty() && asked[0].header("authorization").is_none());
+    log_in("stale");
+    let wrong = registry_error(now(pull(&client.image(&reference, None))));
+    assert!(matches!(wrong, RegistryError::WrongCredentials { .. }), "{wrong}");
+    assert!(!format!("{wrong} {wrong:?}").contains("stale"), "{wrong:?}");
+}
+
+#[test]
 fn a_registry_inside_is_not_called_unless_it_is_allowed() {
     let made = small();
     let content = Content::of(&made);

@@ -31,7 +31,7 @@ fn template(daemon: &Daemon, arguments: &[&str]) -> Ran {
 }
 
 /// Imports a file or directory by the command line; the template as it is shown.
-fn import(daemon: &Daemon, path: &Path, name: &str) -> Value {
+pub fn import(daemon: &Daemon, path: &Path, name: &str) -> Value {
     let path = path.to_str().expect("text");
     let ran = template(daemon, &["import", path, "--name", name, "--json"]);
     assert_eq!(ran.code, 0, "{ran:?}\n{}", daemon.said());
@@ -107,6 +107,22 @@ fn a_layout_a_tar_and_a_directory_become_templates_too() {
             assert_eq!(said, "0\n/\nbelow", "{name} on {storage}: without a config root is at /");
         }
     }
+}
+
+#[test]
+fn ports_are_listed_where_no_program_of_the_image_could_tell_them() {
+    skip_if!(images::obstacle());
+    let daemon = Daemon::start();
+    import(&daemon, &Image::busybox().docker_archive(), "image");
+    let id = create(&daemon, "image");
+    let serve = "/bin/busybox httpd -p 127.0.0.1:8123 -h /tmp && /bin/busybox rm /bin/cat";
+    daemon.root_sh(&id, serve).ok();
+    let target = format!("/api/v1/sandboxes/{id}/ports");
+    let listing = daemon.expect(200, "GET", &target, &Value::Null);
+    let ports = listing["items"].as_array().expect("items");
+    let found =
+        ports.iter().find(|item| item["port"] == 8123).unwrap_or_else(|| panic!("{listing}"));
+    assert_eq!(found["open"], true, "{listing}");
 }
 
 #[test]

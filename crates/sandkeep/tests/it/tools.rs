@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 /// Why the tool cannot be used here, by the daemon's own words.
-fn missing(daemon: &Daemon, runtime: &str) -> Option<String> {
+pub fn missing(daemon: &Daemon, runtime: &str) -> Option<String> {
     let listed = daemon.expect(200, "GET", "/api/v1/runtimes", &Value::Null);
     let items = listed["runtimes"].as_array().expect("runtimes");
     let found = items.iter().find(|item| item["name"] == runtime).expect("it is listed");

@@ -17,7 +17,7 @@ use crate::api::rest::problem::{Refusal, render};
 use crate::api::rest::{Caller, Connection, Credential, Door, Known, challenge};
 use crate::auth::Mode;
 use crate::broker::{Broker, Pass, PassProblem, Warrant};
-use crate::sandbox::{Port, Principal, SandboxId};
+use crate::sandbox::{HostPaths, Port, Principal, SandboxId};
 
 /// The way to all ports of all sandboxes.
 pub struct PortDoor {
@@ -72,6 +72,14 @@ impl PortDoor {
         match self.door.auth.mode() {
             Mode::Local => Ok(()),
             Mode::Keys => Err(Refusal::LocalOnly),
+        }
+    }
+
+    /// Which paths of the host callers may name.
+    pub fn host_paths(&self) -> HostPaths {
+        match self.door.auth.mode() {
+            Mode::Local => HostPaths::Any,
+            Mode::Keys => HostPaths::BeneathRoots,
         }
     }
 

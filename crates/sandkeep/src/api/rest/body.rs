@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::problem::Refusal;
-use crate::limits::{BODY_MAX_BYTES, BODY_READ};
+use crate::limits::{BODY_MAX_BYTES, BODY_READ, REFUSED_UPLOAD_READ};
 
 /// The body of a request that needs one.
 pub async fn required<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
@@ -74,4 +74,11 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     })?;
     json.end().map_err(|e| malformed("", e))?;
     Ok(value)
+}
+
+/// Whoever still sends when the connection closes is told of nothing but that.
+pub async fn read_away(mut body: Body) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    // Who sends for longer learns it the hard way.
+    let _ = tokio::time::timeout(REFUSED_UPLOAD_READ, rest).await;
 }

@@ -52,6 +52,15 @@ impl Form {
         })
     }
 
+    /// How an answer is told as it comes about; `None` if only its end is. Several streams together are no stream
+    /// of bytes.
+    pub fn live(stream: bool, headers: &HeaderMap) -> Option<Self> {
+        match Self::accepted(headers) {
+            form @ Some(Self::Ndjson | Self::Sse) => form,
+            Some(Self::Raw) | None => stream.then_some(Self::Ndjson),
+        }
+    }
+
     pub fn media_type(self) -> &'static str {
         match self {
             Self::Ndjson => NDJSON,
@@ -114,6 +123,29 @@ struct Output {
     data: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data_b64: Option<String>,
+}
+
+impl Output {
+    fn of(stream: OutputStream, piece: Piece) -> Self {
+        let (data, data_b64) = match piece.data {
+            Encoded::Text(text) => (Some(text), None),
+            Encoded::Base64(text) => (None, Some(text)),
+        };
+        Self { r#type: stream, offset: piece.offset, data, data_b64 }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.r#type {
+            OutputStream::Stdout => "stdout",
+            OutputStream::Stderr => "stderr",
+        }
+    }
+}
+
+/// The event for a piece of output.
+pub fn output(form: Form, stream: OutputStream, piece: Piece) -> Bytes {
+    let event = Output::of(stream, piece);
+    framed(form, event.name(), None, &event)
 }
 
 #[derive(Serialize)]
@@ -278,17 +310,10 @@ impl Live {
     }
 
     fn output(&mut self, stream: OutputStream, piece: Option<Piece>) {
-        let Some(Piece { offset, len, data }) = piece else { return };
-        *offset_of(&mut self.told, stream) = offset + len;
-        let (data, data_b64) = match data {
-            Encoded::Text(text) => (Some(text), None),
-            Encoded::Base64(text) => (None, Some(text)),
-        };
-        let name = match stream {
-            OutputStream::Stdout => "stdout",
-            OutputStream::Stderr => "stderr",
-        };
-        self.say(name, &Output { r#type: stream, offset, data, data_b64 });
+        let Some(piece) = piece else { return };
+        *offset_of(&mut self.told, stream) = piece.offset + piece.len;
+        let event = Output::of(stream, piece);
+        self.say(event.name(), &event);
     }
 
     fn end(&mut self, end: &End) {

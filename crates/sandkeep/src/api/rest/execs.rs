@@ -95,12 +95,7 @@ pub(super) enum Mode {
 
 impl Mode {
     pub(super) fn of(query: &ExecQuery, headers: &HeaderMap) -> Result<Self, Refusal> {
-        let live = match Form::accepted(headers) {
-            // Both streams together are no stream of bytes.
-            Some(Form::Raw) | None => query.stream.then_some(Form::Ndjson),
-            form @ Some(Form::Ndjson | Form::Sse) => form,
-        };
-        match (query.wait, live) {
+        match (query.wait, Form::live(query.stream, headers)) {
             (true, Some(form)) => Ok(Self::Live(form)),
             (true, None) => Ok(Self::Blocking),
             (false, _) if query.stream => {
@@ -364,16 +359,6 @@ impl Ending {
     }
 }
 
-/// The end of an exec whose events stopped without one: the daemon shuts down.
-fn lost() -> ExecEnd {
-    ExecEnd {
-        outcome: Outcome::Lost,
-        error: Some("the exec's events stopped before its end was known".to_owned()),
-        duration: Duration::ZERO,
-        shell: None,
-    }
-}
-
 /// The answer to a blocking exec.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ExecAnswer)]
@@ -440,7 +425,7 @@ impl Collected {
                     stderr.push(&data)
                 }
                 Some(ExecEvent::Ended(end)) => break end,
-                None => break lost(),
+                None => break ExecEnd::unknown(),
             }
         };
         Self { end, stdout: stdout.show(), stderr: stderr.show() }

@@ -31,7 +31,10 @@ use super::problem::{Code, MEDIA_TYPE, Problem};
         (name = "execs", description = "Run commands in a sandbox"),
         (name = "shells", description = "Shells that keep their state from one command to the next"),
         (name = "processes", description = "Start servers and other things that stay, and look after them"),
+        (name = "files", description = "Read, write, list and watch the files of a sandbox, as its user"),
+        (name = "snapshots", description = "Go back in time: snapshots, turns, rollback, forks, and what happened"),
         (name = "ports", description = "Reach servers in a sandbox"),
+        (name = "tools", description = "What a model calls in a sandbox: files, searches, bash and git"),
         (name = "templates", description = "What sandboxes start from: import images, make one of a sandbox"),
         (name = "urule", description = "The words of Urule's runtime broker: a session is a sandbox \
             with the label `urule.workspace_id`. Errors also carry Urule's `error` and `details`"),
@@ -197,10 +200,14 @@ refusals! {
     InState 409;
     /// How a request can fail that goes inside a sandbox.
     Inside 400 409 502 504;
+    /// How a request can fail for what a build or a template runs.
+    Carried 422;
     /// How a request can fail for what has to be written down first.
     Journaled 507;
     /// How a request can fail for what it needs from elsewhere.
     Upstream 502;
+    /// How a request can fail that is about files of a sandbox.
+    Files 400 409 413 416 502 504 507;
     /// How a request can fail that has to become a WebSocket.
     Upgraded 426;
 }

@@ -1,15 +1,11 @@
 //! Output of a command as JSON can carry it. Bytes are text where they are UTF-8 and base64 where not;
 //! a character cut in two by a chunk or by a limit is no reason to call text binary.
 
-use std::collections::VecDeque;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::excerpt::{Cut, Excerpt, Omitted, incomplete_suffix};
 use crate::limits::{OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES};
-
-/// The longest beginning of a UTF-8 character that is not yet the whole of it.
-const INCOMPLETE_MAX_BYTES: usize = 3;
 
 /// Bytes in the form they travel in.
 #[derive(Debug, PartialEq, Eq)]
@@ -81,29 +77,15 @@ impl Piece {
     }
 }
 
-/// How many bytes at the end are the beginning of a character.
-fn incomplete_suffix(bytes: &[u8]) -> usize {
-    let longest = bytes.len().min(INCOMPLETE_MAX_BYTES);
-    let begins = |len: &usize| {
-        let suffix = &bytes[bytes.len() - len..];
-        std::str::from_utf8(suffix).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
-    };
-    (1..=longest).find(begins).unwrap_or(0)
-}
-
-/// How many bytes at the start are the rest of a character whose beginning is missing.
-fn orphaned_prefix(bytes: &[u8]) -> usize {
-    let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-    bytes.iter().take(INCOMPLETE_MAX_BYTES).take_while(is_continuation).count()
-}
-
 /// One stream of a blocking exec: its head and its tail, each up to a limit, and a count of what
 /// lay between.
-#[derive(Debug, Default)]
-pub struct Kept {
-    head: Vec<u8>,
-    tail: VecDeque<u8>,
-    dropped: u64,
+#[derive(Debug)]
+pub struct Kept(Excerpt);
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self(Excerpt::within(OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES))
+    }
 }
 
 /// A stream as the answer of a blocking exec shows it.
@@ -113,41 +95,14 @@ pub struct Shown {
     pub omitted: Option<Omitted>,
 }
 
-/// The gap in a stream that was longer than the limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Omitted {
-    /// Where in the shown bytes the gap is.
-    pub at: u64,
-    pub bytes: u64,
-}
-
 impl Kept {
     pub fn push(&mut self, chunk: &[u8]) {
-        let room = OUTPUT_HEAD_MAX_BYTES - self.head.len();
-        let (head, rest) = chunk.split_at(room.min(chunk.len()));
-        self.head.extend_from_slice(head);
-
-        let overflow = (self.tail.len() + rest.len()).saturating_sub(OUTPUT_TAIL_MAX_BYTES);
-        let from_tail = overflow.min(self.tail.len());
-        self.tail.drain(..from_tail);
-        self.tail.extend(&rest[overflow - from_tail..]);
-        self.dropped += overflow as u64;
+        self.0.push(chunk);
     }
 
     pub fn show(self) -> Shown {
-        let Self { head: mut bytes, tail, dropped } = self;
-        let mut tail = Vec::from(tail);
-        if dropped == 0 {
-            bytes.append(&mut tail);
-            return Shown { data: Encoded::of(bytes), omitted: None };
-        }
-        // Halves of characters at the gap's edges belong to the gap.
-        let (before, after) = (incomplete_suffix(&bytes), orphaned_prefix(&tail));
-        bytes.truncate(bytes.len() - before);
-        let at = bytes.len() as u64;
-        bytes.extend_from_slice(&tail[after..]);
-        let omitted = Omitted { at, bytes: dropped + (before + after) as u64 };
-        Shown { data: Encoded::of(bytes), omitted: Some(omitted) }
+        let Cut { bytes, omitted } = self.0.cut();
+        Shown { data: Encoded::of(bytes), omitted }
     }
 }
 

@@ -7,7 +7,10 @@ use axum::http::request::Parts;
 
 use super::problem::Refusal;
 use crate::auth::KeyId;
-use crate::sandbox::{ExecId, Port, ProcessId, SandboxId, ShellId, TemplateName};
+use crate::broker::ToolName;
+use crate::sandbox::{
+    ExecId, Port, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName, UploadId,
+};
 
 /// Something that a path can name.
 pub trait Name: FromStr {
@@ -32,7 +35,10 @@ names! {
     ShellId => NotAShellId;
     Port => NotAPort;
     KeyId => NotAKeyId;
+    ToolName => NotATool;
     TemplateName => NotATemplateName;
+    SnapshotName => NotASnapshotName;
+    UploadId => NotAnUploadId;
 }
 
 fn parse<T: Name>(text: &str) -> Result<T, Refusal> {

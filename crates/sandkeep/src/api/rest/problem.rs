@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use toolbox::FailureKind;
 
 use crate::broker::PassProblem;
 use crate::error::Error;
@@ -39,6 +40,12 @@ pub enum Refusal {
     NotAShellId { text: String },
     #[error("there is no template {text:?}: {}", crate::sandbox::InvalidTemplateName)]
     NotATemplateName { text: String },
+    #[error("there is no snapshot {text:?}: {}", crate::sandbox::InvalidSnapshotName)]
+    NotASnapshotName { text: String },
+    #[error("there is no tool {text:?}; {}", crate::broker::UnknownTool)]
+    NotATool { text: String },
+    #[error("there is no upload {text:?}")]
+    NotAnUploadId { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
     BodyMalformed { field: Option<String>, problem: String },
     #[error("the body could not be read: {problem}")]
@@ -49,6 +56,8 @@ pub enum Refusal {
     BodyTooSlow,
     #[error("the body is {given:?}, which is not JSON")]
     NotJson { given: String },
+    #[error("the file ends at {size} bytes, before the range begins")]
+    RangeBeyondEnd { size: u64 },
     #[error("query: {problem}")]
     QueryMalformed { problem: String },
     #[error("this endpoint is a WebSocket: {problem}")]
@@ -112,11 +121,15 @@ impl Refusal {
             Self::NotAKeyId { .. } => Code::KeyNotFound,
             Self::NotAShellId { .. } => Code::ShellNotFound,
             Self::NotATemplateName { .. } => Code::TemplateNotFound,
+            Self::NotASnapshotName { .. } => Code::SnapshotNotFound,
+            Self::NotATool { .. } => Code::ToolNotFound,
+            Self::NotAnUploadId { .. } => Code::UploadNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,
             Self::BodyTooLarge => Code::BodyTooLarge,
             Self::BodyTooSlow => Code::BodyTooSlow,
             Self::NotJson { .. } => Code::NotJson,
+            Self::RangeBeyondEnd { .. } => Code::RangeNotSatisfiable,
             Self::QueryMalformed { .. } => Code::InvalidQuery,
             Self::NotAWebSocket { .. } => Code::UpgradeRequired,
             Self::NoRoute { .. } => Code::NoRoute,
@@ -168,13 +181,21 @@ pub fn code_of(error: &Error) -> Code {
         Error::TemplateInUse { .. } => Code::TemplateInUse,
         Error::TemplateShared { .. } => Code::TemplateShared,
         Error::SourceInvalid { .. } => Code::SourceInvalid,
+        Error::StartUpFailed { .. } => Code::StartUpFailed,
+        Error::BuildFileInvalid { .. } => Code::BuildFileInvalid,
+        Error::BuildFailed { .. } => Code::BuildFailed,
         Error::SourceForbidden { .. } => Code::SourceForbidden,
         Error::SourceUnavailable { .. } => Code::SourceUnavailable,
+        Error::NoNetwork { .. } => Code::NoNetwork,
+        Error::UploadNotFound { .. } => Code::UploadNotFound,
+        Error::NoSpace { .. } => Code::NoSpace,
         Error::UploadTooLarge { .. } => Code::UploadTooLarge,
         Error::UnknownProfile { .. } => Code::UnknownProfile,
         Error::SlotTaken { .. } => Code::SlotTaken,
         Error::IdempotencyMismatch { .. } => Code::IdempotencyMismatch,
         Error::IdempotencyGone { .. } => Code::IdempotencyGone,
+        Error::ToolArgument { .. } => Code::InvalidArgument,
+        Error::ToolCallMismatch { .. } => Code::ToolCallMismatch,
         Error::QuotaExceeded { .. } => Code::QuotaExceeded,
         Error::RateLimited { .. } => Code::RateLimited,
         Error::StorageLacks { .. } => Code::UnsupportedByStorage,
@@ -185,9 +206,14 @@ pub fn code_of(error: &Error) -> Code {
         Error::NoTerminal { .. } => Code::NoTerminal,
         Error::Journal { .. } => Code::JournalFailed,
         Error::KeyNotFound { .. } => Code::KeyNotFound,
+        Error::File { kind, .. } => code_of_file(*kind),
+        Error::ToolboxBroke { .. } => Code::ToolboxBroke,
         Error::WrongState { .. } => Code::WrongState,
         Error::Busy { .. } => Code::Busy,
         Error::ExecsInFlight { .. } => Code::ExecsInFlight,
+        Error::SnapshotNotFound { .. } => Code::SnapshotNotFound,
+        Error::SnapshotExists { .. } => Code::SnapshotExists,
+        Error::SnapshotsFull { .. } => Code::SnapshotsFull,
         Error::LimitReached { .. } => Code::LimitReached,
         Error::ProcessNotFound { .. } => Code::ProcessNotFound,
         Error::ProcessEnded { .. } => Code::ProcessEnded,
@@ -198,10 +224,33 @@ pub fn code_of(error: &Error) -> Code {
         Error::DataDir { .. } => Code::DataDirUnusable,
         Error::HostUnreadable { .. } => Code::RuntimeFailed,
         Error::ShuttingDown => Code::ShuttingDown,
+        Error::PoolFull { .. } => Code::PoolFull,
         Error::Store(error) => code_of_store(error),
         Error::Storage(error) => code_of_storage(error),
         Error::Runtime(error) => code_of_runtime(error),
         Error::Guest(error) => code_of_guest(error),
+    }
+}
+
+fn code_of_file(kind: FailureKind) -> Code {
+    match kind {
+        FailureKind::NotFound => Code::FileNotFound,
+        FailureKind::NotADirectory => Code::NotADirectory,
+        FailureKind::IsADirectory => Code::IsADirectory,
+        FailureKind::Exists => Code::FileExists,
+        FailureKind::NotEmpty => Code::DirectoryNotEmpty,
+        FailureKind::NotPermitted => Code::FileNotPermitted,
+        FailureKind::ReadOnly => Code::FileReadOnly,
+        FailureKind::NoSpace => Code::NoSpace,
+        FailureKind::TooLarge => Code::FileTooLarge,
+        FailureKind::NotRegular => Code::NotARegularFile,
+        FailureKind::Changed => Code::FileChanged,
+        FailureKind::Invalid => Code::FileRequestInvalid,
+        FailureKind::Unsupported => Code::FileUnsupported,
+        FailureKind::BrokenOff => Code::BrokenBody,
+        FailureKind::NoMatch => Code::NoMatch,
+        FailureKind::TimedOut => Code::FileTimedOut,
+        FailureKind::Other => Code::FileFailed,
     }
 }
 
@@ -221,9 +270,12 @@ fn code_of_storage(error: &StorageError) -> Code {
         }
         StorageError::NotFound { .. }
         | StorageError::Exists { .. }
+        | StorageError::SnapshotNotFound { .. }
+        | StorageError::SnapshotExists { .. }
         | StorageError::LayerMissing { .. }
         | StorageError::LayerInUse { .. } => Code::StorageInconsistent,
         StorageError::Unusable { .. } => Code::StorageUnusable,
+        StorageError::Full { .. } => Code::StorageFull,
         StorageError::Io { .. } => Code::StorageFailed,
     }
 }
@@ -245,7 +297,7 @@ fn code_of_guest(error: &GuestError) -> Code {
         GuestError::Protocol(_) => Code::GuestBroke,
         GuestError::Refused { .. } => Code::GuestRefused,
         GuestError::Unsupported { .. } => Code::UnsupportedByRuntime,
-        GuestError::Leaf(_) => Code::RuntimeFailed,
+        GuestError::Leaf(_) | GuestError::Program(_) => Code::RuntimeFailed,
         GuestError::PortClosed { .. } => Code::PortClosed,
         GuestError::ShellNotFound { .. } => Code::ShellNotFound,
         GuestError::ShellEnded { .. } => Code::ShellEnded,

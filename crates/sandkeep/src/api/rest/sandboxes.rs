@@ -1,21 +1,23 @@
 //! Sandboxes: create, ensure, list, get, patch, keepalive, stats, start, stop, pause, resume, destroy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::body;
 use super::listing::{Asked, Listing};
-use super::openapi::{Guarded, InState, Inside, Keyed, OfSandbox, WithBody, WithQuery};
+use super::openapi::{Carried, Guarded, InState, Inside, Keyed, OfSandbox, WithBody, WithQuery};
 use super::path::Id;
 use super::problem::Refusal;
 use super::who::Who;
+use crate::api::ports::PortDoor;
 use crate::broker::{
     Broker, Ensured, IdempotencyKey, InFlight, InvalidIdempotencyKey, StatsView, View,
 };
@@ -52,11 +54,12 @@ pub struct KeepaliveBody {
 pub async fn create(
     State(broker): State<Broker>,
     Who(who): Who,
+    Extension(door): Extension<Arc<PortDoor>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, [(HeaderName, String); 1], Json<View>), Refusal> {
     let key = idempotency_key(&headers)?;
-    let draft = body::optional(&headers, body).await?;
+    let draft = reaching(body::optional(&headers, body).await?, &door);
     let view = match key {
         Some(key) => broker.create_once(&who, draft, key).await?,
         None => broker.create(&who, draft).await?,
@@ -65,7 +68,15 @@ pub async fn create(
     Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)))
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Refusal> {
+/// What the caller asks for, with what of the host it may name.
+fn reaching(mut draft: SpecDraft, door: &PortDoor) -> SpecDraft {
+    if let Some(source) = &mut draft.source {
+        source.reach = door.host_paths();
+    }
+    draft
+}
+
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Refusal> {
     let wrong =
         |problem: String| Refusal::from(Error::InvalidField { field: "Idempotency-Key", problem });
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
@@ -86,15 +97,16 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Refusa
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/ensure", operation_id = "ensure_sandbox", tag = "sandboxes",
     request_body(content = SpecDraft, description = "as for create; `slot` is required"),
-    responses((status = 200, body = Ensured), Guarded, WithBody, Inside)
+    responses((status = 200, body = Ensured), Guarded, WithBody, Inside, Carried)
 )]
 pub async fn ensure(
     State(broker): State<Broker>,
     Who(who): Who,
+    Extension(door): Extension<Arc<PortDoor>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Ensured>, Refusal> {
-    let draft = body::required(&headers, body).await?;
+    let draft = reaching(body::required(&headers, body).await?, &door);
     Ok(Json(broker.ensure(&who, draft).await?))
 }
 
@@ -194,7 +206,7 @@ pub async fn stats(
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/start", operation_id = "start_sandbox", tag = "sandboxes",
     params(("id" = SandboxId, Path)),
-    responses((status = 200, body = View), Guarded, OfSandbox, Inside)
+    responses((status = 200, body = View), Guarded, OfSandbox, Inside, Carried)
 )]
 pub async fn start(
     State(broker): State<Broker>,

@@ -67,8 +67,8 @@ pub async fn serve(
     let door = Arc::new(door);
     let proto = if tls.is_some() { "https" } else { "http" };
     let ports = PortDoor { broker: broker.clone(), door: Arc::clone(&door), domain, proto };
-    let router = super::router(broker.clone(), door, Arc::new(ports));
     let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
+    let router = super::router(broker.clone(), door, Arc::new(ports), &stop);
     let shared = Arc::new(Shared { router, auth, tls, stop: stop.clone(), cut: cut.clone() });
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));

@@ -1,39 +1,29 @@
 //! Templates: import, look at, remove. The name of one may hold `/`, which a path has as `%2F`.
-//!
-//! ```text
-//! progress*   done | failed
-//! ```
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{self, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
-use bytes::Bytes;
-use futures_util::stream;
-use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body;
-use super::exec_stream::{Form, framed};
+use super::exec_stream::Form;
+use super::import_events::answer;
 use super::openapi::{Guarded, InState, OfSandbox, Upstream, WithBody, WithQuery};
 use super::path::Id;
-use super::problem::{Problem, Refusal};
+use super::problem::Refusal;
 use super::query::{Asked, query};
+use super::uploads;
 use super::who::Who;
 use crate::api::ports::PortDoor;
-use crate::broker::{
-    Audience, Broker, HostPaths, Import, ImportProgress, ImportTold, PathKind, TemplateDraft,
-    TemplateSource, TemplateView, Upload,
-};
+use crate::broker::{Audience, Broker, PathKind, TemplateDraft, TemplateSource, TemplateView};
 use crate::error::Error;
-use crate::limits::{REFUSED_UPLOAD_READ, UPLOAD_SILENCE_MAX};
-use crate::sandbox::{SandboxId, TemplateName};
+use crate::sandbox::{HostPaths, SandboxId, SnapshotName, TemplateName};
 use crate::template::source::registry::{Credentials, Reference};
 
 type Door = Extension<Arc<PortDoor>>;
@@ -78,6 +68,8 @@ pub struct SourceBody {
     credentials: Option<CredentialsBody>,
     /// A sandbox, running or stopped, as it is now.
     sandbox: Option<SandboxId>,
+    /// As that sandbox was at this snapshot, by its name or id.
+    snapshot: Option<SnapshotName>,
 }
 
 /// A user and a password, or a token. They are never shown or kept.
@@ -120,6 +112,10 @@ impl SourceBody {
             let problem = "they are for a registry".to_owned();
             return Err(Error::InvalidField { field: "source.credentials", problem });
         }
+        if self.snapshot.is_some() && self.sandbox.is_none() {
+            let problem = "say of which sandbox it is".to_owned();
+            return Err(Error::InvalidField { field: "source.snapshot", problem });
+        }
         let pull = |text: String| match text.parse::<Reference>() {
             Ok(reference) => Ok(TemplateSource::Registry { reference, credentials }),
             Err(wrong) => {
@@ -133,7 +129,7 @@ impl SourceBody {
             self.oci.map(|oci| path(PathKind::Oci, oci)),
             self.docker_archive.map(|archive| path(PathKind::DockerArchive, archive)),
             self.registry.map(pull).transpose()?,
-            self.sandbox.map(TemplateSource::Sandbox),
+            self.sandbox.map(|id| TemplateSource::Sandbox { id, snapshot: self.snapshot }),
         ]
         .into_iter()
         .flatten();
@@ -229,12 +225,9 @@ pub async fn create(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let live = live(query(asked)?.stream, &headers);
+    let live = Form::live(query(asked)?.stream, &headers);
     let body: TemplateBody = body::required(&headers, body).await?;
-    let reach = match door.require_local() {
-        Ok(()) => HostPaths::Any,
-        Err(_) => HostPaths::BeneathRoots,
-    };
+    let reach = door.host_paths();
     let TemplateBody { name, project, shared, source } = body;
     let source = source.into_source(reach)?;
     let draft = TemplateDraft { name, project, audience: audience(shared), source };
@@ -264,47 +257,16 @@ pub async fn upload(
     Id(name): Id<TemplateName>,
     asked: Asked<UploadQuery>,
     headers: HeaderMap,
-    mut body: Body,
+    body: Body,
 ) -> Result<Response, Refusal> {
     let UploadQuery { stream, shared, project } = query(asked)?;
-    let live = live(stream, &headers);
+    let live = Form::live(stream, &headers);
     let audience = audience(shared);
-    let received = match broker.may_import(&who, &name, project.as_deref(), audience) {
-        Ok(()) => receive(&broker, &mut body).await,
-        // Not after gigabytes were written for nothing.
-        Err(refused) => Err(refused.into()),
-    };
-    let upload = match received {
-        Ok(upload) => upload,
-        Err(refusal) => {
-            read_away(body).await;
-            return Err(refusal);
-        }
-    };
+    let admitted = broker.may_import(&who, &name, project.as_deref(), audience);
+    let upload = uploads::receive(&broker, admitted, body).await?;
     let source = TemplateSource::Upload(upload);
     let draft = TemplateDraft { name, project, audience, source };
     answer(broker.import_template(&who, draft).await?, live).await
-}
-
-async fn receive(broker: &Broker, body: &mut Body) -> Result<Upload, Refusal> {
-    let mut upload = broker.begin_upload().await?;
-    while let Some(frame) = tokio::time::timeout(UPLOAD_SILENCE_MAX, body.frame())
-        .await
-        .map_err(|_| Refusal::BodyTooSlow)?
-    {
-        let frame = frame.map_err(|e| Refusal::BodyBroken { problem: e.to_string() })?;
-        if let Ok(bytes) = frame.into_data() {
-            upload.write(&bytes).await?;
-        }
-    }
-    Ok(upload)
-}
-
-/// Whoever still sends when the connection closes is told of nothing but that.
-async fn read_away(mut body: Body) {
-    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-    // Who sends for longer learns it the hard way.
-    let _ = tokio::time::timeout(REFUSED_UPLOAD_READ, rest).await;
 }
 
 /// Remove a template
@@ -327,62 +289,9 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn audience(shared: bool) -> Audience {
+pub fn audience(shared: bool) -> Audience {
     match shared {
         true => Audience::Everybody,
         false => Audience::Owner,
-    }
-}
-
-/// How an import is told as it goes; `None` if only its end is.
-fn live(stream: bool, headers: &HeaderMap) -> Option<Form> {
-    match Form::accepted(headers) {
-        form @ Some(Form::Ndjson | Form::Sse) => form,
-        Some(Form::Raw) | None => stream.then_some(Form::Ndjson),
-    }
-}
-
-async fn answer(import: Import, live: Option<Form>) -> Result<Response, Refusal> {
-    let Some(form) = live else {
-        let view = *import.done().await?;
-        let location = format!("/api/v1/templates/{}", encoded(&view.name));
-        return Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)).into_response());
-    };
-    let headers = [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
-    let events = stream::unfold(import, move |mut import| async move {
-        let told = import.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(event(form, told)), import))
-    });
-    Ok((headers, Body::from_stream(events)).into_response())
-}
-
-/// As one part of a path.
-fn encoded(name: &str) -> String {
-    name.replace('/', "%2F")
-}
-
-#[derive(Serialize)]
-struct Event<'a> {
-    r#type: &'static str,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    progress: Option<ImportProgress>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    template: Option<&'a TemplateView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<Problem>,
-}
-
-fn event(form: Form, told: ImportTold) -> Bytes {
-    let event = |r#type| Event { r#type, progress: None, template: None, problem: None };
-    let say = |event: Event<'_>| framed(form, event.r#type, None, &event);
-    match told {
-        ImportTold::Progress(progress) => {
-            say(Event { progress: Some(progress), ..event("progress") })
-        }
-        ImportTold::Done(Ok(view)) => say(Event { template: Some(&view), ..event("done") }),
-        ImportTold::Done(Err(error)) => {
-            let problem = Refusal::from(error).problem();
-            say(Event { problem: Some(problem), ..event("failed") })
-        }
     }
 }

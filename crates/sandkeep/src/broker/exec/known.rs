@@ -212,9 +212,28 @@ impl Broker {
         let page: Vec<_> = all.iter().skip(start).take(limit).cloned().collect();
         let last = page.last().map(|journal| journal.id().clone());
         let next = last.filter(|_| all.len() > start + page.len());
-        let views = move || page.iter().filter_map(|journal| view(&handle, journal)).collect();
-        let items = self.shared.blocking(move |_| Ok(views())).await?;
+        let items = self.views_of(handle, page).await?;
         Ok(ExecPage { items, next })
+    }
+
+    /// The last execs of a sandbox, at most so many, the oldest first.
+    pub(in crate::broker) async fn last_execs(
+        &self,
+        handle: &Arc<Handle>,
+        limit: usize,
+    ) -> Result<Vec<ExecView>, Error> {
+        let mut all = handle.execs.shelf.list();
+        let last = all.split_off(all.len().saturating_sub(limit));
+        self.views_of(Arc::clone(handle), last).await
+    }
+
+    async fn views_of(
+        &self,
+        handle: Arc<Handle>,
+        journals: Vec<Arc<Journal>>,
+    ) -> Result<Vec<ExecView>, Error> {
+        let views = move || journals.iter().filter_map(|journal| view(&handle, journal)).collect();
+        self.shared.blocking(move |_| Ok(views())).await
     }
 
     pub async fn exec_view(

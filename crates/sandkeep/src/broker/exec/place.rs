@@ -148,6 +148,7 @@ mod tests {
 
     fn defaults() -> ImageDefaults {
         ImageDefaults {
+            start: None,
             user: "1234".to_owned(),
             workdir: "/app".to_owned(),
             env: map(&[("A", "image"), ("B", "image"), ("PATH", "/opt/bin")]),

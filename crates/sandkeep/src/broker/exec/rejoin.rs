@@ -2,6 +2,7 @@
 //! that nothing is missing and nothing comes twice.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::{debug, info};
 
@@ -10,6 +11,7 @@ use super::pump::Berth;
 use crate::broker::shared::{Handle, Shared};
 use crate::guest::{Execution, Guest, GuestError, KnownExec, Offsets, Origin};
 use crate::journal::{Description, StdinSource, Unfinished};
+use crate::limits;
 use crate::sandbox::ExecId;
 
 /// Reads the journals of a sandbox that this daemon has just found.
@@ -125,19 +127,19 @@ async fn collect_ended(
     // Joining an exec cuts off whoever watches it, which may be a caller of ours by now.
     for exec in known.into_iter().filter(|exec| exec.origin == Origin::Earlier) {
         let journal = handle.execs.shelf.find(&exec.id);
-        let from = match journal.map(|journal| journal.progress()) {
+        let (from, grace) = match journal.map(|journal| journal.progress()) {
             Some(progress) if progress.end.is_none() => continue,
-            Some(progress) => progress.written,
-            None => Offsets::default(),
+            Some(progress) => (progress.written, None),
+            // Who asked for it is gone with the daemon that they asked: nobody wants it to go on.
+            None => (Offsets::default(), Some(limits::TOOLBOX_CLEAN_UP)),
         };
         match guest.attach(&exec.id, from).await {
-            Ok(mut execution) => {
-                let closing = shared.closing.clone();
+            Ok(execution) => {
+                let (closing, guest) = (shared.closing.clone(), Arc::clone(guest));
                 shared.tasks.spawn(async move {
-                    let to_the_end = async { while execution.next().await.is_some() {} };
                     tokio::select! {
                         () = closing.cancelled() => {}
-                        () = to_the_end => {}
+                        () = collect(&*guest, &exec.id, execution, grace) => {}
                     }
                 });
             }
@@ -146,4 +148,23 @@ async fn collect_ended(
             }
         }
     }
+}
+
+/// Takes all that an exec says until it has ended. With a grace it is to end: it sees the end of its stdin, and is
+/// killed after so long.
+pub(in crate::broker) async fn collect(
+    guest: &dyn Guest,
+    id: &ExecId,
+    mut execution: Execution,
+    grace: Option<Duration>,
+) {
+    if let Some(grace) = grace {
+        let _ = execution.input().close().await;
+        let ended = async { while execution.next().await.is_some() {} };
+        if tokio::time::timeout(grace, ended).await.is_ok() {
+            return;
+        }
+        let _ = guest.cancel(id).await;
+    }
+    while execution.next().await.is_some() {}
 }

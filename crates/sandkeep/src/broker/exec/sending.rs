@@ -54,6 +54,7 @@ fn may_have_begun(error: &GuestError) -> bool {
         GuestError::Version { .. }
         | GuestError::Refused { .. }
         | GuestError::Leaf(_)
+        | GuestError::Program(_)
         | GuestError::PortClosed { .. }
         | GuestError::ShellNotFound { .. }
         | GuestError::ShellEnded { .. }

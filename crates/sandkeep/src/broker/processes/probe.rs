@@ -1,4 +1,4 @@
-//! Whether a process serves its port yet. It is asked again and again, ever less often, until it does or
+//! Whether a process serves its port yet, or a command says that it is ready. It is asked again and again, ever less often, until it does or
 //! is over.
 
 use std::io;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::broker::exec::admitted;
+use crate::broker::exec::{ExecDraft, admitted, request};
 use crate::broker::shared::{Handle, Shared};
-use crate::guest::ByteStream;
+use crate::guest::{ByteStream, ExecEvent, Execution, Outcome};
 use crate::journal::Journal;
 use crate::limits;
-use crate::sandbox::{Port, Probe, ProcessTerms};
+use crate::sandbox::{Asked, Port, ProcessTerms};
 
 /// How much of an answer is read: `HTTP/1.1 200`.
 const STATUS_LEN: usize = 12;
 const STATUS_AT: usize = 9;
 
-/// Begins to ask. A process without a port is ready at once.
+/// Begins to ask. A process of which nothing is asked is ready at once.
 pub(super) fn spawn(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
     journal: Arc<Journal>,
     terms: &ProcessTerms,
 ) {
-    let Some((port, probe)) = terms.probe() else {
+    let Some(asked) = terms.probe() else {
         return handle.processes.set_ready(journal.id().clone());
     };
     let (closing, handle) = (shared.closing.clone(), Arc::clone(handle));
@@ -32,18 +32,18 @@ pub(super) fn spawn(
         tokio::select! {
             () = closing.cancelled() => {}
             _ = journal.ended() => {}
-            () = until_it_answers(&handle, port, &probe) => {
+            () = until_it_answers(&handle, &asked) => {
                 handle.processes.set_ready(journal.id().clone());
             }
         }
     });
 }
 
-async fn until_it_answers(handle: &Handle, port: Port, probe: &Probe) {
+async fn until_it_answers(handle: &Handle, asked: &Asked) {
     let mut pause = limits::PROCESS_PROBE_PAUSE_MIN;
     loop {
-        let asked = tokio::time::timeout(limits::PROCESS_PROBE, answers(handle, port, probe));
-        if matches!(asked.await, Ok(true)) {
+        let answer = tokio::time::timeout(limits::PROCESS_PROBE, answers(handle, asked));
+        if matches!(answer.await, Ok(true)) {
             return;
         }
         tokio::time::sleep(pause).await;
@@ -51,16 +51,37 @@ async fn until_it_answers(handle: &Handle, port: Port, probe: &Probe) {
     }
 }
 
-async fn answers(handle: &Handle, port: Port, probe: &Probe) -> bool {
+async fn answers(handle: &Handle, asked: &Asked) -> bool {
     let Ok(guest) = admitted(handle) else { return false };
-    let Ok(mut stream) = guest.dial(port.get()).await else { return false };
-    match probe {
-        Probe::Tcp => true,
-        Probe::Http { path } => {
-            let status = status_of(&mut *stream, port, path).await;
+    match asked {
+        Asked::Tcp { port } => guest.dial(port.get()).await.is_ok(),
+        Asked::Http { port, path } => {
+            let Ok(mut stream) = guest.dial(port.get()).await else { return false };
+            let status = status_of(&mut *stream, *port, path).await;
             status.is_ok_and(|status| (200..400).contains(&status))
         }
+        Asked::Command { argv } => {
+            let draft = ExecDraft {
+                argv: argv.clone(),
+                timeout: Some(limits::PROCESS_PROBE),
+                ..ExecDraft::default()
+            };
+            let Ok(request) = request(handle, draft) else { return false };
+            let Ok(mut command) = guest.exec(request).await else { return false };
+            succeeds(&mut command).await
+        }
     }
+}
+
+/// Whether a command that nobody keeps anything of ends well.
+async fn succeeds(command: &mut Execution) -> bool {
+    while let Some(event) = command.next().await {
+        match event {
+            ExecEvent::Started | ExecEvent::Output { .. } => {}
+            ExecEvent::Ended(end) => return end.outcome == Outcome::Exited(0),
+        }
+    }
+    false
 }
 
 /// The status that a GET is answered with.

@@ -20,7 +20,7 @@ use std::io;
 
 use crate::broker::registry::{Record, Row};
 use crate::home::{HomeState, Meta, Phase, Unreadable};
-use crate::sandbox::{Event, Liveness, Next, Operation, SandboxId, Status, Verb, apply};
+use crate::sandbox::{Event, Liveness, Next, Operation, Purpose, SandboxId, Status, Verb, apply};
 use crate::store::Revision;
 
 /// All that is known of one sandbox.
@@ -94,9 +94,15 @@ pub(super) fn mended(
     let phase = match record.status.operation() {
         Some(Operation::Create) => Phase::Creating,
         Some(Operation::Destroy) => Phase::Destroying,
-        Some(Operation::Start | Operation::Stop | Operation::Pause | Operation::Resume) | None => {
-            Phase::Ready
-        }
+        Some(
+            Operation::Start
+            | Operation::Stop
+            | Operation::Pause
+            | Operation::Resume
+            | Operation::Snapshot
+            | Operation::Rollback,
+        )
+        | None => Phase::Ready,
     };
     damaged.then(|| record.clone().into_meta(id.clone(), instance, phase).0)
 }
@@ -114,9 +120,15 @@ pub(super) fn judge(id: &SandboxId, evidence: Evidence, instance: &str, boot_id:
     let (meta, mut status) = record.into_meta(id.clone(), instance, Phase::Creating);
     let mut copy = Copy::Current;
     let (meta, event) = match home {
+        // The build it was for has ended with its daemon.
+        HomeState::Missing | HomeState::Empty if meta.spec.purpose() == Purpose::Build => {
+            (meta, Event::Begin(Verb::Destroy))
+        }
         HomeState::Known(mut found) => {
-            if (&found.terms, &found.began) != (&meta.terms, &meta.began) {
+            if (&found.terms, &found.began, found.turn) != (&meta.terms, &meta.began, meta.turn) {
                 (found.terms, found.began) = (meta.terms, meta.began);
+                // No number is given twice, whichever of the two is older.
+                found.turn = found.turn.max(meta.turn);
                 copy = Copy::Stale;
             }
             let meta = found;
@@ -125,6 +137,9 @@ pub(super) fn judge(id: &SandboxId, evidence: Evidence, instance: &str, boot_id:
             }
             let event = match meta.phase {
                 Phase::Destroying => Event::Begin(Verb::Destroy),
+                Phase::Creating | Phase::Ready if meta.spec.purpose() == Purpose::Build => {
+                    Event::Begin(Verb::Destroy)
+                }
                 Phase::Creating | Phase::Ready => look(&meta, liveness, boot_id),
             };
             (*meta, event)
@@ -154,6 +169,9 @@ fn without_row(home: HomeState, liveness: Liveness, boot_id: &str) -> Verdict {
 /// Only the files tell: what they do not say is whether it was last meant to run.
 fn known_by_meta(meta: &Meta, liveness: Liveness, boot_id: &str) -> (Status, Event) {
     let creating = Status::creating();
+    if meta.spec.purpose() == Purpose::Build {
+        return (creating, Event::Begin(Verb::Destroy));
+    }
     match (meta.phase, look(meta, liveness, boot_id)) {
         (Phase::Destroying, _) => (creating, Event::Begin(Verb::Destroy)),
         (Phase::Creating, look) => (creating, look),

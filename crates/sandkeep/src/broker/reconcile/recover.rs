@@ -32,6 +32,11 @@ impl Supervisor {
             // Freezing what is frozen, or thawing what runs, changes nothing.
             Next::Carry(Operation::Pause) => self.finish_pause().await,
             Next::Carry(Operation::Resume) => self.finish_resume().await,
+            Next::Carry(Operation::Snapshot) => self.undo_snapshot().await,
+            Next::Carry(Operation::Rollback) => {
+                self.publish(status);
+                self.finish_rollback().await
+            }
             Next::Stay | Next::Record => {
                 let marked = match missing {
                     true => Ok(()),

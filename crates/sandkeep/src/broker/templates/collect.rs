@@ -1,4 +1,5 @@
-//! Which layers are needed: those of records, of sandboxes, and of imports under way. The others go.
+//! Which layers are needed: those of records, of sandboxes, of steps that builds need not repeat, and of imports under
+//! way. The others go.
 //!
 //! A layer is removed while nobody can begin to need one (the gate is held), and only if it is known of
 //! every volume what it stands on: a sandbox that cannot be read now may be readable later.
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use tracing::{debug, info, warn};
 
+use super::builds;
 use crate::broker::shared::Shared;
 use crate::error::Error;
 use crate::failpoint;
@@ -69,6 +71,9 @@ async fn needed(shared: &Shared) -> Result<Option<BTreeSet<LayerKey>>, Error> {
     }
     for image in handles.iter().filter_map(|handle| handle.spec.image()) {
         need(&image.layers.iter().filter_map(|layer| layer.parse().ok()).collect::<Vec<_>>());
+    }
+    for layers in builds::cached_layers(shared).await? {
+        need(&layers);
     }
     for layers in shared.images.pins.pinned() {
         need(&layers);

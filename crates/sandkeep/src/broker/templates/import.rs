@@ -35,7 +35,8 @@ impl Broker {
         draft: TemplateDraft,
     ) -> Result<Import, Error> {
         let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
-        let place = self.shared.images.place().await?;
+        let quotas = &self.shared.policy.quotas;
+        let place = self.shared.images.place(quotas, &whose, &draft.name).await?;
         let opened = opening::open(&self.shared, who, draft.source).await?;
         let (import, reporter, outcome) = Import::begin();
         let job = Job { id: ImportId::random(), whose, name: draft.name, reporter };
@@ -64,7 +65,7 @@ impl Broker {
         self.whose(who, name, project, audience).map(|_| ())
     }
 
-    fn whose(
+    pub(super) fn whose(
         &self,
         who: &Principal,
         name: &TemplateName,
@@ -88,7 +89,7 @@ impl Broker {
         let shared = &self.shared;
         let _alone = shared.images.names.join(record::key(&job.whose, &job.name)).await;
         let sandbox = match &opened {
-            Opened::Given { .. } | Opened::Registry { .. } => None,
+            Opened::Given { .. } | Opened::Registry { .. } | Opened::Snapshot { .. } => None,
             Opened::Sandbox(id) => Some(id.clone()),
         };
         let intent = Intent { name: job.name.clone(), sandbox };
@@ -111,6 +112,9 @@ impl Broker {
                 made
             }
             Opened::Sandbox(id) => self.capture_sandbox(job, &id).await,
+            Opened::Snapshot { sandbox, snapshot, said } => {
+                self.capture_snapshot(job, &sandbox, &snapshot, said).await
+            }
         };
         begun.over(&*store).await;
         failpoint!("template.after_outcome");
@@ -136,6 +140,7 @@ impl Broker {
             layers: taken.layers,
             over: None,
             config: Some(config),
+            start: None,
         };
         self.write_down(job, content).await
     }
@@ -146,7 +151,7 @@ impl Broker {
         let record = Record::new(content, self.shared.clock.wall());
         record::check_len(&record)
             .map_err(|long| Error::SourceInvalid { problem: long.to_string() })?;
-        self.shared.images.records.put(&job.whose, &record).await?;
+        self.shared.keep(&job.whose, &record).await?;
         failpoint!("template.after_record");
         info!(name = %job.name, digest = record.digest, "a template is there");
         Ok(record)

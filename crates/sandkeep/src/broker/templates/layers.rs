@@ -72,7 +72,7 @@ impl Broker {
     }
 
     /// Keeps one layer, under a name that depends on what is below only if it does itself.
-    async fn take_layer(
+    pub(super) async fn take_layer(
         &self,
         job: &Job,
         below: &[LayerId],
@@ -143,10 +143,10 @@ impl Broker {
             Some(fetched) => fetched.await.map_err(|_| Error::ShuttingDown)?,
             None => layer.blob.open(&Progress::unheard()).await,
         };
-        let blob = Abandoned { blob: blob.map_err(unusable)?, by: self.shared.closing.clone() };
+        let blob = Abandoned::new(blob.map_err(unusable)?, self.shared.closing.clone());
         let progress = job.reporter.bytes(ImportStep::Unpacking, layer.blob.size_bytes());
         let (root, lowers) = (draft.root.clone(), draft.lowers.clone());
-        let (whiteouts, diff_id) = (draft.whiteouts, layer.diff_id);
+        let (whiteouts, ids, diff_id) = (draft.whiteouts, draft.ids, layer.diff_id);
         let apply = move || {
             let unopened = |path: &Path| {
                 let path = path.to_owned();
@@ -155,7 +155,7 @@ impl Broker {
             let root = open_directory(&root).map_err(unopened(&root))?;
             let lowers = lowers.iter().map(|path| open_directory(path).map_err(unopened(path)));
             let lowers = lowers.collect::<Result<Vec<_>, _>>()?;
-            let target = Target { root: root.as_fd(), whiteouts, lowers: &lowers };
+            let target = Target { root: root.as_fd(), whiteouts, ids, lowers: &lowers };
             layer::apply(blob, &diff_id, &target, &progress)
         };
         let applied = self.shared.tasks.spawn_blocking(apply).await;
@@ -172,7 +172,7 @@ fn say_what_is_not_kept(job: &Job, applied: &Applied) {
         info!(%name, devices, "device nodes of an image were left out");
     }
     match applied.owners {
-        Owners::Kept => {}
+        Owners::Kept(_) => {}
         Owners::Ours => {
             warn!(%name, "all files of an image belong to the daemon's user, which is not root")
         }
@@ -195,9 +195,15 @@ fn fetched(
 }
 
 /// A blob that reads no more once the daemon ends.
-struct Abandoned {
+pub struct Abandoned {
     blob: Box<dyn Read + Send>,
     by: CancellationToken,
+}
+
+impl Abandoned {
+    pub fn new(blob: Box<dyn Read + Send>, by: CancellationToken) -> Self {
+        Self { blob, by }
+    }
 }
 
 impl Read for Abandoned {

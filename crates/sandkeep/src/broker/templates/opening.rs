@@ -11,9 +11,9 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 use super::import::unusable;
 use super::upload::Upload;
-use crate::broker::shared::Shared;
+use crate::broker::shared::{Handle, Shared};
 use crate::error::Error;
-use crate::sandbox::{Principal, SandboxId};
+use crate::sandbox::{HostPaths, Principal, SandboxId, SnapshotId, SnapshotName};
 use crate::template::image::Platform;
 use crate::template::source::registry::{Credentials, Reference, RegistryImage};
 use crate::template::source::{Form, Given, Source, SpoolDir, Wanted, recognize};
@@ -31,7 +31,11 @@ pub enum TemplateSource {
         reference: Reference,
         credentials: Option<Credentials>,
     },
-    Sandbox(SandboxId),
+    /// As it is now, or was at a snapshot.
+    Sandbox {
+        id: SandboxId,
+        snapshot: Option<SnapshotName>,
+    },
 }
 
 /// What is expected at a path.
@@ -49,13 +53,6 @@ pub enum PathKind {
     Any,
 }
 
-/// Which paths of the host a caller may name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostPaths {
-    Any,
-    BeneathRoots,
-}
-
 pub enum Opened {
     /// What it is shows when it is read.
     Given {
@@ -68,6 +65,11 @@ pub enum Opened {
         said: String,
     },
     Sandbox(SandboxId),
+    Snapshot {
+        sandbox: Arc<Handle>,
+        snapshot: SnapshotId,
+        said: String,
+    },
 }
 
 pub async fn open(
@@ -76,9 +78,11 @@ pub async fn open(
     source: TemplateSource,
 ) -> Result<Opened, Error> {
     match source {
-        TemplateSource::Sandbox(id) => {
-            shared.find(who, &id)?;
-            Ok(Opened::Sandbox(id))
+        TemplateSource::Sandbox { id, snapshot } => {
+            let sandbox = shared.find(who, &id)?;
+            let Some(name) = snapshot else { return Ok(Opened::Sandbox(id)) };
+            let snapshot = sandbox.snapshot_named(&name)?.id.clone();
+            Ok(Opened::Snapshot { sandbox, snapshot, said: format!("sandbox {id}@{name}") })
         }
         TemplateSource::Registry { reference, credentials } => {
             let said = format!("registry {}", reference.familiar());
@@ -91,16 +95,24 @@ pub async fn open(
         }
         TemplateSource::Path { kind, path, reach } => {
             let said = path.display().to_string();
-            let roots = match reach {
-                HostPaths::Any => None,
-                HostPaths::BeneathRoots => Some(shared.policy.source_roots.clone()),
-            };
-            let work = move || open_path(&path, roots.as_deref());
-            let opened = tokio::task::spawn_blocking(work).await;
-            let file = opened.map_err(|_| Error::ShuttingDown)??;
+            let file = open_host_path(shared, path, reach).await?;
             Ok(Opened::Given { given: given(file)?, kind, said })
         }
     }
+}
+
+/// Opens a path that a caller names, as far as it may.
+pub async fn open_host_path(
+    shared: &Shared,
+    path: PathBuf,
+    reach: HostPaths,
+) -> Result<File, Error> {
+    let roots = match reach {
+        HostPaths::Any => None,
+        HostPaths::BeneathRoots => Some(shared.policy.source_roots.clone()),
+    };
+    let opened = tokio::task::spawn_blocking(move || open_path(&path, roots.as_deref())).await;
+    opened.map_err(|_| Error::ShuttingDown)?
 }
 
 /// Opens a path, whole or beneath one of the roots.
@@ -189,7 +201,7 @@ impl PathKind {
 }
 
 /// Where files are that nobody sees.
-fn spool(data: &Path) -> io::Result<SpoolDir> {
+pub fn spool(data: &Path) -> io::Result<SpoolDir> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(SpoolDir::new(openat(CWD, data, flags, Mode::empty())?))
 }

@@ -1,10 +1,13 @@
 //! How far an import is, for whoever wants to know. It goes on whether or not anybody does.
 
-use tokio::sync::{oneshot, watch};
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::view::TemplateView;
 use crate::error::Error;
+use crate::guest::OutputStream;
 use crate::limits;
 use crate::template::image::Progress;
 
@@ -79,10 +82,53 @@ impl Reporter {
     }
 }
 
-/// What whoever follows an import is told.
+/// That a build has come to a step.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+pub struct BuildStep {
+    /// From 1.
+    pub step: usize,
+    pub steps: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// Of the build file.
+    pub line: usize,
+    /// As it was written, in one line.
+    pub instruction: String,
+    /// Whether its outcome is that of an earlier build.
+    pub cached: bool,
+}
+
+/// What a build says besides how far it is. Whoever follows it sets its pace.
+#[derive(Debug)]
+enum BuildEvent {
+    Step(BuildStep),
+    Output { stream: OutputStream, data: Bytes },
+}
+
+/// The one who tells of a build.
+pub struct Events(mpsc::Sender<BuildEvent>);
+
+impl Events {
+    pub async fn step(&self, step: BuildStep) {
+        self.say(BuildEvent::Step(step)).await;
+    }
+
+    pub async fn output(&self, stream: OutputStream, data: Bytes) {
+        self.say(BuildEvent::Output { stream, data }).await;
+    }
+
+    async fn say(&self, event: BuildEvent) {
+        // If nobody listens, the build is about to be stopped.
+        let _ = self.0.send(event).await;
+    }
+}
+
+/// What whoever follows an import or a build is told.
 #[derive(Debug)]
 pub enum Told {
     Progress(ImportProgress),
+    Step(BuildStep),
+    Output { stream: OutputStream, data: Bytes },
     Done(Result<Box<TemplateView>, Error>),
 }
 
@@ -91,6 +137,8 @@ pub struct Import {
     progress: watch::Receiver<ImportProgress>,
     outcome: Option<oneshot::Receiver<Result<Box<TemplateView>, Error>>>,
     next_at: Instant,
+    /// Of a build, which ends if nobody has this any more.
+    build: Option<(mpsc::Receiver<BuildEvent>, DropGuard)>,
 }
 
 /// The end of an import, to be told once.
@@ -100,15 +148,28 @@ impl Import {
     pub fn begin() -> (Self, Reporter, Outcome) {
         let (sender, progress) = watch::channel(ImportProgress::default());
         let (outcome, done) = oneshot::channel();
-        let import = Self { progress, outcome: Some(done), next_at: Instant::now() };
+        let next_at = Instant::now();
+        let import = Self { progress, outcome: Some(done), next_at, build: None };
         (import, Reporter(sender), outcome)
+    }
+
+    /// A build: the same, with what it says, and with what tells it that nobody listens.
+    pub fn begin_build() -> (Self, Reporter, Outcome, Events, CancellationToken) {
+        let (import, reporter, outcome) = Self::begin();
+        let (events, listener) = mpsc::channel(limits::BUILD_EVENTS_MAX);
+        let unwanted = CancellationToken::new();
+        let build = Some((listener, unwanted.clone().drop_guard()));
+        (Self { build, ..import }, reporter, outcome, Events(events), unwanted)
     }
 
     /// Waits for the end.
     pub async fn done(mut self) -> Result<Box<TemplateView>, Error> {
-        match self.outcome.take() {
-            Some(outcome) => outcome.await.unwrap_or(Err(Error::ShuttingDown)),
-            None => Err(Error::ShuttingDown),
+        loop {
+            match self.next().await {
+                Some(Told::Done(done)) => return done,
+                Some(Told::Progress(_) | Told::Step(_) | Told::Output { .. }) => {}
+                None => return Err(Error::ShuttingDown),
+            }
         }
     }
 
@@ -116,6 +177,12 @@ impl Import {
     pub async fn next(&mut self) -> Option<Told> {
         let outcome = self.outcome.as_mut()?;
         let progress = &mut self.progress;
+        let said = async {
+            match &mut self.build {
+                Some((events, _)) => events.recv().await,
+                None => None,
+            }
+        };
         let pause = tokio::time::sleep_until(self.next_at);
         let changed = async {
             pause.await;
@@ -127,6 +194,11 @@ impl Import {
         };
         tokio::select! {
             biased;
+            // All that a build says it says before its end.
+            Some(event) = said => Some(match event {
+                BuildEvent::Step(step) => Told::Step(step),
+                BuildEvent::Output { stream, data } => Told::Output { stream, data },
+            }),
             done = outcome => {
                 self.outcome = None;
                 Some(Told::Done(done.unwrap_or(Err(Error::ShuttingDown))))

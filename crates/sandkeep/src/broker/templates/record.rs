@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::rows;
 use crate::limits;
-use crate::sandbox::{Owner, Principal, TemplateName};
+use crate::sandbox::{Owner, Principal, StartUp, TemplateName};
 use crate::storage::LayerId;
 use crate::store::{Entry, Key, Prefix, StateStore, StoreError};
 use crate::template::image::ImageConfig;
@@ -57,6 +57,9 @@ pub struct Record {
     /// What the image says for itself, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ImageConfig>,
+    /// What runs in every sandbox of it from the creation on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartUp>,
     pub created_at: jiff::Timestamp,
 }
 
@@ -75,12 +78,13 @@ pub struct Content {
     pub layers: Vec<KeptLayer>,
     pub over: Option<String>,
     pub config: Option<ImageConfig>,
+    pub start: Option<StartUp>,
 }
 
 impl Record {
     pub fn new(content: Content, created_at: jiff::Timestamp) -> Self {
-        let Content { name, digest, source, layers, over, config } = content;
-        Self { version: VERSION, name, digest, source, layers, over, config, created_at }
+        let Content { name, digest, source, layers, over, config, start } = content;
+        Self { version: VERSION, name, digest, source, layers, over, config, start, created_at }
     }
 
     pub fn layer_ids(&self) -> Vec<LayerId> {

@@ -17,7 +17,7 @@ use crate::template::{ImageTemplate, Template};
 /// The user of an image that names none. By number, because it may name nobody at all.
 const IMAGE_USER: &str = "0";
 /// The only one there is where a runtime cannot have several.
-const ONLY_USER: &str = "1000";
+pub const ONLY_USER: &str = "1000";
 
 /// The template of a sandbox that is about to be made.
 pub struct Chosen<'a> {
@@ -36,7 +36,10 @@ impl Chosen<'_> {
                 digest: record.digest.clone(),
                 layers: record.layers.iter().map(|layer| layer.id.to_string()).collect(),
                 over: record.over.clone(),
-                defaults: record.config.as_ref().map(|config| defaults(config, can)),
+                defaults: record.config.as_ref().map(|config| ImageDefaults {
+                    start: record.start.clone(),
+                    ..defaults(config, can)
+                }),
             }),
         }
     }
@@ -52,6 +55,7 @@ fn defaults(config: &ImageConfig, can: &Capabilities) -> ImageDefaults {
         workdir: config.working_dir.clone().unwrap_or_else(|| "/".to_owned()),
         env: config.env.iter().cloned().collect(),
         command: config.entrypoint.iter().chain(&config.cmd).cloned().collect(),
+        start: None,
     }
 }
 
@@ -78,6 +82,11 @@ impl Shared {
         };
         let template = self.image_template(record.name.as_str(), record.over.as_deref())?;
         Ok(Chosen { template, image: Some(Box::new(record)), _kept: Some(kept) })
+    }
+
+    /// All layers stay until this is dropped; by then whoever needs them must be known.
+    pub async fn keep_layers(&self) -> RwLockReadGuard<'_, ()> {
+        self.images.gate.read().await
     }
 
     /// The template that a sandbox was made from.

@@ -54,8 +54,13 @@ impl Upload {
         written.map_err(|source| self.unwritable(source))
     }
 
+    /// How much has come.
+    pub fn bytes(&self) -> u64 {
+        self.written
+    }
+
     /// All of it, from its beginning.
-    pub(super) async fn finish(mut self) -> Result<File, Error> {
+    pub(in crate::broker) async fn finish(mut self) -> Result<File, Error> {
         if let Err(source) = self.file.flush().await {
             return Err(self.unwritable(source));
         }

@@ -23,6 +23,9 @@ pub struct TemplateView {
     pub over: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<TemplateConfig>,
+    /// The command that runs in every sandbox of it from the creation on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<Vec<String>>,
     /// In all its layers, whether or not others have them, too.
     pub bytes: u64,
     /// RFC 3339; absent of a built-in template.
@@ -78,6 +81,7 @@ impl TemplateView {
             source: record.source,
             over: record.over,
             config: record.config.map(TemplateConfig::of),
+            start: record.start.map(|start| start.argv),
             created_at: Some(record.created_at.to_string()),
             shared,
             owner,
@@ -94,6 +98,7 @@ pub fn built_in(name: &str) -> TemplateView {
         layers: Vec::new(),
         over: None,
         config: None,
+        start: None,
         bytes: 0,
         created_at: None,
         shared: true,

@@ -9,7 +9,7 @@ use crate::broker::{Broker, ExecDraft};
 use crate::error::Error;
 use crate::runtime::{MissingRuntime, Runtime};
 use crate::sandbox::{SandboxId, SpecDraft, State};
-use crate::storage::{Base, Storage};
+use crate::storage::{Base, Quota, Storage};
 use crate::store::{MemoryStore, Prefix, StateStore};
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn damaged_metadata_with_a_row_is_mended() {
 async fn what_belongs_to_nobody_is_left_alone() {
     let world = World::new();
     let orphan = SandboxId::random();
-    world.storage.create(&orphan, &Base::Empty, None).await.expect("a volume");
+    world.storage.create(&orphan, &Base::Empty, &Quota::NONE).await.expect("a volume");
     let broker = world.open().await;
     let broker = world.reopen(broker).await;
     assert_eq!(list(&broker).await, []);

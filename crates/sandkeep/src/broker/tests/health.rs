@@ -2,6 +2,7 @@ use std::sync::atomic::Ordering;
 
 use super::world::{LONG, World, create, me};
 use crate::broker::{Broker, Health, PoolState, Readiness};
+use crate::error::Error;
 use crate::sandbox::SpecDraft;
 use crate::storage::PoolHealth;
 
@@ -55,6 +56,25 @@ async fn a_full_pool_is_not_ready_and_a_hanging_one_does_not_hang_the_answer() {
     assert_eq!(health.pool.state, PoolState::Unusable);
     assert!(health.errors[0].contains("did not answer"), "{:?}", health.errors);
     tokio::time::timeout(LONG, broker.shutdown()).await.expect("nor does it hang the shutdown");
+}
+
+#[tokio::test]
+async fn a_full_pool_refuses_what_is_new_and_nothing_else() {
+    let world = World::new();
+    let broker = world.open().await;
+    let sandbox = create(&broker).await;
+    full(&world, Some(PoolHealth { total_bytes: 100, free_bytes: 4 }));
+    becomes(&broker, Readiness::NotReady).await;
+    let refused = broker.create(&me(), SpecDraft::default()).await.expect_err("it is full");
+    assert!(matches!(refused, Error::PoolFull { storage: "set", .. }), "{refused:?}");
+    assert!(refused.to_string().contains("95 %"), "{refused}");
+    broker.stop(&me(), &sandbox.id).await.expect("stops");
+    broker.start(&me(), &sandbox.id).await.expect("starts");
+    full(&world, Some(PoolHealth { total_bytes: 100, free_bytes: 10 }));
+    let health = becomes(&broker, Readiness::Ready).await;
+    assert_eq!(health.pool.state, PoolState::Warning);
+    create(&broker).await;
+    broker.destroy(&me(), &sandbox.id).await.expect("destroyed");
 }
 
 #[tokio::test]

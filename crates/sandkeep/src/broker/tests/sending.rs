@@ -15,7 +15,7 @@ use crate::broker::exec::pump::{Berth, Pump};
 use crate::broker::exec::sending::send;
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec,
-    KnownShell, Offsets, Outcome, ShellExecRequest, ShellRequest, Stdin,
+    KnownShell, Offsets, Outcome, Program, ShellExecRequest, ShellRequest, Stdin,
 };
 use crate::journal::{Description, Keep, StdinSource};
 use crate::limits;
@@ -60,6 +60,14 @@ impl Guest for SilentGuest {
             Silence::Cut => Err(GuestError::Unreachable(io::ErrorKind::UnexpectedEof.into())),
             Silence::Refused => Err(GuestError::Refused { reason: "no".to_owned() }),
         }
+    }
+
+    async fn exec_program(
+        &self,
+        _: &'static Program,
+        request: ExecRequest,
+    ) -> Result<Execution, GuestError> {
+        self.exec(request).await
     }
 
     async fn attach(&self, _: &ExecId, _: Offsets) -> Result<Execution, GuestError> {

@@ -1,6 +1,6 @@
 //! All that is around a broker and outlives it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ use crate::home::DataDir;
 use crate::journal::JournalLimits;
 use crate::outgoing::Outgoing;
 use crate::runtime::{Bind, Lifetime, MockRuntime, Runtime};
-use crate::sandbox::{Principal, Privilege, SandboxId, SpecDraft, State, Status};
+use crate::sandbox::{Principal, Privilege, SandboxId, SnapshotId, SpecDraft, State, Status};
 use crate::storage::{
-    Base, LayerDraft, LayerId, LayerKey, PoolHealth, Root, Storage, StorageCapabilities,
-    StorageError, Usage,
+    self, Amount, Base, LayerDraft, LayerId, LayerKey, PoolHealth, Quota, Root, Storage,
+    StorageCapabilities, StorageError, Usage,
 };
 use crate::store::{MemoryStore, Prefix, StateStore};
 use crate::telemetry::Telemetry;
@@ -134,6 +134,12 @@ impl World {
         remains.extend(survey.homes.iter().map(|home| format!("home {}", home.id)));
         let volumes = self.storage.list().await.expect("volumes");
         remains.extend(volumes.iter().map(|id| format!("volume {id}")));
+        let snapshots = self.storage.snapshots().await.expect("snapshots");
+        remains.extend(snapshots.iter().map(|(_, id)| format!("snapshot {id}")));
+        for kind in ["snapshots", "forks"] {
+            let rows = self.store.list(&Prefix::new([kind])).await.expect("rows");
+            remains.extend(rows.entries.iter().map(|entry| format!("{kind} {:?}", entry.key)));
+        }
         let found = self.runtime.list().await.expect("a list");
         remains.extend(found.iter().map(|found| format!("sandbox {}", found.id)));
         remains
@@ -195,23 +201,33 @@ impl Template for EmptyTemplate {
     }
 }
 
-/// Volumes that are names in a set, and a storage that fails when told to.
+/// Volumes that hold one number each, and a storage that fails when told to.
 pub(super) struct Volumes {
     dir: PathBuf,
-    ids: Mutex<BTreeSet<SandboxId>>,
+    held: Mutex<Held>,
     pub failing_creates: AtomicUsize,
     pub failing_destroys: AtomicUsize,
+    pub failing_snapshots: AtomicUsize,
+    pub failing_rollbacks: AtomicUsize,
     /// How full it is; without one it does not answer.
     pub pool: Mutex<Option<PoolHealth>>,
+}
+
+#[derive(Default)]
+struct Held {
+    volumes: BTreeMap<SandboxId, u64>,
+    snapshots: BTreeMap<(SandboxId, SnapshotId), u64>,
 }
 
 impl Volumes {
     fn new(dir: PathBuf) -> Self {
         Self {
             dir,
-            ids: Mutex::default(),
+            held: Mutex::default(),
             failing_creates: AtomicUsize::new(0),
             failing_destroys: AtomicUsize::new(0),
+            failing_snapshots: AtomicUsize::new(0),
+            failing_rollbacks: AtomicUsize::new(0),
             pool: Mutex::new(Some(PoolHealth { total_bytes: 100, free_bytes: 60 })),
         }
     }
@@ -224,8 +240,36 @@ impl Volumes {
         }
     }
 
-    fn ids(&self) -> std::sync::MutexGuard<'_, BTreeSet<SandboxId>> {
-        self.ids.lock().expect("no test panics with it")
+    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.held.lock().expect("no test panics with it")
+    }
+
+    /// What a command inside would have done.
+    pub fn write(&self, id: &SandboxId, content: u64) {
+        *self.held().volumes.get_mut(id).expect("a volume") = content;
+    }
+
+    pub fn read(&self, id: &SandboxId) -> u64 {
+        *self.held().volumes.get(id).expect("a volume")
+    }
+
+    /// Removes a snapshot as nobody should.
+    pub fn lose(&self, snapshot: &SnapshotId) {
+        self.held().snapshots.retain(|(_, id), _| id != snapshot);
+    }
+
+    fn content(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<u64, StorageError> {
+        let key = (id.clone(), snapshot.clone());
+        let missing =
+            || StorageError::SnapshotNotFound { id: key.0.clone(), snapshot: key.1.clone() };
+        self.held().snapshots.get(&key).copied().ok_or_else(missing)
+    }
+
+    /// Its directory is there, for whoever looks into it.
+    fn root_of(&self, id: &SandboxId) -> Root {
+        let path = self.dir.join(id.as_str());
+        std::fs::create_dir_all(&path).expect("a directory");
+        Root::Dir(path)
     }
 }
 
@@ -238,45 +282,101 @@ impl Storage for Volumes {
     }
 
     fn capabilities(&self) -> StorageCapabilities {
-        StorageCapabilities { disk_quota: false, snapshots: false, id_mapped: false }
+        StorageCapabilities { disk_quota: false, snapshots: true, id_mapped: false }
     }
 
     async fn create(
         &self,
         id: &SandboxId,
         _base: &Base,
-        _quota: Option<u64>,
+        _quota: &Quota,
     ) -> Result<Root, StorageError> {
         Self::fails(&self.failing_creates)?;
-        match self.ids().insert(id.clone()) {
-            true => Ok(Root::Dir(self.dir.join(id.as_str()))),
-            false => Err(StorageError::Exists { id: id.clone() }),
+        match self.held().volumes.insert(id.clone(), 0) {
+            None => Ok(self.root_of(id)),
+            Some(_) => Err(StorageError::Exists { id: id.clone() }),
         }
     }
 
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
-        match self.ids().contains(id) {
-            true => Ok(Root::Dir(self.dir.join(id.as_str()))),
+        match self.held().volumes.contains_key(id) {
+            true => Ok(self.root_of(id)),
             false => Err(StorageError::NotFound { id: id.clone() }),
         }
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
         Self::fails(&self.failing_destroys)?;
-        self.ids().remove(id);
+        let mut held = self.held();
+        held.volumes.remove(id);
+        held.snapshots.retain(|(of, _), _| of != id);
         Ok(())
     }
 
     async fn usage(&self, _id: &SandboxId) -> Result<Usage, StorageError> {
-        Ok(Usage { used_bytes: 0, limit_bytes: None })
+        let nothing = Amount { used_bytes: 0, limit_bytes: None };
+        Ok(Usage { tree: nothing, total: nothing })
     }
 
-    async fn snapshot(&self, _id: &SandboxId, _name: &str) -> Result<(), StorageError> {
-        Err(StorageError::Unsupported { storage: "set", what: "snapshot" })
+    async fn snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError> {
+        Self::fails(&self.failing_snapshots)?;
+        let mut held = self.held();
+        let content = *held.volumes.get(id).ok_or(StorageError::NotFound { id: id.clone() })?;
+        held.snapshots.insert((id.clone(), snapshot.clone()), content);
+        Ok(())
+    }
+
+    async fn snapshots(&self) -> Result<Vec<(SandboxId, SnapshotId)>, StorageError> {
+        Ok(self.held().snapshots.keys().cloned().collect())
+    }
+
+    async fn snapshot_bytes(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<u64, StorageError> {
+        self.content(id, snapshot)
+    }
+
+    async fn delete_snapshot(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<(), StorageError> {
+        self.held().snapshots.remove(&(id.clone(), snapshot.clone()));
+        Ok(())
+    }
+
+    async fn rollback(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Root, StorageError> {
+        Self::fails(&self.failing_rollbacks)?;
+        let content = self.content(id, snapshot)?;
+        self.held().volumes.insert(id.clone(), content);
+        Ok(self.root_of(id))
+    }
+
+    async fn fork(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+        new: &SandboxId,
+        _quota: &Quota,
+    ) -> Result<Root, StorageError> {
+        Self::fails(&self.failing_creates)?;
+        let content = self.content(id, snapshot)?;
+        self.held().volumes.insert(new.clone(), content);
+        Ok(self.root_of(new))
     }
 
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
-        Ok(self.ids().iter().cloned().collect())
+        Ok(self.held().volumes.keys().cloned().collect())
+    }
+
+    async fn view(
+        &self,
+        _: &SandboxId,
+        _: Option<&SnapshotId>,
+    ) -> Result<storage::View, StorageError> {
+        Err(StorageError::Unsupported { storage: "set", what: "be read" })
     }
 
     fn layer_key(&self, _layers: &[LayerId]) -> Option<LayerKey> {
@@ -302,6 +402,7 @@ impl Storage for Volumes {
     async fn layer_from(
         &self,
         _id: &SandboxId,
+        _snapshot: Option<&SnapshotId>,
         _below: &[LayerId],
         _layer: &LayerId,
     ) -> Result<(), StorageError> {

@@ -19,7 +19,7 @@ impl Supervisor {
     pub(in crate::broker) async fn amend(&mut self, amendment: Amendment) -> Result<(), Error> {
         let (status, _) = self.next(Event::Begin(Verb::Amend))?;
         let terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
-        admission::check_terms(&terms, self.runtime.as_ref())?;
+        admission::check_terms(&terms, self.runtime.as_ref(), &self.shared.policy)?;
         let began = match amendment.restart {
             Restart::Yes => self.shared.now(),
             Restart::No => self.meta.began.clone(),

@@ -3,8 +3,8 @@
 //! ```text
 //!   idempotency key, slot (only who has one waits for them)
 //!   ┌ home, meta `creating` ────────────────────────────────────┐
-//!   └ row `creating` → volume → template's files → runtime's ───┴▶ launch ▶ ┌ row `running`
-//!                                                                           └ meta `ready`
+//!   └ row `creating` → volume → template's files, workspace → runtime's ───┴▶ launch (▶ clone) ▶ ┌ row `running`
+//!                                                                                                └ meta `ready`
 //! ```
 //!
 //! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
@@ -15,16 +15,19 @@
 
 use tracing::warn;
 
+use crate::broker::admission::volume_quota;
 use crate::broker::idempotency::Claim;
 use crate::broker::supervisor::{Fate, Supervisor};
 use crate::broker::templates;
+use crate::broker::verbs::Origin;
 use crate::error::{Error, with_causes};
 use crate::failpoint;
 use crate::home::{DataDir, Phase};
-use crate::limits;
 use crate::runtime::Plan;
-use crate::sandbox::{Event, Operation, Status};
+use crate::sandbox::{Event, Operation, Status, Verb};
+use crate::storage::Root;
 use crate::store::Revision;
+use crate::template::make_workdir;
 
 impl Supervisor {
     /// Makes and launches the sandbox. If that fails, all of it is removed again and the error is
@@ -32,25 +35,40 @@ impl Supervisor {
     pub(in crate::broker) async fn create(
         &mut self,
         mut key: Option<Claim>,
+        origin: &Origin,
     ) -> (Fate, Result<(), Error>) {
-        let (fate, result) = self.create_under(key.as_mut()).await;
+        let (fate, result) = self.create_under(key.as_mut(), origin).await;
         if let (Err(_), Some(key)) = (&result, &key) {
             key.withdraw().await;
         }
         (fate, result)
     }
 
-    async fn create_under(&mut self, mut key: Option<&mut Claim>) -> (Fate, Result<(), Error>) {
+    async fn create_under(
+        &mut self,
+        mut key: Option<&mut Claim>,
+        origin: &Origin,
+    ) -> (Fate, Result<(), Error>) {
         if let Err(refused) = self.claim_names(key.as_deref_mut()).await {
             return (Fate::Gone, Err(refused));
         }
-        let Err(cause) = self.make(key).await else {
-            self.set_alarm();
-            failpoint!("create.before_answer");
-            return (Fate::Lives, Ok(()));
+        let (cause, event) = match self.make(key, origin).await {
+            Err(cause) => {
+                let event = Event::Failed(Operation::Create, with_causes(&cause));
+                (cause, event)
+            }
+            Ok(()) => match self.start_up().await {
+                // It was made, and is taken back.
+                Err(cause) => (cause, Event::Begin(Verb::Destroy)),
+                Ok(()) => {
+                    self.set_alarm();
+                    failpoint!("create.before_answer");
+                    return (Fate::Lives, Ok(()));
+                }
+            },
         };
         self.expect_death();
-        let status = self.after(Event::Failed(Operation::Create, with_causes(&cause)));
+        let status = self.after(event);
         self.record_removal(status).await;
         let fate = match self.tear_down().await {
             Ok(()) => Fate::Gone,
@@ -87,13 +105,15 @@ impl Supervisor {
         Ok(())
     }
 
-    async fn make(&mut self, key: Option<&mut Claim>) -> Result<(), Error> {
-        let (home, (revision, plan)) = tokio::join!(self.make_home(), self.make_parts());
+    async fn make(&mut self, key: Option<&mut Claim>, origin: &Origin) -> Result<(), Error> {
+        let (home, (revision, plan)) = tokio::join!(self.make_home(), self.make_parts(origin));
         self.revision = revision;
         home?;
         self.runtime.start(&plan?).await?;
         failpoint!("create.after_launch");
-        self.enter().await?;
+        let guest = self.enter().await?;
+        self.finish_source(&*guest).await?;
+        failpoint!("create.after_source_finished");
         self.meta.phase = Phase::Ready;
         let status = self.after(Event::Done(Operation::Create));
         let running = async {
@@ -132,26 +152,39 @@ impl Supervisor {
 
     /// Records the intent, then makes the volume and what the runtime needs; the row's revision counts
     /// even if the rest fails.
-    async fn make_parts(&self) -> (Option<Revision>, Result<Plan, Error>) {
+    async fn make_parts(&self, origin: &Origin) -> (Option<Revision>, Result<Plan, Error>) {
         let revision = match self.shared.registry.put(&self.meta, &self.status(), None).await {
             Ok(revision) => revision,
             Err(error) => return (None, Err(error.into())),
         };
         failpoint!("create.after_intent");
-        (Some(revision), self.make_volume_and_shell().await)
+        (Some(revision), self.make_volume_and_shell(origin).await)
     }
 
-    async fn make_volume_and_shell(&self) -> Result<Plan, Error> {
-        let template = self.shared.template_of(&self.meta.spec)?;
-        let base = templates::base(&self.meta.spec)?;
-        let quota = self.meta.spec.resources().disk_mb.map(|disk_mb| disk_mb * limits::MIB);
-        let root = self.shared.storage.create(self.id(), &base, quota).await?;
-        failpoint!("create.after_volume");
-        template.lay_out(&root).await?;
-        failpoint!("create.after_template");
+    async fn make_volume_and_shell(&self, origin: &Origin) -> Result<Plan, Error> {
+        let root = match origin {
+            Origin::Template => self.make_volume().await?,
+            Origin::Snapshot { sandbox, snapshot } => self.fork_volume(sandbox, snapshot).await?,
+        };
         let plan = self.plan(root)?;
         self.runtime.create(&plan).await?;
         failpoint!("create.after_runtime_create");
         Ok(plan)
+    }
+
+    async fn make_volume(&self) -> Result<Root, Error> {
+        let template = self.shared.template_of(&self.meta.spec)?;
+        let base = templates::base(&self.meta.spec)?;
+        let quota = volume_quota(self.meta.spec.resources());
+        let root = self.shared.storage.create(self.id(), &base, &quota).await?;
+        failpoint!("create.after_volume");
+        template.lay_out(&root).await?;
+        if let Some(defaults) = self.meta.spec.image_defaults() {
+            make_workdir(&root, &defaults.workdir).await?;
+        }
+        failpoint!("create.after_template");
+        self.bring_source(&root).await?;
+        failpoint!("create.after_source");
+        Ok(root)
     }
 }

@@ -39,8 +39,13 @@ impl Supervisor {
         self.shared.runtime(self.meta.spec.runtime())?;
         self.runtime.destroy(self.id()).await?;
         failpoint!("destroy.after_runtime");
+        // Who forks from it gets all of it, or is told that it is gone.
+        let nobody_reads = self.snapshots.removing().await;
         self.shared.storage.destroy(self.id()).await?;
+        drop(nobody_reads);
         failpoint!("destroy.after_volume");
+        self.shared.snapshots.remove_all(self.id()).await?;
+        failpoint!("destroy.after_snapshots");
         let home = self.home.clone();
         self.shared.blocking(move |_| home.remove()).await?;
         failpoint!("destroy.after_home");

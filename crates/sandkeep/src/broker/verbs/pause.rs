@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::broker::supervisor::Supervisor;
+use crate::broker::timeline::Happening;
 use crate::error::{Error, with_causes};
 use crate::failpoint;
 use crate::limits;
@@ -60,16 +61,16 @@ impl Supervisor {
         tokio::select! {
             biased;
             () = ended => Ok(()),
-            () = tokio::time::sleep_until(deadline) => Err(self.execs_in_flight()),
-            () = self.destroy_awaited() => Err(self.execs_in_flight()),
+            () = tokio::time::sleep_until(deadline) => Err(self.execs_in_flight(Verb::Pause)),
+            () = self.destroy_awaited() => Err(self.execs_in_flight(Verb::Pause)),
         }
     }
 
-    fn execs_in_flight(&self) -> Error {
+    pub(super) fn execs_in_flight(&self, verb: Verb) -> Error {
         let running = self.execs.shelf.commands().into_iter().filter(|exec| exec.end().is_none());
         let mut execs: Vec<ExecId> = running.map(|exec| exec.id().clone()).collect();
         execs.truncate(limits::EXECS_NAMED_MAX);
-        Error::ExecsInFlight { id: self.id().clone(), execs }
+        Error::ExecsInFlight { id: self.id().clone(), verb, execs }
     }
 
     /// Everything after the intent: also what reconcile does for a pause that was cut short.
@@ -78,6 +79,7 @@ impl Supervisor {
         failpoint!("pause.after_freeze");
         self.end_pause(Operation::Pause, frozen).await?;
         failpoint!("pause.after_outcome");
+        self.note_state().await;
         Ok(())
     }
 
@@ -101,6 +103,7 @@ impl Supervisor {
         failpoint!("resume.after_thaw");
         self.end_pause(Operation::Resume, thawed).await?;
         failpoint!("resume.after_outcome");
+        self.note(Happening::Resumed).await;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::broker::supervisor::Supervisor;
+use crate::broker::timeline::Happening;
 use crate::error::{Error, with_causes};
 use crate::failpoint;
 use crate::home::{DataDir, HomeState, Phase};
@@ -29,19 +30,21 @@ impl Supervisor {
                 self.settle(status).await;
                 self.set_alarm();
                 failpoint!("start.after_outcome");
-                Ok(())
+                self.note(Happening::Started).await;
+                self.start_up().await
             }
             Err(cause) => {
                 self.expect_death();
                 let failure = Event::Failed(Operation::Start, with_causes(&cause));
                 let status = self.after(failure);
                 self.settle(status).await;
+                self.note_state().await;
                 Err(cause)
             }
         }
     }
 
-    async fn launch(&mut self, before: State) -> Result<(), Error> {
+    pub(super) async fn launch(&mut self, before: State) -> Result<(), Error> {
         if before == State::Failed {
             // Whatever went wrong, nothing of it may still run.
             self.runtime.stop(self.id(), Duration::ZERO).await?;

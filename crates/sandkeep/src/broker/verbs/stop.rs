@@ -32,6 +32,7 @@ impl Supervisor {
         let status = self.after(event);
         self.settle(status).await;
         failpoint!("stop.after_outcome");
+        self.note_state().await;
         Ok(result?)
     }
 

@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::sandbox::SandboxId;
 
-/// Room enough: sandboxes of the benchmark write nothing.
-const STORAGE_SIZE_MB: &str = "1024";
+/// Room enough: sandboxes of the usual benchmark write nothing.
+const STORAGE_SIZE_MB: u64 = 1024;
 
 #[derive(Debug)]
 pub struct OwnDaemon {
@@ -24,6 +24,11 @@ pub struct OwnDaemon {
 
 impl OwnDaemon {
     pub fn start() -> io::Result<Self> {
+        Self::start_on(None, STORAGE_SIZE_MB)
+    }
+
+    /// On this storage, or on the one that it would choose itself.
+    pub fn start_on(storage: Option<&str>, size_mb: u64) -> io::Result<Self> {
         let data_dir = parent().join(format!("sandkeep-bench-{}", SandboxId::random()));
         let mut process = Command::new(std::env::current_exe()?)
             .args([
@@ -33,8 +38,9 @@ impl OwnDaemon {
                 "--listen",
                 "127.0.0.1:0",
                 "--storage-size-mb",
-                STORAGE_SIZE_MB,
+                &size_mb.to_string(),
             ])
+            .args(storage.map(|storage| format!("--storage={storage}")))
             .arg("--data-dir")
             .arg(&data_dir)
             // What this machine's own daemon is told must not shape the figures.
@@ -70,7 +76,7 @@ impl Drop for OwnDaemon {
 }
 
 /// Where data is on a disk as a rule: in a /tmp that is memory, being durable would cost nothing.
-fn parent() -> PathBuf {
+pub fn parent() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }
 

@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use crate::limits::BENCH_ANSWER;
 
@@ -42,6 +43,19 @@ impl Connection {
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers += &format!("{name}: {value}\r\n");
         self
+    }
+
+    /// The same connection, on which answers may take longer.
+    pub fn with_patience(self, answer: Duration) -> io::Result<Self> {
+        self.stream.set_read_timeout(Some(answer))?;
+        Ok(self)
+    }
+
+    /// Another one to the same daemon, as patient.
+    pub fn again(&self) -> io::Result<Self> {
+        let again = Self::open(self.address)?;
+        again.stream.set_read_timeout(self.stream.read_timeout()?)?;
+        Ok(Self { headers: self.headers.clone(), ..again })
     }
 
     /// Sends a request and waits for the whole answer. `body` is JSON, or empty for none.

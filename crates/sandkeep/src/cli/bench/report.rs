@@ -1,6 +1,7 @@
 //! The figures of a run: quantiles, ratios to the yardsticks, and the goals beside them.
 
 mod runtimes;
+mod storages;
 
 use std::fmt;
 use std::time::Duration;
@@ -9,8 +10,10 @@ use serde::Serialize;
 
 use super::rates::{Rate, Taken};
 use runtimes::RuntimeFigures;
+use storages::StorageFigures;
 
 pub use runtimes::RuntimeSamples;
+pub use storages::{Operation, StorageSamples};
 
 /// What is timed. All before `Cold` are yardsticks: what else one could use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -120,6 +123,7 @@ pub struct Report {
     runtimes: Vec<RuntimeFigures>,
     left_out: Vec<LeftOut>,
     rates: Vec<Rate>,
+    storages: Vec<StorageFigures>,
 }
 
 #[derive(Debug, Serialize)]
@@ -155,11 +159,23 @@ impl Report {
         };
         let measures = samples.iter().filter_map(|s| Figures::new(s, &median)).collect();
         let runtimes = runtimes.iter().filter_map(|s| RuntimeFigures::new(s, &median)).collect();
-        Self { regime, rounds, measures, runtimes, left_out, rates: Vec::new() }
+        Self {
+            regime,
+            rounds,
+            measures,
+            runtimes,
+            left_out,
+            rates: Vec::new(),
+            storages: Vec::new(),
+        }
     }
 
     pub fn with_rates(self, rates: Vec<Rate>) -> Self {
         Self { rates, ..self }
+    }
+
+    pub fn with_storages(self, samples: &[StorageSamples]) -> Self {
+        Self { storages: StorageFigures::all(samples), ..self }
     }
 }
 
@@ -221,7 +237,11 @@ impl fmt::Display for Report {
             }
         }
         RuntimeFigures::head(f)?;
-        self.runtimes.iter().try_for_each(|runtime| writeln!(f, "{runtime}"))
+        self.runtimes.iter().try_for_each(|runtime| writeln!(f, "{runtime}"))?;
+        if !self.storages.is_empty() {
+            StorageFigures::head(f)?;
+        }
+        self.storages.iter().try_for_each(|storage| write!(f, "{storage}"))
     }
 }
 

@@ -1,15 +1,12 @@
 //! Sending a template, and showing how far the daemon is with it.
 
-use std::io::IsTerminal;
 use std::path::Path;
 
-use bytes::Bytes;
-use futures_util::stream;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use reqwest::{Body, Response};
+use indicatif::ProgressBar;
+use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncRead;
 
 use super::{ImportArgs, Place, path_of};
 use crate::api::rest::Problem;
@@ -17,12 +14,10 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::ndjson::Lines;
+use crate::cli::progress::{bar, pieces};
+use crate::cli::source_args::without_endings;
 use crate::cli::{Format, print};
-use crate::limits::{SPINNER_TICK, STDIN_CHUNK_BYTES};
 use crate::sandbox::TemplateName;
-
-/// Endings of files that say nothing about what is in them.
-const ENDINGS: [&str; 7] = [".gz", ".tgz", ".zst", ".tar", ".oci", ".docker", ".img"];
 
 /// The file by which a directory is an OCI layout.
 const OCI_LAYOUT: &str = "oci-layout";
@@ -92,19 +87,10 @@ async fn send(
     let bar = bar();
     bar.set_message("sending");
     bar.set_length(total_bytes.unwrap_or_default());
-    let shown = bar.clone();
-    let pieces = stream::try_unfold((archive, shown), |(mut archive, shown)| async move {
-        let mut piece = vec![0; STDIN_CHUNK_BYTES];
-        let read = archive.read(&mut piece).await?;
-        piece.truncate(read);
-        shown.inc(read as u64);
-        let more = (read > 0).then(|| (Bytes::from(piece), (archive, shown)));
-        Ok::<_, std::io::Error>(more)
-    });
     let mut query = vec![("shared", place.shared.to_string())];
     query.extend(place.project.clone().map(|project| ("project", project)));
     let path = format!("{}/upload", path_of(name));
-    let response = client.put_live(&path, &query, Body::wrap_stream(pieces)).await?;
+    let response = client.put_live(&path, &query, pieces(archive, &bar)).await?;
     follow(client, response, &bar, format).await
 }
 
@@ -142,29 +128,10 @@ fn show(bar: &ProgressBar, event: &Event) {
     bar.set_position(event.done_bytes);
 }
 
-/// On stderr, and only if that is a terminal.
-fn bar() -> ProgressBar {
-    let target = match std::io::stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
-    };
-    let style = ProgressStyle::with_template(
-        "{spinner} {msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {elapsed}",
-    );
-    let bar = ProgressBar::with_draw_target(Some(0), target)
-        .with_style(style.expect("the template is a valid one"));
-    bar.enable_steady_tick(SPINNER_TICK);
-    bar
-}
-
 /// What a file is called, without what its endings say.
 fn name_of(path: &Path) -> Result<TemplateName, Failure> {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let mut name = file;
-    while let Some(shorter) = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)) {
-        name = shorter;
-    }
-    name.parse().map_err(|_| Failure::Usage {
+    without_endings(file).parse().map_err(|_| Failure::Usage {
         problem: format!("{} does not tell a name; say --name", path.display()),
     })
 }

@@ -68,7 +68,7 @@ pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Resu
 }
 
 pub(super) fn modest() -> Resources {
-    Resources { memory_mb: 128, cpus: 1.0, pids: 64, disk_mb: None }
+    Resources { memory_mb: 128, cpus: 1.0, pids: 64, disk_mb: None, disk_total_mb: None }
 }
 
 /// Makes sandboxes and forgets none of them.

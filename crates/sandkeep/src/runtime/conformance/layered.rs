@@ -3,8 +3,9 @@
 //! One bench for all of it, because what is tried is the root and not the verbs.
 
 use std::fs::Permissions;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use crate::runtime::{MOUNT_POINTS, Plan};
 use crate::sandbox::Privilege;
 use crate::storage::conformance::fixture;
 use crate::storage::{
-    Base, BtrfsOptions, BtrfsStorage, LayerId, LocalStorage, Root, Storage, StorageError,
+    Base, BtrfsOptions, BtrfsStorage, Ids, LayerId, LocalStorage, Quota, Root, Storage,
+    StorageError,
 };
 
 /// Whether a set-user-ID program makes its caller root inside.
@@ -38,7 +40,10 @@ pub(crate) async fn keeps_above_layers(bench: &dyn Bench, setuid: Setuid) -> Res
     let _unmounted = Unmounted(dir.path().join("storage/btrfs"));
     let local = LocalStorage::open(dir.path()).expect("local storage works everywhere");
     try_on(bench, &local, setuid).await.map_err(broken("above layers of local storage"))?;
-    let options = BtrfsOptions { image_bytes: Some(256 * 1024 * 1024) };
+    if rustix::process::geteuid().is_root() {
+        try_shifted(bench, setuid).await.map_err(broken("where ids are shifted on the disk"))?;
+    }
+    let options = BtrfsOptions { image_bytes: Some(256 * 1024 * 1024), image_max_bytes: None };
     match BtrfsStorage::open(dir.path(), &options) {
         Ok(btrfs) => {
             let kept = try_on(bench, &btrfs, setuid).await;
@@ -107,21 +112,10 @@ async fn try_on(bench: &dyn Bench, storage: &dyn Storage, setuid: Setuid) -> Res
 /// A program that needs nothing else, and files; the upper layer changes some of them.
 async fn layers(storage: &dyn Storage) -> Result<Vec<LayerId>, Broken> {
     let lower = fixture::layer(storage, &[], |draft| {
-        for path in ["etc/lower", "etc/both", "gone", "dir/file", "opaque/hidden"] {
+        for path in ["gone", "opaque/hidden"] {
             fixture::write(&draft.root, path, "low")?;
         }
-        fixture::write(
-            &draft.root,
-            "etc/passwd",
-            "root::0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n",
-        )?;
-        let bin = draft.root.join("bin");
-        std::fs::create_dir(&bin)?;
-        std::os::unix::fs::symlink("busybox", bin.join("sh"))?;
-        for program in ["busybox", "su"] {
-            std::fs::copy("/bin/busybox", bin.join(program))?;
-        }
-        std::fs::set_permissions(bin.join("su"), Permissions::from_mode(0o4755))
+        fill(&draft.root, "low")
     });
     let lower = lower.await?;
     let upper = fixture::layer(storage, std::slice::from_ref(&lower), |draft| {
@@ -134,10 +128,61 @@ async fn layers(storage: &dyn Storage) -> Result<Vec<LayerId>, Broken> {
     Ok(vec![lower, upper])
 }
 
+fn fill(root: &Path, both: &str) -> io::Result<()> {
+    for (path, text) in [("etc/lower", "low"), ("etc/both", both), ("dir/file", "low")] {
+        fixture::write(root, path, text)?;
+    }
+    let users = "root::0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n";
+    fixture::write(root, "etc/passwd", users)?;
+    let bin = root.join("bin");
+    std::fs::create_dir(&bin)?;
+    std::os::unix::fs::symlink("busybox", bin.join("sh"))?;
+    for program in ["busybox", "su"] {
+        std::fs::copy("/bin/busybox", bin.join(program))?;
+    }
+    std::fs::set_permissions(bin.join("su"), Permissions::from_mode(0o4755))
+}
+
+/// The same without layers, on a root that holds ids of the range that sandboxes share.
+async fn try_shifted(bench: &dyn Bench, setuid: Setuid) -> Result<(), Broken> {
+    let lab = Lab::new(bench);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut plans = [lab.plan(modest()).await, lab.plan(modest()).await];
+    for plan in &mut plans {
+        let root = dir.path().join(plan.id.as_str());
+        fill(&root, "high")?;
+        fixture::write(&root, "opaque/seen", "high")?;
+        shift(&root)?;
+        stand_on(&lab, plan, Root::Shifted(root))?;
+    }
+    let kept = match lab.runtime().capabilities().own_id_range {
+        true => try_both(&lab, &plans, setuid).await,
+        false => same("that it refuses", lab.runtime().create(&plans[0]).await.is_err(), true),
+    };
+    kept.and(lab.clean_up().await)
+}
+
+/// Gives everything to root inside, and lets set-user-ID programs be such.
+fn shift(root: &Path) -> io::Result<()> {
+    let mut left = vec![root.to_owned()];
+    while let Some(path) = left.pop() {
+        let metadata = path.symlink_metadata()?;
+        Ids::Shifted.give_to_root(rustix::fs::CWD, &path)?;
+        if metadata.is_file() {
+            std::fs::set_permissions(&path, metadata.permissions())?;
+        } else if metadata.is_dir() {
+            for entry in std::fs::read_dir(&path)? {
+                left.push(entry?.path());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A plan for a sandbox that sees nothing but layers.
 async fn plan(lab: &Lab<'_>, storage: &dyn Storage, layers: &[LayerId]) -> Result<Plan, Broken> {
     let mut plan = lab.plan(modest()).await;
-    let root = storage.create(&plan.id, &Base::Layers(layers.to_vec()), None).await?;
+    let root = storage.create(&plan.id, &Base::Layers(layers.to_vec()), &Quota::NONE).await?;
     stand_on(lab, &mut plan, root)?;
     Ok(plan)
 }

@@ -59,6 +59,29 @@ pub(super) async fn a_stopped_sandbox_starts_again(lab: &Lab<'_>) -> Result<(), 
     Ok(())
 }
 
+/// What a rollback does: the name stays, and what it leads to is another directory.
+pub(super) async fn a_volume_that_was_swapped_comes_back_with_the_guest(
+    lab: &Lab<'_>,
+) -> Result<(), Broken> {
+    if !lab.runtime().capabilities().isolation {
+        return Ok(());
+    }
+    let plan = lab.started().await?;
+    lab.runtime().stop(&plan.id, Duration::ZERO).await?;
+    let own = plan.root.own_dir();
+    let aside = own.with_extension("aside");
+    std::fs::rename(own, &aside)?;
+    let copied = std::process::Command::new("cp").arg("-a").args([&aside, own]).status()?;
+    hold!(copied.success(), "cannot copy the volume: {copied}");
+    std::fs::write(own.join("swapped"), "new\n")?;
+    std::fs::remove_dir_all(&aside)?;
+    lab.runtime().create(&plan).await?;
+    lab.runtime().start(&plan).await?;
+    let guest = lab.runtime().connect(&plan.id).await?;
+    let said = run(&*guest, command(&["cat", "/swapped"])).await?;
+    same("what it sees", said.stdout.as_str(), "new\n")
+}
+
 pub(super) async fn destroy_leaves_nothing_and_may_be_repeated(
     lab: &Lab<'_>,
 ) -> Result<(), Broken> {

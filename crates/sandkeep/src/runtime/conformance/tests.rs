@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::{Bench, PROMISE_MAX, PROMISES, keeps, promise_tests, run_all, runtime_conformance};
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
-    KnownShell, Offsets, Outcome, OutputStream, ShellExecRequest, ShellRequest,
+    KnownShell, Offsets, Outcome, OutputStream, Program, ShellExecRequest, ShellRequest,
 };
 use crate::runtime::{
     Capabilities, Death, Found, Labels, Lifetime, MockRuntime, Plan, Runtime, RuntimeError, Stats,
@@ -248,6 +248,14 @@ impl Guest for FaultyGuest {
             })),
             _ => Ok(execution),
         }
+    }
+
+    async fn exec_program(
+        &self,
+        program: &'static Program,
+        request: ExecRequest,
+    ) -> Result<Execution, GuestError> {
+        self.guest.exec_program(program, request).await
     }
 
     async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {

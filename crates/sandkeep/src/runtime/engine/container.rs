@@ -84,7 +84,7 @@ impl Container {
     pub fn of(plan: &Plan) -> Self {
         let socket = format!("{INSIDE}/{GUEST_SOCKET}");
         let root = match plan.root {
-            Root::Dir(_) => "--chroot",
+            Root::Dir(_) | Root::Shifted(_) => "--chroot",
             Root::Overlay { .. } => "--chroot-overlay",
         };
         let command = [&format!("{INSIDE}/{GUEST}"), "--dial", &socket, root, VOLUME];

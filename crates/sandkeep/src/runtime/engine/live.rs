@@ -117,7 +117,7 @@ pub fn overlay(root: &Root) -> io::Result<Option<Overlay>> {
             let (volume, layers) = (mount::clone_path(volume)?, mount::clone_path(layers)?);
             Ok(Some(Overlay { volume, layers, names }))
         }
-        (RootKind::Overlay(_) | RootKind::Dir, _) => Ok(None),
+        (RootKind::Overlay(_) | RootKind::Dir | RootKind::Shifted, _) => Ok(None),
     }
 }
 

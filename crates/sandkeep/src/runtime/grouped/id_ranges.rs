@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
-use crate::sys::namespace::ID_RANGE;
+use crate::sys::namespace::{ID_RANGE, SHARED_ID_BASE};
 
 /// Above what distributions give to people and services.
 const FIRST_BASE: u32 = 524_288;
-/// The last range below 2^31: before Linux 6.12 devpts reads the gid it is mounted with as a signed number.
-const LAST_BASE: u32 = (1 << 31) - ID_RANGE;
+/// Above it is the range that is shared. Both are below 2^31: before Linux 6.12 devpts reads the gid it is mounted
+/// with as a signed number.
+const LAST_BASE: u32 = SHARED_ID_BASE - ID_RANGE;
 
 pub struct IdRanges {
     /// Parts of the id space that /etc/subuid and /etc/subgid give to users, as (first, last).
@@ -118,6 +119,14 @@ mod tests {
         let mut ranges = ranges("a:524288:65536\nb:600000:1\n");
         // 600000 lies in the range that begins at 589824.
         assert_eq!(ranges.take(), Some(FIRST_BASE + 2 * ID_RANGE));
+    }
+
+    #[test]
+    fn the_range_that_is_shared_is_never_given_to_one_alone() {
+        let mut ranges = ranges("");
+        ranges.cursor = LAST_BASE;
+        assert_eq!((ranges.take(), ranges.take()), (Some(LAST_BASE), Some(FIRST_BASE)));
+        assert!(LAST_BASE + ID_RANGE <= SHARED_ID_BASE && !IdRanges::is_range(SHARED_ID_BASE));
     }
 
     #[test]

@@ -116,6 +116,7 @@ pub fn pieces(root: &Root) -> io::Result<(RootKind, Vec<&Path>)> {
     let strange = || io::Error::other("an overlay's directories are not where they belong");
     let (lowers, upper, work) = match root {
         Root::Dir(path) => return Ok((RootKind::Dir, vec![path])),
+        Root::Shifted(path) => return Ok((RootKind::Shifted, vec![path])),
         Root::Overlay { lowers, upper, work } => (lowers, upper, work),
     };
     let volume = upper.parent().filter(|parent| work.parent() == Some(*parent));

@@ -13,6 +13,7 @@ use crate::home::{self, Home};
 use crate::limits;
 use crate::runtime::{Plan, RuntimeError};
 use crate::sandbox::{Privilege, Resources, SandboxId};
+use crate::storage::{Ids, Root};
 use crate::sys::cgroup::{self, Entry, Groupless, Hierarchy, Limits, Place};
 use crate::sys::launcher::Standing;
 use crate::sys::{pidfd, reactor};
@@ -46,10 +47,11 @@ struct Lifeline {
     _write: OwnedFd,
 }
 
-/// A range of the host's user ids, for one sandbox, until it is dropped.
+/// A range of the host's user ids, for one sandbox, until it is dropped; or the one that sandboxes share.
 pub struct IdRange {
     base: u32,
-    premises: Arc<Premises>,
+    /// Whom it is given back to, if it is one sandbox's own.
+    owner: Option<Arc<Premises>>,
 }
 
 impl IdRange {
@@ -61,7 +63,9 @@ impl IdRange {
 
 impl Drop for IdRange {
     fn drop(&mut self) {
-        self.premises.id_ranges().give_back(self.base);
+        if let Some(premises) = &self.owner {
+            premises.id_ranges().give_back(self.base);
+        }
     }
 }
 
@@ -129,12 +133,18 @@ impl Premises {
         self.id_ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn take_ids(self: &Arc<Self>) -> io::Result<IdRange> {
-        let base = self.id_ranges().take().ok_or(io::ErrorKind::QuotaExceeded)?;
-        Ok(IdRange { base, premises: Arc::clone(self) })
+    /// A range of its own; where the files hold ids of the shared one, that.
+    pub fn take_ids(self: &Arc<Self>, root: &Root) -> io::Result<IdRange> {
+        match root.ids() {
+            Ids::Plain => {
+                let base = self.id_ranges().take().ok_or(io::ErrorKind::QuotaExceeded)?;
+                Ok(IdRange { base, owner: Some(Arc::clone(self)) })
+            }
+            Ids::Shifted => Ok(IdRange { base: Ids::Shifted.on_disk(0), owner: None }),
+        }
     }
 
-    /// What a sandbox gets: a range of its own, or, from a daemon that is not root, none.
+    /// What a sandbox gets: a range, or, from a daemon that is not root, none.
     pub fn ids_for(
         self: &Arc<Self>,
         runtime: &'static str,
@@ -142,7 +152,7 @@ impl Premises {
         plan: &Plan,
     ) -> Result<Option<IdRange>, RuntimeError> {
         match (standing, plan.privilege) {
-            (Standing::Root, _) => self.take_ids().map(Some).map_err(|source| {
+            (Standing::Root, _) => self.take_ids(&plan.root).map(Some).map_err(|source| {
                 let what = "find a free range of ids".to_owned();
                 RuntimeError::Io { runtime, what, source }
             }),
@@ -160,7 +170,7 @@ impl Premises {
             return Ok(None);
         };
         self.id_ranges().adopt(base);
-        Ok(Some(IdRange { base, premises: Arc::clone(self) }))
+        Ok(Some(IdRange { base, owner: Some(Arc::clone(self)) }))
     }
 
     /// The ranges that are likely to be taken next.

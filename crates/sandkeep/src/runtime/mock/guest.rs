@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::shell::{self, Exit, Stdio};
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
-    KnownShell, Offsets, Origin, Outcome, OutputStream, ShellExecRequest, ShellRequest, Stdin,
+    KnownShell, Offsets, Origin, Outcome, OutputStream, Program, ShellExecRequest, ShellRequest,
+    Stdin,
 };
 use crate::limits;
 use crate::sandbox::{ExecId, ShellId};
@@ -246,6 +247,14 @@ impl Guest for MockGuest {
         let execution = self.follow(id, &exec, Offsets::default(), stdin);
         tokio::spawn(async move { exec.run(request, receiver).await });
         Ok(execution)
+    }
+
+    async fn exec_program(
+        &self,
+        _program: &'static Program,
+        _request: ExecRequest,
+    ) -> Result<Execution, GuestError> {
+        Err(GuestError::Unsupported { runtime: "mock", what: "work on files" })
     }
 
     async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {

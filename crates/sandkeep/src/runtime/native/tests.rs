@@ -55,7 +55,8 @@ async fn a_launcher_that_was_killed_is_replaced_and_sandboxes_go_on() {
     let Some(bench) = GroupedBench::new(Version::V1, native).await else { return };
     let runtime = &bench.ours.runtime;
     let launcher = &runtime.starter().launcher;
-    let resources = Resources { memory_mb: 64, cpus: 1.0, pids: 32, disk_mb: None };
+    let resources =
+        Resources { memory_mb: 64, cpus: 1.0, pids: 32, disk_mb: None, disk_total_mb: None };
     let before = bench.plan(resources.clone()).await;
     runtime.create(&before).await.expect("created");
     runtime.start(&before).await.expect("started");

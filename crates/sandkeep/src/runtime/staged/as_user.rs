@@ -53,7 +53,7 @@ fn named_overlay(plan: &Plan) -> io::Result<Option<NamedOverlay>> {
             let (volume, layers) = ((*volume).to_owned(), (*layers).to_owned());
             Ok(Some(NamedOverlay { volume, layers, names }))
         }
-        (RootKind::Overlay(_) | RootKind::Dir, _) => Ok(None),
+        (RootKind::Overlay(_) | RootKind::Dir | RootKind::Shifted, _) => Ok(None),
     }
 }
 

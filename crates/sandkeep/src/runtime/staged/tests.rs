@@ -49,7 +49,8 @@ impl Technique for Misled {
 /// Starts a sandbox that cannot be, and returns what was said about it. Nothing of it may be left.
 async fn failing_start(spoil: fn(&mut Plan)) -> Option<String> {
     let bench = GroupedBench::new(Version::V1, staged::<Misled>).await?;
-    let resources = Resources { memory_mb: 64, cpus: 1.0, pids: 32, disk_mb: None };
+    let resources =
+        Resources { memory_mb: 64, cpus: 1.0, pids: 32, disk_mb: None, disk_total_mb: None };
     let mut plan = bench.plan(resources).await;
     spoil(&mut plan);
     let runtime = &bench.ours.runtime;

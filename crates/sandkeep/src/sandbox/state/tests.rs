@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const VERBS: [Verb; 9] = [
+const VERBS: [Verb; 12] = [
     Verb::Create,
     Verb::Start,
     Verb::Stop,
@@ -12,13 +12,18 @@ const VERBS: [Verb; 9] = [
     Verb::Exec,
     Verb::Amend,
     Verb::Capture,
+    Verb::Snapshot,
+    Verb::Fork,
+    Verb::Revert,
 ];
-const OPERATIONS: [Operation; 6] = [
+const OPERATIONS: [Operation; 8] = [
     Operation::Create,
     Operation::Start,
     Operation::Stop,
     Operation::Pause,
     Operation::Resume,
+    Operation::Snapshot,
+    Operation::Rollback,
     Operation::Destroy,
 ];
 
@@ -28,6 +33,9 @@ fn any_event() -> impl Strategy<Value = Event> {
         4 => proptest::sample::select(&OPERATIONS[..]).prop_map(Event::Done),
         2 => proptest::sample::select(&OPERATIONS[..])
             .prop_map(|operation| Event::Failed(operation, "no luck".to_owned())),
+        1 => Just(Event::RollBack(snapshot())),
+        1 => Just(Event::CalledOff(Begun::Snapshot)),
+        1 => Just(Event::CalledOff(Begun::Rollback)),
         1 => Just(Event::Died("killed".to_owned())),
         1 => Just(Event::Found(Liveness::Running)),
         1 => Just(Event::Found(Liveness::NotRunning)),
@@ -36,6 +44,10 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Expired(Expiry::Timeout, AtExpiry::Pause)),
         1 => Just(Event::Missing("its volume".to_owned())),
     ]
+}
+
+fn snapshot() -> SnapshotId {
+    format!("{}{}", SnapshotId::PREFIX, "a".repeat(26)).parse().expect("an id")
 }
 
 /// The record as a daemon that starts after a crash reads it.
@@ -62,11 +74,14 @@ fn walk(
 }
 
 fn is_consistent(status: &Status) -> bool {
+    if status.rollback_to.is_some() != (status.operation == Some(Operation::Rollback)) {
+        return false;
+    }
     match (status.state, status.operation) {
         (State::Creating, operation) => operation == Some(Operation::Create),
         (State::Destroying, operation) => operation == Some(Operation::Destroy),
         (_, Some(Operation::Create | Operation::Destroy)) => false,
-        (_, None) => true,
+        (_, None | Some(Operation::Snapshot | Operation::Rollback)) => true,
         (State::Stopped | State::Failed, Some(operation)) => operation == Operation::Start,
         (State::Running, Some(operation)) => {
             matches!(operation, Operation::Stop | Operation::Pause)
@@ -104,7 +119,7 @@ proptest! {
             let dropped = after.operation != Some(operation);
             let has_an_end = matches!(
                 event,
-                Event::Done(_) | Event::Failed(..) | Event::Died(_) | Event::Found(_)
+                Event::Done(_) | Event::Failed(..) | Event::CalledOff(_) | Event::Died(_) | Event::Found(_)
                     | Event::HostRebooted | Event::Missing(_) | Event::Begin(Verb::Destroy)
             );
             assert!(!dropped || has_an_end, "{before:?} lost {operation} by {event:?}");
@@ -116,8 +131,12 @@ proptest! {
     #[test]
     fn an_end_without_a_beginning_is_denied(events in prop::collection::vec(any_event(), 0..60)) {
         walk(events, |before, event, result| {
-            let (Event::Done(operation) | Event::Failed(operation, _)) = event else { return };
-            assert_eq!(result.is_ok(), before.operation == Some(*operation), "{before:?} {event:?}");
+            let operation = match event {
+                Event::Done(operation) | Event::Failed(operation, _) => *operation,
+                Event::CalledOff(begun) => Operation::from(*begun),
+                _ => return,
+            };
+            assert_eq!(result.is_ok(), before.operation == Some(operation), "{before:?} {event:?}");
         });
     }
 
@@ -230,6 +249,53 @@ fn a_reboot_stops_what_ran() {
     let (status, _) = apply(&running(), Event::HostRebooted).expect("never denied");
     assert_eq!(status.state(), State::Stopped);
     assert_eq!(status.reason().expect("why").to_string(), "host_rebooted");
+}
+
+/// A paused one has nothing left that could stand still; only what was stopped on purpose stays so.
+#[test]
+fn a_rollback_leads_to_a_running_sandbox_unless_it_was_stopped() {
+    let paused = status_after(&[
+        Event::Done(Operation::Create),
+        Event::Begin(Verb::Pause),
+        Event::Done(Operation::Pause),
+    ]);
+    let failed = apply(&running(), Event::Died("killed".to_owned())).expect("ok").0;
+    let cases = [
+        (running(), State::Running),
+        (paused, State::Running),
+        (failed, State::Running),
+        (stopped(), State::Stopped),
+    ];
+    for (before, expected) in cases {
+        let (rolling, next) = apply(&before, Event::RollBack(snapshot())).expect("legal");
+        assert_eq!(next, Next::Carry(Operation::Rollback));
+        assert_eq!(rolling.rollback_to(), Some(&snapshot()));
+        for liveness in [Liveness::Running, Liveness::NotRunning] {
+            let found = apply(&rolling, Event::Found(liveness)).expect("never denied");
+            assert_eq!(found, (rolling.clone(), Next::Carry(Operation::Rollback)), "{before:?}");
+        }
+        let (after, _) = apply(&rolling, Event::Done(Operation::Rollback)).expect("it ends");
+        assert_eq!((after.state(), after.rollback_to(), after.reason()), (expected, None, None));
+    }
+}
+
+#[test]
+fn after_a_reboot_a_rollback_still_brings_the_files_back() {
+    let rolling = apply(&running(), Event::RollBack(snapshot())).expect("legal").0;
+    let (found, next) = apply(&rolling, Event::HostRebooted).expect("never denied");
+    assert_eq!(next, Next::Carry(Operation::Rollback));
+    assert_eq!(found.rollback_to(), Some(&snapshot()));
+    let (after, _) = apply(&found, Event::Done(Operation::Rollback)).expect("it ends");
+    let reason = after.reason().map(ToString::to_string);
+    assert_eq!((after.state(), reason.as_deref()), (State::Stopped, Some("host_rebooted")));
+}
+
+#[test]
+fn commands_begin_while_a_snapshot_is_made() {
+    let snapping = apply(&running(), Event::Begin(Verb::Snapshot)).expect("legal").0;
+    assert_eq!(apply(&snapping, Event::Begin(Verb::Exec)), Ok((snapping.clone(), Next::Stay)));
+    let failed = apply(&snapping, Event::Failed(Operation::Snapshot, "full".to_owned()));
+    assert_eq!(failed, Ok((running(), Next::Record)), "it runs as before");
 }
 
 #[test]

@@ -7,32 +7,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use ring::digest::{SHA256, digest};
 use rustix::fs::{AtFlags, Mode, RenameFlags, chmodat, renameat_with, statat, syncfs};
 use rustix::io::Errno;
 
-use super::{Btrfs, c_name, delete, io_error, is_subvolume};
-use crate::sandbox::SandboxId;
-use crate::storage::layer::check_count;
-use crate::storage::offload::{Blocking as _, BlockingLayers, keep};
+use super::{Btrfs, delete, io_error, is_subvolume, unused_draft};
+use crate::sandbox::{SandboxId, SnapshotId};
+use crate::storage::layer::{chain_key, check_count};
+use crate::storage::offload::{BlockingLayers, keep};
 use crate::storage::{LayerDraft, LayerId, LayerKey, StorageError, Whiteouts, tree};
-use crate::sys::btrfs;
-
-/// What the names of drafts begin with. They lie beside the layers, because a subvolume that is
-/// read-only cannot be moved into another directory.
-const DRAFT: &str = "draft.";
-
-/// The chain id of the topmost of these layers, as images define it.
-pub(super) fn key(layers: &[LayerId]) -> Option<LayerKey> {
-    let (lowest, above) = layers.split_first()?;
-    let chain = above.iter().fold(lowest.clone(), |chain, layer| {
-        let text = format!("{chain} {layer}");
-        let hash = digest(&SHA256, text.as_bytes());
-        let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        LayerId::from_hex(&hex).expect("a SHA-256 has 64 digits")
-    });
-    Some(LayerKey(chain))
-}
+use crate::sys::btrfs::quota::Charged;
+use crate::sys::btrfs::{self, Access};
 
 /// What a draft begins as.
 enum Start<'a> {
@@ -44,7 +28,7 @@ impl Btrfs {
     /// The subvolume of the topmost layer; `None` for no layers.
     pub(super) fn open_top(&self, layers: &[LayerId]) -> Result<Option<OwnedFd>, StorageError> {
         check_count(layers)?;
-        let Some(key) = key(layers) else { return Ok(None) };
+        let Some(key) = chain_key(layers) else { return Ok(None) };
         match self.open_layer(&key) {
             Ok(top) => Ok(Some(top)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -60,8 +44,9 @@ impl Btrfs {
 
     /// The lowest layer of a list that is not kept above those below it.
     fn first_missing(&self, layers: &[LayerId]) -> LayerId {
-        let missing = (1..=layers.len())
-            .find(|count| key(&layers[..*count]).is_some_and(|key| self.open_layer(&key).is_err()));
+        let missing = (1..=layers.len()).find(|count| {
+            chain_key(&layers[..*count]).is_some_and(|key| self.open_layer(&key).is_err())
+        });
         layers[missing.unwrap_or(layers.len()) - 1].clone()
     }
 
@@ -72,25 +57,28 @@ impl Btrfs {
         start: &Start<'_>,
     ) -> Result<Option<LayerDraft>, StorageError> {
         let failed = |source| io_error(format!("draft {layer}"), source);
-        let key = key(&[below, std::slice::from_ref(layer)].concat()).expect("there is one layer");
+        let key =
+            chain_key(&[below, std::slice::from_ref(layer)].concat()).expect("there is one layer");
         match self.open_layer(&key) {
             Ok(_) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        let name = format!("{DRAFT}{}", tree::unused_name().to_string_lossy());
-        let file = CString::new(name.as_str()).expect("hexadecimal digits hold no NUL");
+        let file = unused_draft();
         let layers = self.pool.layers().map_err(failed)?;
         let made = self.quotas.while_creating(|| match start {
-            Start::Empty => btrfs::create_subvolume(&layers, &file, None),
-            Start::CopyOf(tree) => btrfs::snapshot_subvolume(&layers, &file, tree, None),
+            Start::Empty => btrfs::create_subvolume(&layers, &file, Charged::TO_ITSELF),
+            Start::CopyOf(tree) => {
+                let charged = Charged::TO_ITSELF;
+                btrfs::snapshot_subvolume(&layers, &file, tree, Access::Write, charged)
+            }
         });
         made.map_err(failed)?;
         if matches!(start, Start::Empty) {
             chmodat(&layers, &file, Mode::from_raw_mode(0o755), AtFlags::empty())
                 .map_err(|error| failed(error.into()))?;
         }
-        let root = self.pool.layer_path(&name);
+        let root = self.pool.layer_path(&file);
         let storage = Arc::clone(self);
         let discard = move || {
             let deleted = storage.pool.layers().and_then(|layers| delete(&layers, &file));
@@ -100,25 +88,11 @@ impl Btrfs {
         };
         Ok(Some(LayerDraft::new(root, Whiteouts::Remove, key, discard)))
     }
-
-    /// Removes drafts that nobody will keep any more. What cannot be removed is tried again at the next
-    /// start.
-    pub(super) fn sweep_drafts(&self) {
-        let swept = self.pool.layers().and_then(|layers| {
-            let entries = tree::entries(&layers)?.into_iter();
-            let mut drafts =
-                entries.filter(|(name, _)| name.to_bytes().starts_with(DRAFT.as_bytes()));
-            drafts.try_for_each(|(name, _)| delete(&layers, &name))
-        });
-        if let Err(error) = swept {
-            tracing::warn!(%error, "cannot remove drafts of layers");
-        }
-    }
 }
 
 impl BlockingLayers for Btrfs {
     fn layer_key(layers: &[LayerId]) -> Option<LayerKey> {
-        key(layers)
+        chain_key(layers)
     }
 
     fn draft_layer(
@@ -146,14 +120,13 @@ impl BlockingLayers for Btrfs {
     fn layer_from(
         self: &Arc<Self>,
         id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<(), StorageError> {
         self.open_top(below)?;
-        self.root(id)?;
-        let volume = self.pool.volumes().and_then(|all| Ok(tree::open_dir(all, &c_name(id))?));
-        let volume = volume.map_err(|source| io_error(format!("open {id}"), source))?;
-        match self.begin(below, layer, &Start::CopyOf(&volume))? {
+        let tree = self.open_tree(id, snapshot)?;
+        match self.begin(below, layer, &Start::CopyOf(&tree))? {
             Some(draft) => keep(self.as_ref(), draft),
             None => Ok(()),
         }

@@ -4,9 +4,11 @@
 //! attached (after a reboot), a mount that a killed daemon left. It never mounts twice, and never takes
 //! another filesystem for its own.
 
+use std::ffi::{CStr, OsStr};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -14,10 +16,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, open, 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use super::grow::{self, Grown, Growth};
 use super::image::{self, Origin};
 use super::{BtrfsOptions, io_error, unusable};
 use crate::sandbox::SandboxId;
-use crate::storage::StorageError;
+use crate::storage::{PoolHealth, StorageError, tree};
 use crate::sys::btrfs;
 use crate::sys::loopdev::LoopDevice;
 
@@ -25,8 +28,10 @@ pub(super) struct Pool {
     path: PathBuf,
     volumes: PathBuf,
     layers: PathBuf,
+    snapshots: PathBuf,
     pub kind: PoolKind,
     pub filesystem_id: [u8; 16],
+    growth: Growth,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +60,25 @@ impl Pool {
         };
         let top = open_dir(&path).map_err(failed)?;
         if kind == PoolKind::Image {
-            // Also after a crash between making the image and growing what is in it.
-            btrfs::grow_to_device(&top).map_err(failed)?;
+            // Also after a crash between making the image larger and growing what is in it.
+            let image = File::open(image::path(data_dir)).map_err(failed)?;
+            grow::reach(&image, &top).map_err(failed)?;
         }
         let filesystem_id = btrfs::filesystem_id(&top).map_err(failed)?;
-        let (volumes, layers) = (path.join("volumes"), path.join("layers"));
-        for room in [&volumes, &layers] {
+        let [volumes, layers, snapshots] =
+            ["volumes", "layers", "snapshots"].map(|room| path.join(room));
+        for room in [&volumes, &layers, &snapshots] {
             DirBuilder::new().recursive(true).mode(0o700).create(room).map_err(failed)?;
         }
-        Ok(Self { path, volumes, layers, kind, filesystem_id })
+        Ok(Self {
+            path,
+            volumes,
+            layers,
+            snapshots,
+            kind,
+            filesystem_id,
+            growth: Growth::new(data_dir, options),
+        })
     }
 
     /// The directory of the volumes. Opened for each operation: a descriptor that is held would keep the
@@ -77,12 +92,34 @@ impl Pool {
         open_dir(&self.layers)
     }
 
-    pub fn layer_path(&self, name: &str) -> PathBuf {
-        self.layers.join(name)
+    /// The directory that has one for the snapshots of each volume, as that of the volumes.
+    pub fn snapshots(&self) -> io::Result<OwnedFd> {
+        open_dir(&self.snapshots)
+    }
+
+    pub fn layer_path(&self, name: &CStr) -> PathBuf {
+        self.layers.join(OsStr::from_bytes(name.to_bytes()))
     }
 
     pub fn volume_path(&self, id: &SandboxId) -> PathBuf {
         self.volumes.join(id.as_str())
+    }
+
+    /// How full it is. One that can grow has done so, if it was getting full.
+    pub fn health(&self) -> io::Result<PoolHealth> {
+        let top = self.volumes()?;
+        let health = tree::health(&top)?;
+        if self.kind == PoolKind::Shared {
+            return Ok(health);
+        }
+        match self.growth.grow_ahead(&top, &health) {
+            Ok(Grown::Yes) => Ok(tree::health(&top)?),
+            Ok(Grown::No) => Ok(health),
+            Err(error) => {
+                tracing::warn!(%error, "the btrfs pool cannot grow");
+                Ok(health)
+            }
+        }
     }
 
     /// Unmounts the pool, which detaches its loop device. If somebody still uses it, it stays.

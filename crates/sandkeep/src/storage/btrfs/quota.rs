@@ -3,15 +3,17 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
+use super::io_error;
 use super::pool::{Pool, PoolKind};
-use super::{Usage, io_error};
 use crate::limits;
-use crate::storage::StorageError;
-use crate::sys::btrfs::{self, SubvolumeId};
+use crate::storage::{Amount, StorageError};
+use crate::sys::btrfs;
+use crate::sys::btrfs::quota::{self, GroupId};
 
 pub(super) struct Quotas {
     /// Where the kernel shows them; `None` if they are not on.
@@ -27,7 +29,7 @@ impl Quotas {
         let failed = |source| io_error("turn quotas on", source);
         let top = pool.volumes().map_err(failed)?;
         if pool.kind == PoolKind::Image {
-            match btrfs::enable_simple_quotas(&top) {
+            match quota::enable_simple(&top) {
                 Ok(()) => {}
                 // The kernel has none, which `shown` will find.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
@@ -53,18 +55,18 @@ impl Quotas {
         create()
     }
 
-    /// What a subvolume holds, also what is not yet on the disk; `None` without quotas.
-    pub fn usage(&self, id: SubvolumeId) -> io::Result<Option<Usage>> {
+    /// What is charged to a group, also what is not yet on the disk, and its limit; `None` without quotas.
+    pub fn amount(&self, group: GroupId) -> io::Result<Option<Amount>> {
         const MAX_REFERENCED: u64 = 1;
         let Some(shown) = &self.shown else { return Ok(None) };
-        let group = shown.join(format!("0_{}", id.0));
+        let group = shown.join(format!("{}_{}", group.level(), group.number()));
         let used_bytes = number(&group, "referenced")? + number(&group, "rsv_data")?;
         let limited = number(&group, "limit_flags")? & MAX_REFERENCED != 0;
         let limit_bytes = match limited {
             true => Some(number(&group, "max_referenced")?),
             false => None,
         };
-        Ok(Some(Usage { used_bytes, limit_bytes }))
+        Ok(Some(Amount { used_bytes, limit_bytes }))
     }
 
     /// Counts a destroyed volume; now and then this looks for groups that outlived theirs.
@@ -75,7 +77,7 @@ impl Quotas {
         }
     }
 
-    /// Removes the groups of subvolumes that are gone. Kernels before 6.11 keep them for ever, newer
+    /// Removes the groups of subvolumes that are gone, and those above them. Kernels before 6.11 keep them for ever, newer
     /// ones drop them when a subvolume is cleared away.
     fn sweep(&self, pool: &Pool) {
         if !self.hold() || pool.kind == PoolKind::Shared {
@@ -89,21 +91,30 @@ impl Quotas {
     fn remove_dead_groups(&self, pool: &Pool) -> io::Result<()> {
         let top = pool.volumes()?;
         let _alone = self.creating.write().unwrap_or_else(PoisonError::into_inner);
-        let groups = btrfs::quota_groups(&top)?;
-        let alive: HashSet<SubvolumeId> = btrfs::subvolumes(&top)?.into_iter().collect();
-        for dead in groups.into_iter().filter(|group| !alive.contains(group)) {
-            match btrfs::remove_quota_group(&top, dead) {
-                Ok(()) => {}
-                // The kernel was faster, or extents that it wrote are still shared by another volume.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy
-                    ) => {}
-                Err(error) => return Err(error),
+        let alive: HashSet<GroupId> =
+            btrfs::subvolumes(&top)?.into_iter().map(GroupId::of).collect();
+        for group in quota::groups(&top)? {
+            let dead = match group.level() {
+                0 => !alive.contains(&group),
+                _ => !quota::related(&top, group)?.iter().any(|member| alive.contains(member)),
+            };
+            if dead {
+                remove(&top, group)?;
             }
         }
         Ok(())
+    }
+}
+
+fn remove(top: impl AsFd, group: GroupId) -> io::Result<()> {
+    match quota::remove(top, group) {
+        // The kernel was faster, or extents that it wrote are still shared by another volume.
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) =>
+        {
+            Ok(())
+        }
+        removed => removed,
     }
 }
 

@@ -7,12 +7,12 @@ use async_trait::async_trait;
 
 use super::fixture::random_layer;
 use super::{Reopen, Subject, Violation, run};
-use crate::sandbox::SandboxId;
+use crate::sandbox::{SandboxId, SnapshotId};
 use crate::storage::btrfs::tests::{DataDir, half_make as half_make_subvolume};
 use crate::storage::local::tests::{half_make, reopen};
 use crate::storage::{
-    Base, LayerDraft, LayerId, LayerKey, LocalStorage, OPAQUE, PoolHealth, Root, Storage,
-    StorageCapabilities, StorageError, Usage,
+    Base, LayerDraft, LayerId, LayerKey, LocalStorage, OPAQUE, PoolHealth, Quota, Root, Storage,
+    StorageCapabilities, StorageError, Usage, View,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,19 @@ enum Fault {
     DraftsAreNotSwept,
     LayersFromVolumesAreEmpty,
     QuotaOnlyAboveNothing,
+    SnapshotsAreNotMade,
+    RollbackDoesNothing,
+    RollbackTakesTheOthers,
+    ForksAreEmpty,
+    ForksNeedTheirSource,
+    DeleteTakesAll,
+    DeleteDoesNothing,
+    MissingSnapshotsAreNow,
+    SnapshotsStayListed,
+    LayersFromSnapshotsAreOfNow,
+    SnapshotsWeighNothing,
+    ForksHaveNoLimit,
+    TotalIsNotKept,
 }
 
 /// A storage with one fault.
@@ -42,11 +55,22 @@ struct Broken {
     /// The first volume above layers.
     first: Mutex<Option<Root>>,
     drafted: Mutex<Vec<LayerKey>>,
+    /// All snapshots that were ever listed.
+    listed: Mutex<Vec<(SandboxId, SnapshotId)>>,
+    /// Sources and their forks.
+    forks: Mutex<Vec<(SandboxId, SandboxId)>>,
 }
 
 impl Broken {
     fn new(inner: Arc<dyn Storage>, fault: Fault) -> Self {
-        Self { inner, fault, first: Mutex::default(), drafted: Mutex::default() }
+        Self {
+            inner,
+            fault,
+            first: Mutex::default(),
+            drafted: Mutex::default(),
+            listed: Mutex::default(),
+            forks: Mutex::default(),
+        }
     }
 
     fn has(&self, fault: Fault) -> bool {
@@ -62,10 +86,13 @@ impl Broken {
         Base::Layers(layers)
     }
 
-    fn quota(&self, base: &Base, quota_bytes: Option<u64>) -> Option<u64> {
+    fn quota(&self, base: &Base, quota: &Quota) -> Quota {
+        if self.has(Fault::TotalIsNotKept) {
+            return Quota { total_bytes: None, ..*quota };
+        }
         let forgotten = self.has(Fault::QuotaIsNotKept)
             || self.has(Fault::QuotaOnlyAboveNothing) && !base.layers().is_empty();
-        quota_bytes.filter(|_| !forgotten)
+        if forgotten { Quota::NONE } else { *quota }
     }
 
     /// Of all volumes above layers there is but one.
@@ -73,6 +100,26 @@ impl Broken {
         let mut first = self.first.lock().expect("no test panics with it");
         let known = first.take().filter(|known| known.own_dir().exists());
         first.insert(known.unwrap_or(root)).clone()
+    }
+
+    /// Deletes all snapshots of a volume but one.
+    async fn delete_but(
+        &self,
+        id: &SandboxId,
+        kept: Option<&SnapshotId>,
+    ) -> Result<(), StorageError> {
+        for (of, snapshot) in self.inner.snapshots().await? {
+            if of == *id && Some(&snapshot) != kept {
+                self.inner.delete_snapshot(id, &snapshot).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The forks that go with their source.
+    fn forks_of(&self, id: &SandboxId) -> Vec<SandboxId> {
+        let forks = self.forks.lock().expect("no test panics with it");
+        forks.iter().filter(|(source, _)| source == id).map(|(_, fork)| fork.clone()).collect()
     }
 
     fn misname(&self, error: StorageError) -> StorageError {
@@ -101,10 +148,10 @@ impl Storage for Broken {
         &self,
         id: &SandboxId,
         base: &Base,
-        quota_bytes: Option<u64>,
+        quota: &Quota,
     ) -> Result<Root, StorageError> {
-        let quota_bytes = self.quota(base, quota_bytes);
-        match self.inner.create(id, &self.base(base), quota_bytes).await {
+        let quota = self.quota(base, quota);
+        match self.inner.create(id, &self.base(base), &quota).await {
             Err(StorageError::Exists { .. }) if self.has(Fault::CreateTakesWhatIsThere) => {
                 self.inner.root(id).await
             }
@@ -126,19 +173,98 @@ impl Storage for Broken {
         if self.has(Fault::DestroyFailsTwice) {
             self.inner.root(id).await?;
         }
+        for fork in self.forks_of(id) {
+            self.inner.destroy(&fork).await?;
+        }
         self.inner.destroy(id).await
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
-        let Usage { used_bytes, limit_bytes } = self.inner.usage(id).await?;
-        Ok(Usage {
-            used_bytes: if self.has(Fault::UsageIsNothing) { 0 } else { used_bytes },
-            limit_bytes: limit_bytes.filter(|_| !self.has(Fault::QuotaIsNotKept)),
-        })
+        let mut usage = self.inner.usage(id).await?;
+        if self.has(Fault::UsageIsNothing) {
+            usage.tree.used_bytes = 0;
+        }
+        if self.has(Fault::QuotaIsNotKept) {
+            usage.tree.limit_bytes = None;
+        }
+        Ok(usage)
     }
 
-    async fn snapshot(&self, id: &SandboxId, name: &str) -> Result<(), StorageError> {
-        self.inner.snapshot(id, name).await
+    async fn snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError> {
+        match self.fault {
+            Fault::SnapshotsAreNotMade => Ok(()),
+            _ => self.inner.snapshot(id, snapshot).await,
+        }
+    }
+
+    async fn snapshots(&self) -> Result<Vec<(SandboxId, SnapshotId)>, StorageError> {
+        let mut listed = self.inner.snapshots().await?;
+        if self.has(Fault::SnapshotsStayListed) {
+            let mut ever = self.listed.lock().expect("no test panics with it");
+            ever.append(&mut listed);
+            ever.sort();
+            ever.dedup();
+            listed.clone_from(&ever);
+        }
+        Ok(listed)
+    }
+
+    async fn snapshot_bytes(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<u64, StorageError> {
+        let bytes = self.inner.snapshot_bytes(id, snapshot).await?;
+        Ok(if self.has(Fault::SnapshotsWeighNothing) { 0 } else { bytes })
+    }
+
+    async fn delete_snapshot(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<(), StorageError> {
+        match self.fault {
+            Fault::DeleteDoesNothing => Ok(()),
+            Fault::DeleteTakesAll => self.delete_but(id, None).await,
+            _ => self.inner.delete_snapshot(id, snapshot).await,
+        }
+    }
+
+    async fn rollback(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Root, StorageError> {
+        match self.fault {
+            Fault::RollbackDoesNothing => return self.inner.root(id).await,
+            Fault::RollbackTakesTheOthers => self.delete_but(id, Some(snapshot)).await?,
+            _ => {}
+        }
+        match self.inner.rollback(id, snapshot).await {
+            Err(StorageError::SnapshotNotFound { .. })
+                if self.has(Fault::MissingSnapshotsAreNow) =>
+            {
+                self.inner.root(id).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn fork(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+        new: &SandboxId,
+        quota: &Quota,
+    ) -> Result<Root, StorageError> {
+        let quota = match self.has(Fault::ForksHaveNoLimit) {
+            true => &Quota::NONE,
+            false => quota,
+        };
+        match self.fault {
+            Fault::ForksAreEmpty => self.inner.create(new, &Base::Empty, quota).await,
+            Fault::ForksNeedTheirSource => {
+                self.forks.lock().expect("no test panics with it").push((id.clone(), new.clone()));
+                self.inner.fork(id, snapshot, new, quota).await
+            }
+            _ => self.inner.fork(id, snapshot, new, quota).await,
+        }
     }
 
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
@@ -147,6 +273,14 @@ impl Storage for Broken {
             list.pop();
         }
         Ok(list)
+    }
+
+    async fn view(
+        &self,
+        id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
+    ) -> Result<View, StorageError> {
+        self.inner.view(id, snapshot).await
     }
 
     fn layer_key(&self, layers: &[LayerId]) -> Option<LayerKey> {
@@ -184,11 +318,18 @@ impl Storage for Broken {
     async fn layer_from(
         &self,
         id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<(), StorageError> {
+        let mut snapshot = snapshot;
+        if let (true, Some(named)) = (self.has(Fault::LayersFromSnapshotsAreOfNow), snapshot) {
+            // One that is not there is still noticed.
+            self.inner.snapshot_bytes(id, named).await?;
+            snapshot = None;
+        }
         if !self.has(Fault::LayersFromVolumesAreEmpty) {
-            return self.inner.layer_from(id, below, layer).await;
+            return self.inner.layer_from(id, snapshot, below, layer).await;
         }
         match self.inner.draft_layer(below, layer).await? {
             Some(draft) => self.inner.keep_layer(draft).await,
@@ -250,6 +391,17 @@ async fn the_suite_notices_every_broken_storage() {
         (Fault::MissingIsAnother, "a_missing_layer_is_named"),
         (Fault::DraftsAreNotSwept, "a_draft_that_a_crash_left_is_swept"),
         (Fault::LayersFromVolumesAreEmpty, "what_a_volume_holds_becomes_a_layer"),
+        (Fault::SnapshotsAreNotMade, "a_snapshot_keeps_what_the_volume_held"),
+        (Fault::ForksAreEmpty, "a_snapshot_keeps_what_the_volume_held"),
+        (Fault::SnapshotsStayListed, "a_snapshot_keeps_what_the_volume_held"),
+        (Fault::RollbackDoesNothing, "a_rollback_brings_all_back_and_takes_no_snapshot"),
+        (Fault::RollbackTakesTheOthers, "a_rollback_brings_all_back_and_takes_no_snapshot"),
+        (Fault::ForksNeedTheirSource, "a_fork_needs_its_source_no_more"),
+        (Fault::DeleteTakesAll, "a_deleted_snapshot_takes_nothing_with_it"),
+        (Fault::DeleteDoesNothing, "a_deleted_snapshot_takes_nothing_with_it"),
+        (Fault::MissingSnapshotsAreNow, "a_snapshot_that_is_not_there_is_named"),
+        (Fault::LayersFromSnapshotsAreOfNow, "a_snapshot_becomes_a_layer"),
+        (Fault::SnapshotsWeighNothing, "what_a_snapshot_holds_is_counted"),
         (Fault::QuotaIsNotKept, "a_quota_holds_or_is_refused"),
     ];
     for (fault, promise) in faults {
@@ -263,20 +415,26 @@ async fn the_suite_notices_every_broken_storage() {
 
 /// Only where quotas hold can one be forgotten.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_suite_notices_a_quota_that_does_not_hold_above_layers() {
-    let dir = DataDir::new();
-    let inner = match dir.open() {
-        Ok(storage) if storage.capabilities().disk_quota => Arc::new(storage),
-        Ok(_) | Err(StorageError::Unusable { .. }) => {
-            let test = "the_suite_notices_a_quota_that_does_not_hold_above_layers";
-            eprintln!("SKIP {test}: no storage here holds quotas");
-            return;
-        }
-        Err(error) => panic!("{error:?}"),
-    };
-    let reopen = crate::storage::btrfs::tests::reopen(dir.path());
-    let storage = Arc::new(Broken::new(inner, Fault::QuotaOnlyAboveNothing));
-    let subject = Subject { storage, half_make: half_make_subvolume, reopen };
-    let noticed = run(subject).await.expect_err("a forgotten quota was not noticed");
-    assert_eq!(noticed.promise, "a_quota_holds_above_layers", "{noticed}");
+async fn the_suite_notices_a_limit_that_does_not_hold() {
+    for (fault, promise) in [
+        (Fault::QuotaOnlyAboveNothing, "a_quota_holds_above_layers"),
+        (Fault::ForksHaveNoLimit, "the_limit_of_the_tree_holds_for_clones"),
+        (Fault::TotalIsNotKept, "the_limit_of_tree_and_snapshots_holds"),
+    ] {
+        let dir = DataDir::new();
+        let inner = match dir.open() {
+            Ok(storage) if storage.capabilities().disk_quota => Arc::new(storage),
+            Ok(_) | Err(StorageError::Unusable { .. }) => {
+                let test = "the_suite_notices_a_limit_that_does_not_hold";
+                eprintln!("SKIP {test}: no storage here holds quotas");
+                return;
+            }
+            Err(error) => panic!("{error:?}"),
+        };
+        let reopen = crate::storage::btrfs::tests::reopen(dir.path());
+        let storage = Arc::new(Broken::new(inner, fault));
+        let subject = Subject { storage, half_make: half_make_subvolume, reopen };
+        let noticed = run(subject).await.expect_err("a forgotten limit was not noticed");
+        assert_eq!(noticed.promise, promise, "{fault:?}: {noticed}");
+    }
 }

@@ -12,10 +12,10 @@ use super::fixture::{hide, hide_below, layer, random_layer, write};
 use super::view::View;
 use super::{Failure, Subject, Verdict, ensure};
 use crate::sandbox::SandboxId;
-use crate::storage::{Base, LayerId, Root, StorageError};
+use crate::storage::{Base, LayerId, Quota, Root, StorageError};
 
 /// Two layers, of which the upper one changes the lower one in every way.
-async fn two_layers(subject: &Subject) -> Result<Vec<LayerId>, Failure> {
+pub(super) async fn two_layers(subject: &Subject) -> Result<Vec<LayerId>, Failure> {
     let storage = &*subject.storage;
     let lower = layer(storage, &[], |draft| {
         for path in ["both", "lower", "gone", "gone-dir/file", "opaque/hidden", "dir/lower"] {
@@ -39,14 +39,17 @@ async fn two_layers(subject: &Subject) -> Result<Vec<LayerId>, Failure> {
     Ok(vec![lower, upper])
 }
 
-async fn volume(subject: &Subject, layers: &[LayerId]) -> Result<(SandboxId, Root), Failure> {
+pub(super) async fn volume(
+    subject: &Subject,
+    layers: &[LayerId],
+) -> Result<(SandboxId, Root), Failure> {
     let id = SandboxId::random();
-    let root = subject.storage.create(&id, &Base::Layers(layers.to_vec()), None).await?;
+    let root = subject.storage.create(&id, &Base::Layers(layers.to_vec()), &Quota::NONE).await?;
     Ok((id, root))
 }
 
 /// Removes the volumes and all layers.
-async fn clear(subject: &Subject, volumes: &[&SandboxId]) -> Verdict {
+pub(super) async fn clear(subject: &Subject, volumes: &[&SandboxId]) -> Verdict {
     for id in volumes {
         subject.storage.destroy(id).await?;
     }
@@ -189,7 +192,7 @@ pub async fn a_missing_layer_is_named(subject: Subject) -> Verdict {
     let names_it = |answer: &Result<(), StorageError>| matches!(answer, Err(StorageError::LayerMissing { layer }) if *layer == missing);
     let base = Base::Layers(layers.clone());
     let id = SandboxId::random();
-    let created = subject.storage.create(&id, &base, None).await.map(drop);
+    let created = subject.storage.create(&id, &base, &Quota::NONE).await.map(drop);
     ensure!(names_it(&created), "create above {missing} answered {created:?}");
     let drafted = subject.storage.draft_layer(&layers, &random_layer()).await.map(drop);
     ensure!(names_it(&drafted), "a draft above {missing} answered {drafted:?}");
@@ -242,7 +245,7 @@ pub async fn a_draft_that_a_crash_left_is_swept(subject: Subject) -> Verdict {
 }
 
 /// Fills a volume with all that a layer has to keep.
-fn fill_with_everything(view: &View) -> io::Result<()> {
+pub(super) fn fill_with_everything(view: &View) -> io::Result<()> {
     fs::write(view.join("lower"), "changed")?;
     fs::remove_file(view.join("both"))?;
     fs::remove_dir_all(view.join("dir"))?;
@@ -275,7 +278,7 @@ pub async fn what_a_volume_holds_becomes_a_layer(subject: Subject) -> Verdict {
     drop(view);
     let new = random_layer();
     for _ in 0..2 {
-        storage.layer_from(&id, &layers, &new).await?;
+        storage.layer_from(&id, None, &layers, &new).await?;
     }
     ensure!(View::open(&root)?.tell()? == before, "the volume itself was changed");
     layers.push(new);
@@ -303,10 +306,10 @@ pub async fn a_quota_holds_above_layers(subject: Subject) -> Verdict {
     let base = layer(&*subject.storage, &[], |draft| fill(&draft.root.join("large"), 24));
     let base = Base::Layers(vec![base.await?]);
     let id = SandboxId::random();
-    let root = subject.storage.create(&id, &base, Some(QUOTA)).await?;
+    let root = subject.storage.create(&id, &base, &Quota::of_tree(QUOTA)).await?;
     let usage = subject.storage.usage(&id).await?;
-    ensure!(usage.limit_bytes == Some(QUOTA), "the quota is told as {usage:?}");
-    ensure!(usage.used_bytes < MIB, "with nothing of its own it uses {usage:?}");
+    ensure!(usage.tree.limit_bytes == Some(QUOTA), "the quota is told as {usage:?}");
+    ensure!(usage.tree.used_bytes < MIB, "with nothing of its own it uses {usage:?}");
     let view = View::open(&root)?;
     fill(&view.join("within"), 8)?;
     let written = fill(&view.join("past"), 16);

@@ -1,20 +1,20 @@
 //! What a sandbox would see of a volume, for the checks to look at and to write to.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::fs;
-use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::ffi::{CString, OsStr};
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::lgetxattr;
+use rustix::fs::FileType;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-use crate::storage::Root;
+use crate::storage::{self, Root};
 
 /// The root of a volume, mounted if it has to be, for as long as this lives.
-pub(super) struct View {
+pub(crate) struct View {
+    root: Root,
     path: PathBuf,
     mounted: Option<TempDir>,
 }
@@ -22,7 +22,9 @@ pub(super) struct View {
 impl View {
     pub fn open(root: &Root) -> io::Result<Self> {
         let (lowers, upper, work) = match root {
-            Root::Dir(path) => return Ok(Self { path: path.clone(), mounted: None }),
+            Root::Dir(path) | Root::Shifted(path) => {
+                return Ok(Self { root: root.clone(), path: path.clone(), mounted: None });
+            }
             Root::Overlay { lowers, upper, work } => (lowers, upper, work),
         };
         let lowers: Vec<_> = lowers.iter().rev().map(|path| path.display().to_string()).collect();
@@ -35,7 +37,7 @@ impl View {
         let options = CString::new(options)?;
         let place = tempfile::tempdir()?;
         mount("overlay", place.path(), "overlay", MountFlags::empty(), Some(options.as_c_str()))?;
-        Ok(Self { path: place.path().to_owned(), mounted: Some(place) })
+        Ok(Self { root: root.clone(), path: place.path().to_owned(), mounted: Some(place) })
     }
 
     pub fn path(&self) -> &Path {
@@ -46,22 +48,14 @@ impl View {
         self.path.join(path)
     }
 
-    /// Everything that can be told of the tree, by its paths.
+    /// Everything that can be told of the tree, by its paths. It is the same by whichever way it is read.
     pub fn tell(&self) -> io::Result<BTreeMap<PathBuf, Told>> {
-        let mut told = BTreeMap::new();
-        let mut left = vec![self.path.clone()];
-        while let Some(dir) = left.pop() {
-            for entry in fs::read_dir(dir)? {
-                let path = entry?.path();
-                let metadata = fs::symlink_metadata(&path)?;
-                if metadata.is_dir() {
-                    left.push(path.clone());
-                }
-                let name = path.strip_prefix(&self.path).map_err(io::Error::other)?;
-                told.insert(name.to_owned(), Told::of(&path, &metadata)?);
-            }
+        let through_mount = told(&storage::View::of_dir(&self.path)?)?;
+        let without = told(&storage::View::of_root(&self.root)?)?;
+        match through_mount == without {
+            true => Ok(without),
+            false => Err(io::Error::other(format!("{through_mount:?} is read as {without:?}"))),
         }
-        Ok(told)
     }
 }
 
@@ -76,42 +70,52 @@ impl Drop for View {
 
 /// What there is to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    kind: &'static str,
+pub(crate) struct Told {
+    kind: FileType,
     mode: u32,
     owner: (u32, u32),
-    modified: (i64, i64),
+    modified: (i64, u64),
     /// Names of it, if it is no directory.
     names: u64,
     holds: Vec<u8>,
-    attributes: Vec<Option<Vec<u8>>>,
+    attributes: Vec<(CString, Vec<u8>)>,
 }
 
 impl Told {
-    fn of(path: &Path, metadata: &fs::Metadata) -> io::Result<Self> {
-        let kind = metadata.file_type();
-        let (kind, holds) = match () {
-            () if kind.is_dir() => ("directory", Vec::new()),
-            () if kind.is_symlink() => {
-                ("link", fs::read_link(path)?.into_os_string().into_encoded_bytes())
-            }
-            () if kind.is_fifo() => ("pipe", Vec::new()),
-            () => ("file", fs::read(path)?),
-        };
-        let attribute = |name: &str| {
-            let mut value = vec![0; 256];
-            let length = lgetxattr(path, name, &mut value).ok()?;
-            value.truncate(length);
-            Some(value)
-        };
+    fn of(node: &storage::Node) -> io::Result<Self> {
+        let mut holds = Vec::new();
+        match node.kind() {
+            FileType::RegularFile => drop(node.open()?.read_to_end(&mut holds)?),
+            FileType::Symlink => holds = node.read_link()?,
+            _ => {}
+        }
+        let stat = node.stat();
         Ok(Self {
-            kind,
-            mode: metadata.mode(),
-            owner: (metadata.uid(), metadata.gid()),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            names: if metadata.is_dir() { 1 } else { metadata.nlink() },
+            kind: node.kind(),
+            mode: stat.st_mode,
+            owner: (stat.st_uid, stat.st_gid),
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
+            names: if node.kind() == FileType::Directory { 1 } else { stat.st_nlink },
             holds,
-            attributes: ["user.note", "security.capability"].map(attribute).to_vec(),
+            attributes: node.attributes()?,
         })
     }
+}
+
+/// Everything in a tree, by its paths.
+pub(crate) fn told(view: &storage::View) -> io::Result<BTreeMap<PathBuf, Told>> {
+    let mut told = BTreeMap::new();
+    let mut left = vec![(PathBuf::new(), view.root()?)];
+    while let Some((path, directory)) = left.pop() {
+        for entry in directory.entries()? {
+            let name = OsStr::from_bytes(entry.name.to_bytes());
+            let node = directory.child(name.as_bytes())?.ok_or(io::ErrorKind::NotFound)?;
+            assert_eq!(node.stat().st_ino, entry.stat.st_ino, "{path:?}/{name:?} is two files");
+            told.insert(path.join(name), Told::of(&node)?);
+            if node.kind() == FileType::Directory {
+                left.push((path.join(name), node));
+            }
+        }
+    }
+    Ok(told)
 }

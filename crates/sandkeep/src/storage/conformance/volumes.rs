@@ -5,26 +5,30 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use super::{Failure, Subject, Verdict, ensure, make};
-use crate::sandbox::SandboxId;
-use crate::storage::{Base, Root, StorageError};
+use crate::sandbox::{SandboxId, SnapshotId};
+use crate::storage::{Base, Quota, Root, StorageError};
 
 pub async fn a_new_volume_is_an_empty_directory_of_root(subject: Subject) -> Verdict {
-    let (id, path) = make(&subject, None).await?;
+    let (id, path) = make(&subject, Quota::NONE).await?;
     let metadata = fs::symlink_metadata(&path)?;
     ensure!(metadata.is_dir(), "{} is no directory", path.display());
     ensure!(metadata.mode() & 0o7777 == 0o755, "its mode is {:o}", metadata.mode());
-    let root = rustix::process::geteuid().as_raw();
+    let again = subject.storage.root(&id).await?;
+    let root = again.ids().on_disk(rustix::process::geteuid().as_raw());
     ensure!(metadata.uid() == root, "it belongs to {}", metadata.uid());
     ensure!(fs::read_dir(&path)?.next().is_none(), "it is not empty");
-    let again = subject.storage.root(&id).await?;
-    ensure!(again == Root::Dir(path.clone()), "its root is {again:?}, not {}", path.display());
+    ensure!(
+        again == Root::dir(path.clone(), again.ids()),
+        "its root is {again:?}, not {}",
+        path.display()
+    );
     Ok(subject.storage.destroy(&id).await?)
 }
 
 pub async fn a_volume_is_made_only_once(subject: Subject) -> Verdict {
-    let (id, path) = make(&subject, None).await?;
+    let (id, path) = make(&subject, Quota::NONE).await?;
     fs::write(path.join("file"), "kept")?;
-    let answer = subject.storage.create(&id, &Base::Empty, None).await;
+    let answer = subject.storage.create(&id, &Base::Empty, &Quota::NONE).await;
     ensure!(matches!(answer, Err(StorageError::Exists { .. })), "create answered {answer:?}");
     ensure!(fs::read(path.join("file"))? == b"kept", "the first volume was changed");
     Ok(subject.storage.destroy(&id).await?)
@@ -41,7 +45,7 @@ pub async fn what_does_not_exist_is_not_found(subject: Subject) -> Verdict {
 
 pub async fn destroy_may_be_repeated(subject: Subject) -> Verdict {
     subject.storage.destroy(&SandboxId::random()).await?;
-    let (id, path) = make(&subject, None).await?;
+    let (id, path) = make(&subject, Quota::NONE).await?;
     subject.storage.destroy(&id).await?;
     ensure!(!path.exists(), "{} is still there", path.display());
     subject.storage.destroy(&id).await?;
@@ -52,7 +56,7 @@ pub async fn destroy_may_be_repeated(subject: Subject) -> Verdict {
 
 /// Where the volumes are.
 async fn volumes_dir(subject: &Subject) -> Result<PathBuf, Failure> {
-    let (id, path) = make(subject, None).await?;
+    let (id, path) = make(subject, Quota::NONE).await?;
     subject.storage.destroy(&id).await?;
     path.parent().map(PathBuf::from).ok_or_else(|| Failure("a volume is /".to_owned()))
 }
@@ -75,7 +79,7 @@ pub async fn only_volumes_are_listed(subject: Subject) -> Verdict {
     fs::create_dir(dir.join("sb-directory"))?;
     let mut made = Vec::new();
     for _ in 0..3 {
-        made.push(make(&subject, None).await?.0);
+        made.push(make(&subject, Quota::NONE).await?.0);
     }
     let mut listed = subject.storage.list().await?;
     listed.sort();
@@ -95,7 +99,7 @@ pub async fn fifty_at_once_leave_nothing(subject: Subject) -> Verdict {
         .map(|n: u32| {
             let subject = subject.clone();
             tokio::spawn(async move {
-                let (id, path) = make(&subject, None).await?;
+                let (id, path) = make(&subject, Quota::NONE).await?;
                 fs::create_dir(path.join("directory"))?;
                 fs::write(path.join("directory/file"), n.to_le_bytes())?;
                 let read = fs::read(path.join("directory/file"))?;
@@ -112,9 +116,9 @@ pub async fn fifty_at_once_leave_nothing(subject: Subject) -> Verdict {
 }
 
 pub async fn what_it_cannot_do_it_refuses(subject: Subject) -> Verdict {
-    let (id, _) = make(&subject, None).await?;
+    let (id, _) = make(&subject, Quota::NONE).await?;
     if !subject.storage.capabilities().snapshots {
-        let answer = subject.storage.snapshot(&id, "name").await;
+        let answer = subject.storage.snapshot(&id, &SnapshotId::random()).await;
         let refused = matches!(answer, Err(StorageError::Unsupported { .. }));
         ensure!(refused, "snapshot answered {answer:?}");
     }

@@ -1,6 +1,5 @@
-//! A tree copied with all that a layer keeps: owners, modes, times, attributes, hard links and holes.
-//! Who made the tree is not trusted: no link is followed and no mount crossed. It must not change
-//! meanwhile. A socket is not copied, because nothing can be done with one that nobody listens on.
+//! A tree copied with all that there is to it: owners, modes, times, attributes, hard links and holes. Who made the
+//! tree is not trusted: no link is followed and no mount crossed. It must not change meanwhile.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -9,47 +8,147 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
-    chownat, copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, ftruncate,
-    futimens, ioctl_ficlone, linkat, mkdirat, mknodat, openat, readlinkat, seek, statat, symlinkat,
-    utimensat,
+    chmodat, chownat, copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat,
+    ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, mknodat, openat, readlinkat, seek, statat,
+    symlinkat, utimensat,
 };
 use rustix::io::Errno;
 
+use super::unchanged::{Earlier, List, Shared};
 use crate::limits;
 use crate::storage::{OPAQUE, OVERLAY_ATTRIBUTES, tree};
 
-/// Copies all that is in `from` into the empty directory `to`, and what `from` itself is.
-pub fn tree(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
-    let mut copied = Copied::default();
-    let mut open = vec![Level::new(from, to)?];
-    while let Some(level) = open.last_mut() {
-        let Some((name, _)) = level.names.pop() else {
-            // Last, because whatever is made in a directory changes its time.
-            level.finish()?;
-            open.pop();
-            continue;
-        };
-        let below = level.copy(&name, &mut copied).map_err(|error| describe(&name, error))?;
-        if let Some(below) = below {
-            if open.len() >= limits::WALK_DEPTH_MAX {
-                let max = limits::WALK_DEPTH_MAX;
-                return Err(io::Error::other(format!(
-                    "its directories are nested deeper than {max}"
-                )));
+/// What a copy is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A layer, which others stand on. It has no sockets, because nothing can be done with one that nobody listens
+    /// on, and of what an overlay noted down only that it hides what is below.
+    Layer,
+    /// The same tree again, in another place.
+    Twin,
+}
+
+/// A copy in the making.
+pub(super) struct Copy<'a> {
+    purpose: Purpose,
+    /// Where what did not change is found.
+    earlier: Option<&'a Earlier>,
+    /// Where it is noted down what the files were.
+    list: Option<&'a mut List>,
+    /// The root of the copy.
+    top: OwnedFd,
+    /// Where the first name of a file with several is, by device and inode.
+    linked: HashMap<(u64, u64), Place>,
+}
+
+/// The path of a file within a tree.
+pub(super) type Place = CString;
+
+impl<'a> Copy<'a> {
+    pub fn new(purpose: Purpose, to: OwnedFd) -> Self {
+        Self { purpose, earlier: None, list: None, top: to, linked: HashMap::new() }
+    }
+
+    pub fn sharing(mut self, earlier: Option<&'a Earlier>, list: Option<&'a mut List>) -> Self {
+        (self.earlier, self.list) = (earlier, list);
+        self
+    }
+
+    /// Copies all that is in `from` into the empty directory, and what `from` itself is.
+    pub fn run(mut self, from: OwnedFd) -> io::Result<()> {
+        let mut open = vec![Level::new(from, self.top.try_clone()?, Vec::new())?];
+        while let Some(level) = open.last_mut() {
+            let Some((name, _)) = level.names.pop() else {
+                // Last, because whatever is made in a directory changes its time.
+                level.finish(self.purpose)?;
+                open.pop();
+                continue;
+            };
+            let below = self.copy(level, &name).map_err(|error| describe(&name, error))?;
+            if let Some(below) = below {
+                if open.len() >= limits::WALK_DEPTH_MAX {
+                    let max = limits::WALK_DEPTH_MAX;
+                    return Err(io::Error::other(format!(
+                        "its directories are nested deeper than {max}"
+                    )));
+                }
+                open.push(below);
             }
-            open.push(below);
+        }
+        Ok(())
+    }
+
+    /// Copies one name; a directory is answered with, to be gone through.
+    fn copy(&mut self, level: &Level, name: &CStr) -> io::Result<Option<Level>> {
+        let stat = statat(&level.from, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory {
+            return level.below(name, &stat).map(Some);
+        }
+        let place = level.place(name);
+        if stat.st_nlink > 1 {
+            if let Some(first) = self.linked.get(&(stat.st_dev, stat.st_ino)) {
+                let (directory, first) = open_place(&self.top, first)?;
+                linkat(directory, first, &level.to, name, AtFlags::empty())?;
+                return Ok(None);
+            }
+            self.linked.insert((stat.st_dev, stat.st_ino), place.clone());
+        }
+        match kind {
+            FileType::RegularFile => self.copy_file(level, name, &stat, &place)?,
+            FileType::Symlink => {
+                symlinkat(readlinkat(&level.from, name, Vec::new())?, &level.to, name)?;
+                level.own(name, &stat)?;
+            }
+            FileType::Socket if self.purpose == Purpose::Layer => {}
+            // Of devices there is only the mark by which an overlay hides a name: nobody inside makes others.
+            FileType::Fifo | FileType::CharacterDevice | FileType::Socket => {
+                let mode = Mode::from_raw_mode(stat.st_mode);
+                mknodat(&level.to, name, kind, mode, stat.st_rdev)?;
+                level.own(name, &stat)?;
+                // The umask narrows it.
+                chmodat(&level.to, name, mode, AtFlags::empty())?;
+            }
+            FileType::BlockDevice | FileType::Directory | FileType::Unknown => {}
+        }
+        Ok(None)
+    }
+
+    fn copy_file(
+        &mut self,
+        level: &Level,
+        name: &CStr,
+        stat: &Stat,
+        place: &Place,
+    ) -> io::Result<()> {
+        let shared = match self.earlier {
+            Some(earlier) => earlier.link(stat, &level.to, name)?,
+            None => Shared::No,
+        };
+        if shared == Shared::No {
+            level.copy_file(name, stat, self.purpose)?;
+        }
+        match &mut self.list {
+            Some(list) => list.note(stat, place),
+            None => Ok(()),
         }
     }
-    Ok(())
+}
+
+/// The directory that something is in, and its name there. However long the path is: every step is one name.
+pub(super) fn open_place(top: &OwnedFd, place: &CStr) -> io::Result<(OwnedFd, CString)> {
+    let mut parts: Vec<&[u8]> = place.to_bytes().split(|byte| *byte == b'/').collect();
+    let name = CString::new(parts.pop().unwrap_or_default())?;
+    let mut directory = top.try_clone()?;
+    for part in parts {
+        directory = tree::open_dir(&directory, &CString::new(part)?)?;
+    }
+    Ok((directory, name))
 }
 
 fn describe(name: &CStr, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", name.to_string_lossy()))
 }
-
-/// Where the first name of a file with several is, by device and inode.
-#[derive(Default)]
-struct Copied(HashMap<(u64, u64), (OwnedFd, CString)>);
 
 /// A directory that is being copied.
 struct Level {
@@ -57,54 +156,38 @@ struct Level {
     from: OwnedFd,
     to: OwnedFd,
     stat: Stat,
+    /// Its path within the tree, with a slash behind it if it is not the root.
+    path: Vec<u8>,
 }
 
 impl Level {
-    fn new(from: OwnedFd, to: OwnedFd) -> io::Result<Self> {
-        Ok(Self { names: tree::entries(&from)?, stat: fstat(&from)?, from, to })
+    fn new(from: OwnedFd, to: OwnedFd, path: Vec<u8>) -> io::Result<Self> {
+        Ok(Self { names: tree::entries(&from)?, stat: fstat(&from)?, from, to, path })
     }
 
-    fn finish(&self) -> io::Result<()> {
-        give(&self.from, &self.to, &self.stat)
+    fn place(&self, name: &CStr) -> Place {
+        let path = [&self.path, name.to_bytes()].concat();
+        CString::new(path).expect("names of files hold no NUL")
     }
 
-    /// Copies one name; a directory is answered with, to be gone through.
-    fn copy(&self, name: &CStr, copied: &mut Copied) -> io::Result<Option<Self>> {
-        let stat = statat(&self.from, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind == FileType::Directory {
-            mkdirat(&self.to, name, Mode::RWXU)?;
-            let below = (tree::open_dir(&self.from, name)?, tree::open_dir(&self.to, name)?);
-            return Level::new(below.0, below.1).map(Some);
-        }
-        if stat.st_nlink > 1 {
-            if let Some((dir, first)) = copied.0.get(&(stat.st_dev, stat.st_ino)) {
-                linkat(dir, first, &self.to, name, AtFlags::empty())?;
-                return Ok(None);
-            }
-            let place = (self.to.try_clone()?, name.to_owned());
-            copied.0.insert((stat.st_dev, stat.st_ino), place);
-        }
-        match kind {
-            FileType::RegularFile => self.copy_file(name, &stat)?,
-            FileType::Symlink => {
-                symlinkat(readlinkat(&self.from, name, Vec::new())?, &self.to, name)?;
-                self.own(name, &stat)?;
-            }
-            // Of devices there is only the mark by which an overlay hides a name: nobody inside makes others.
-            FileType::Fifo | FileType::CharacterDevice => {
-                let mode = Mode::from_raw_mode(stat.st_mode);
-                mknodat(&self.to, name, kind, mode, stat.st_rdev)?;
-                self.own(name, &stat)?;
-            }
-            FileType::Socket | FileType::BlockDevice | FileType::Directory | FileType::Unknown => {}
-        }
-        Ok(None)
+    fn below(&self, name: &CStr, stat: &Stat) -> io::Result<Self> {
+        mkdirat(&self.to, name, Mode::RWXU)?;
+        let path = [&self.path, name.to_bytes(), b"/"].concat();
+        let opened = with_access(&self.from, name, stat, || tree::open_dir(&self.from, name))?;
+        let mut below = Self::new(opened, tree::open_dir(&self.to, name)?, path)?;
+        // As it was before it was opened.
+        below.stat = *stat;
+        Ok(below)
     }
 
-    fn copy_file(&self, name: &CStr, stat: &Stat) -> io::Result<()> {
+    fn finish(&self, purpose: Purpose) -> io::Result<()> {
+        give(&self.from, &self.to, &self.stat, purpose)
+    }
+
+    fn copy_file(&self, name: &CStr, stat: &Stat, purpose: Purpose) -> io::Result<()> {
         let quiet = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let from = openat(&self.from, name, OFlags::RDONLY | quiet, Mode::empty())?;
+        let open = || openat(&self.from, name, OFlags::RDONLY | quiet, Mode::empty());
+        let from = with_access(&self.from, name, stat, open)?;
         let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | quiet;
         let to = openat(&self.to, name, new, Mode::RUSR | Mode::WUSR)?;
         // Where the filesystem can, both share what they hold until one changes.
@@ -112,7 +195,7 @@ impl Level {
             Ok(()) => {}
             Err(_) => copy_data(&from, &to, stat.st_size)?,
         }
-        give(&from, &to, stat)
+        give(&from, &to, stat, purpose)
     }
 
     /// Owner and time of what has neither mode nor attributes of its own.
@@ -123,13 +206,32 @@ impl Level {
     }
 }
 
+/// Opens what its owner, who is us if we are not root, has forbidden itself to read: it may be read for a moment.
+fn with_access<T>(
+    directory: &OwnedFd,
+    name: &CStr,
+    stat: &Stat,
+    open: impl Fn() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    match open() {
+        Err(Errno::ACCESS) => {
+            let mode = Mode::from_raw_mode(stat.st_mode);
+            chmodat(directory, name, mode | Mode::RUSR | Mode::XUSR, AtFlags::empty())?;
+            let opened = open();
+            chmodat(directory, name, mode, AtFlags::empty())?;
+            opened
+        }
+        opened => opened,
+    }
+}
+
 /// Gives a copy all that the original has besides what it holds. The order matters: a change of owner
 /// takes capabilities and the bits for another's identity away.
-fn give(from: impl AsFd, to: impl AsFd, stat: &Stat) -> io::Result<()> {
+fn give(from: impl AsFd, to: impl AsFd, stat: &Stat, purpose: Purpose) -> io::Result<()> {
     let (uid, gid) = owner(stat);
     fchown(&to, uid, gid)?;
     fchmod(&to, Mode::from_raw_mode(stat.st_mode))?;
-    copy_attributes(&from, &to)?;
+    copy_attributes(&from, &to, purpose)?;
     Ok(futimens(&to, &times(stat))?)
 }
 
@@ -175,12 +277,12 @@ fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<
     Ok(())
 }
 
-/// The attributes that a layer keeps: those of users, lists of access rights, and capabilities. What an
-/// overlay noted down about the layers below means nothing in another place, but that it hides them.
-fn is_kept(name: &str) -> bool {
-    match name.starts_with(OVERLAY_ATTRIBUTES) {
-        true => name == OPAQUE,
-        false => {
+/// The attributes that a copy keeps: those of users, lists of access rights, and capabilities. What an
+/// overlay noted down about the layers below means nothing above other ones, but that it hides them.
+fn is_kept(name: &str, purpose: Purpose) -> bool {
+    match (name.starts_with(OVERLAY_ATTRIBUTES), purpose) {
+        (true, Purpose::Layer) => name == OPAQUE,
+        (true, Purpose::Twin) | (false, _) => {
             name.starts_with("user.")
                 || name.starts_with("system.posix_acl_")
                 || name == "security.capability"
@@ -188,7 +290,7 @@ fn is_kept(name: &str) -> bool {
     }
 }
 
-fn copy_attributes(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
+fn copy_attributes(from: impl AsFd, to: impl AsFd, purpose: Purpose) -> io::Result<()> {
     let mut names = vec![0; limits::ATTRIBUTE_MAX_BYTES];
     let length = match flistxattr(&from, &mut names) {
         Ok(length) => length,
@@ -198,7 +300,7 @@ fn copy_attributes(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
     let mut value = vec![0; limits::ATTRIBUTE_MAX_BYTES];
     for name in names[..length].split(|byte| *byte == 0) {
         let Ok(name) = std::str::from_utf8(name) else { continue };
-        if !is_kept(name) {
+        if !is_kept(name, purpose) {
             continue;
         }
         let length = fgetxattr(&from, name, &mut value)?;

@@ -14,23 +14,37 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{DRAFTS, Local, NAME, c_name, copy, io_error, open_named};
-use crate::sandbox::SandboxId;
+use super::copy::{Copy, Purpose};
+use super::{DRAFTS, Local, NAME, c_name, io_error, open_named};
+use crate::sandbox::{SandboxId, SnapshotId};
 use crate::storage::layer::check_count;
 use crate::storage::offload::{BlockingLayers, keep};
-use crate::storage::{LayerDraft, LayerId, LayerKey, OPAQUE, Root, StorageError, Whiteouts, tree};
+use crate::storage::{
+    Ids, LayerDraft, LayerId, LayerKey, OPAQUE, Root, StorageError, Whiteouts, tree,
+};
 
-const UPPER: &CStr = c"upper";
+pub(super) const UPPER: &CStr = c"upper";
 const WORK: &CStr = c"work";
 const LOWERS: &CStr = c"lowers";
 
 impl Local {
+    fn can_stack(&self) -> Result<(), StorageError> {
+        match self.ids {
+            Ids::Plain => Ok(()),
+            Ids::Shifted => {
+                let what = "keep layers on a filesystem that cannot be id-mapped";
+                Err(StorageError::Unsupported { storage: NAME, what })
+            }
+        }
+    }
+
     /// Makes a volume that shows these layers.
     pub(super) fn create_above(
         &self,
         id: &SandboxId,
         layers: &[LayerId],
     ) -> Result<Root, StorageError> {
+        self.can_stack()?;
         let _standing = self.standing.read().unwrap_or_else(PoisonError::into_inner);
         let top = self.open_all(layers)?;
         let failed = |source| io_error(format!("create {id}"), source);
@@ -63,13 +77,8 @@ impl Local {
     ) -> io::Result<()> {
         mkdirat(&self.drafts, name, Mode::RWXU)?;
         let volume = tree::open_dir(&self.drafts, name)?;
-        mkdirat(&volume, UPPER, Mode::RWXU)?;
-        mkdirat(&volume, WORK, Mode::RWXU)?;
-        look_alike(&tree::open_dir(&volume, UPPER)?, top)?;
-        let lines: String = layers.iter().map(|layer| format!("{layer}\n")).collect();
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(&volume, LOWERS, flags, Mode::RUSR | Mode::WUSR)?;
-        File::from(file).write_all(lines.as_bytes())
+        furnish(&volume, layers)?;
+        look_alike(&tree::open_dir(&volume, UPPER)?, top)
     }
 
     /// The root of a volume above layers.
@@ -118,10 +127,11 @@ impl Local {
         layers.iter().try_fold(None, |_, layer| Ok(Some(self.open_layer(layer)?)))
     }
 
-    /// Copies what a volume has of its own.
+    /// Copies what a volume, or a snapshot of it, has of its own.
     fn copy_into(
         &self,
         id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
         below: &[LayerId],
         draft: &LayerDraft,
     ) -> Result<(), StorageError> {
@@ -129,8 +139,11 @@ impl Local {
             let what = "make a layer above others than those of its volume";
             return Err(StorageError::Unsupported { storage: NAME, what });
         }
-        let own = self.own_dir(id)?;
-        let copied = open_path(&draft.root).and_then(|to| copy::tree(own, to));
+        let own = match snapshot {
+            Some(snapshot) => self.snapshot_tree(id, snapshot)?,
+            None => self.own_dir(id)?,
+        };
+        let copied = open_path(&draft.root).and_then(|to| Copy::new(Purpose::Layer, to).run(own));
         copied.map_err(|source| io_error(format!("copy {id}"), source))
     }
 
@@ -160,6 +173,7 @@ impl BlockingLayers for Local {
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<Option<LayerDraft>, StorageError> {
+        self.can_stack()?;
         let top = self.open_all(below)?;
         let lowers = self.visible(below)?;
         match self.open_layer(layer) {
@@ -195,11 +209,12 @@ impl BlockingLayers for Local {
     fn layer_from(
         self: &Arc<Self>,
         id: &SandboxId,
+        snapshot: Option<&SnapshotId>,
         below: &[LayerId],
         layer: &LayerId,
     ) -> Result<(), StorageError> {
         let Some(draft) = self.draft_layer(below, layer)? else { return Ok(()) };
-        self.copy_into(id, below, &draft)?;
+        self.copy_into(id, snapshot, below, &draft)?;
         keep(self.as_ref(), draft)
     }
 
@@ -231,9 +246,24 @@ fn file_name(layer: &LayerId) -> CString {
     CString::new(layer.hex()).expect("hexadecimal digits hold no NUL")
 }
 
-fn open_path(path: &Path) -> io::Result<OwnedFd> {
+pub(super) fn open_path(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(open(path, flags, Mode::empty())?)
+}
+
+/// Puts into a directory what makes it a volume above layers.
+fn furnish(volume: &OwnedFd, layers: &[LayerId]) -> io::Result<()> {
+    mkdirat(volume, UPPER, Mode::RWXU)?;
+    mkdirat(volume, WORK, Mode::RWXU)?;
+    let lines: String = layers.iter().map(|layer| format!("{layer}\n")).collect();
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = openat(volume, LOWERS, flags, Mode::RUSR | Mode::WUSR)?;
+    File::from(file).write_all(lines.as_bytes())
+}
+
+/// The same above what another volume stands on.
+pub(super) fn furnish_like(other: &OwnedFd, volume: &OwnedFd) -> io::Result<()> {
+    furnish(volume, &read_lowers(other)?)
 }
 
 /// Gives a new root directory the mode and the owner of the one that it stands on.

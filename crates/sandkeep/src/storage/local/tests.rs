@@ -9,8 +9,9 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tempfile::TempDir;
 
 use super::*;
+use crate::sandbox::SnapshotId;
 use crate::storage::Storage as _;
-use crate::storage::conformance::{Reopen, Subject, run};
+use crate::storage::conformance::{Reopen, Subject, crashes, run};
 
 /// A crash after mkdir and before chmod.
 pub fn half_make(dir: &Path, id: &SandboxId) {
@@ -30,7 +31,7 @@ fn storage() -> (TempDir, LocalStorage) {
 
 async fn volume(storage: &LocalStorage) -> (SandboxId, PathBuf) {
     let id = SandboxId::random();
-    let root = storage.create(&id, &Base::Empty, None).await.expect("a volume");
+    let root = storage.create(&id, &Base::Empty, &Quota::NONE).await.expect("a volume");
     (id, root.own_dir().to_owned())
 }
 
@@ -139,4 +140,101 @@ async fn destroy_never_crosses_a_mount() {
     drop(first);
     LocalStorage::open(dir.path()).expect("open again");
     assert!(is_empty(&trash(&dir)));
+}
+
+#[test]
+fn a_crash_at_any_point_leaves_whole_snapshots_and_volumes() {
+    let (dir, _) = storage();
+    let place = dir.path().join("storage/local");
+    let rooms = ["", ".above", ".snapshots", ".drafts", ".trash"].map(|room| place.join(room));
+    let open = || LocalStorage::open(dir.path()).expect("local storage works everywhere");
+    crashes::survives_every_point(open, &rooms);
+}
+
+/// The blocks of a file, and how many names it has.
+fn blocks_and_names(path: PathBuf) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = fs::metadata(path).expect("a file");
+    (metadata.ino(), metadata.nlink())
+}
+
+/// Makes a file look as if nobody had touched it for long.
+async fn until_settled(path: &Path) {
+    let changed = || {
+        use std::os::unix::fs::MetadataExt as _;
+        fs::metadata(path).expect("a file").ctime()
+    };
+    let settled = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.expect("after 1970").as_secs().cast_signed()
+    };
+    let grain = crate::limits::SNAPSHOT_SETTLED.as_secs().cast_signed() + 1;
+    while settled() <= changed() + grain {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_did_not_change_is_not_copied_again() {
+    let (dir, mut storage) = storage();
+    // As on a filesystem whose files cannot share what they hold.
+    std::sync::Arc::get_mut(&mut storage.inner).expect("nobody else has it").shares_data = false;
+    let (id, path) = volume(&storage).await;
+    fs::create_dir(path.join("directory")).expect("a directory");
+    for name in ["same", "directory/same", "changed", "touched"] {
+        fs::write(path.join(name), "12345").expect("a file");
+    }
+    fs::hard_link(path.join("same"), path.join("twin")).expect("a second name");
+    until_settled(&path.join("touched")).await;
+    let snapshots = [SnapshotId::random(), SnapshotId::random(), SnapshotId::random()];
+    let trees = snapshots.clone().map(|snapshot| {
+        dir.path().join("storage/local/.snapshots").join(id.as_str()).join(snapshot.as_str())
+    });
+    storage.snapshot(&id, &snapshots[0]).await.expect("a snapshot");
+    // The same length at another time, and the same time with another length.
+    fs::write(path.join("changed"), "54321").expect("a change");
+    fs::set_permissions(path.join("touched"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .expect("a mode");
+    storage.snapshot(&id, &snapshots[1]).await.expect("a snapshot");
+    let [first, second, third] = trees.map(|tree| tree.join("tree"));
+    for name in ["same", "directory/same"] {
+        assert_eq!(
+            blocks_and_names(first.join(name)),
+            blocks_and_names(second.join(name)),
+            "{name}"
+        );
+        assert_ne!(blocks_and_names(first.join(name)).0, blocks_and_names(path.join(name)).0);
+    }
+    assert_eq!(blocks_and_names(first.join("same")).1, 4, "two names in two snapshots");
+    for name in ["changed", "touched"] {
+        assert_ne!(blocks_and_names(first.join(name)).0, blocks_and_names(second.join(name)).0);
+    }
+    assert_eq!(fs::read(first.join("changed")).expect("a file"), b"12345");
+    assert_eq!(fs::read(second.join("changed")).expect("a file"), b"54321");
+    // "changed" has only just changed, so it is copied again although it is the same.
+    storage.snapshot(&id, &snapshots[2]).await.expect("a snapshot");
+    assert_ne!(
+        blocks_and_names(second.join("changed")).0,
+        blocks_and_names(third.join("changed")).0
+    );
+    storage.delete_snapshot(&id, &snapshots[0]).await.expect("delete");
+    assert_eq!(fs::read(second.join("same")).expect("a file"), b"12345");
+    storage.destroy(&id).await.expect("destroy");
+}
+
+#[tokio::test]
+async fn many_files_with_several_names_are_copied_with_few_descriptors() {
+    let (_dir, storage) = storage();
+    let (id, path) = volume(&storage).await;
+    // More than a process may have open by default.
+    for n in 0..1200 {
+        let (one, other) = (path.join(format!("{n}")), path.join(format!("{n}-twin")));
+        fs::write(&one, "").expect("a file");
+        fs::hard_link(one, other).expect("a second name");
+    }
+    let before = fs::read_dir("/proc/self/fd").expect("descriptors").count();
+    storage.snapshot(&id, &SnapshotId::random()).await.expect("a snapshot");
+    let after = fs::read_dir("/proc/self/fd").expect("descriptors").count();
+    assert!(after <= before + 8, "{before} descriptors became {after}");
+    storage.destroy(&id).await.expect("destroy");
 }

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, open};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::bare::{self, Standing};
@@ -22,7 +22,7 @@ use super::{Answer, Launch, Lifeline, MESSAGE_MAX_BYTES, Means, Request};
 use crate::guest::image;
 use crate::limits;
 use crate::sys::namespace::{self, ChildStack, IdMap, USER_ID};
-use crate::sys::{landlock, mount, seccomp, socket};
+use crate::sys::{landlock, mount, sealed, seccomp, socket};
 
 /// Network namespaces kept ready.
 const NETWORKS_READY: usize = 4;
@@ -337,16 +337,7 @@ fn arguments(launch: &Launch) -> Option<Vec<CString>> {
 
 /// The guest as an executable that no file system holds and nobody can change.
 pub fn guest_image() -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // MFD_EXEC states the intent and is unknown before Linux 6.3.
-    let memfd = rustix::fs::memfd_create("sandkeep-guest", flags | MemfdFlags::EXEC)
-        .or_else(|_| rustix::fs::memfd_create("sandkeep-guest", flags))?;
-    let mut rest = image::BYTES;
-    while !rest.is_empty() {
-        rest = &rest[rustix::io::write(&memfd, rest)?..];
-    }
-    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&memfd, seals)?;
+    let memfd = sealed::program("sandkeep-guest", image::BYTES)?;
     // Out of the way of the descriptors that the guest expects at fixed places.
     Ok(rustix::io::fcntl_dupfd_cloexec(&memfd, super::child::FIRST_FREE_FD)?)
 }

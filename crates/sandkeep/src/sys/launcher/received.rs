@@ -24,6 +24,7 @@ pub struct Received {
 /// What the root is made of, as detached mounts.
 pub enum ReceivedRoot {
     Dir(OwnedFd),
+    Shifted(OwnedFd),
     Overlay { volume: OwnedFd, layers: OwnedFd, names: overlay::Names },
 }
 
@@ -47,6 +48,7 @@ impl Received {
         let mut rest = cloned.into_iter().chain(fds);
         let root = match root {
             RootKind::Dir => ReceivedRoot::Dir(rest.next()?),
+            RootKind::Shifted => ReceivedRoot::Shifted(rest.next()?),
             RootKind::Overlay(names) => ReceivedRoot::Overlay {
                 volume: rest.next()?,
                 layers: rest.next()?,
@@ -77,7 +79,7 @@ impl ReceivedRoot {
         stack: &mut ChildStack,
     ) -> io::Result<OwnedFd> {
         match self {
-            Self::Dir(root) => Ok(root),
+            Self::Dir(root) | Self::Shifted(root) => Ok(root),
             Self::Overlay { volume, layers, names } => {
                 let (volume, layers) = (volume.as_fd(), layers.as_fd());
                 let pieces = overlay::Pieces { layers, volume, names: &names };
@@ -86,9 +88,24 @@ impl ReceivedRoot {
         }
     }
 
+    /// Shifts its ids, unless they are shifted on the disk. Either way set-user-ID programs may work: they can make
+    /// nobody one of the host's users.
+    fn map_ids(&self, users: BorrowedFd<'_>) -> io::Result<()> {
+        let quiet = MountAttrFlags::MOUNT_ATTR_NODEV;
+        match self {
+            Self::Dir(_) | Self::Overlay { .. } => {
+                self.mounts().try_for_each(|part| mount::set_id_map(part, quiet, users))
+            }
+            Self::Shifted(root) => {
+                mount::set_attributes(root, quiet)?;
+                mount::allow_setuid(root)
+            }
+        }
+    }
+
     fn mounts(&self) -> impl Iterator<Item = &OwnedFd> {
         let (first, second) = match self {
-            Self::Dir(root) => (root, None),
+            Self::Dir(root) | Self::Shifted(root) => (root, None),
             Self::Overlay { volume, layers, .. } => (volume, Some(layers)),
         };
         std::iter::once(first).chain(second)
@@ -101,15 +118,14 @@ pub fn set_properties(received: &Received, ids: Ids, users: BorrowedFd<'_>) -> i
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | quiet;
     let mut binds = received.binds.iter().map(|(_, bind)| bind);
-    let mut root = received.root.mounts();
     match ids {
         Ids::Range { .. } => {
-            let quiet = MountAttrFlags::MOUNT_ATTR_NODEV;
-            root.try_for_each(|part| mount::set_id_map(part, quiet, users))?;
+            received.root.map_ids(users)?;
             binds.try_for_each(|bind| mount::set_attributes(bind, read_only))
         }
         // The one id that there is owns all of it already.
         Ids::Single => {
+            let mut root = received.root.mounts();
             root.try_for_each(|part| mount::set_attributes_of_tree(part, quiet))?;
             binds.try_for_each(|bind| mount::set_attributes_of_tree(bind, read_only))
         }

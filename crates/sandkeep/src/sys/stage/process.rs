@@ -127,7 +127,7 @@ impl Things {
         // It stands between the binds and the entries.
         let lifeline = usize::from(staging.lifeline == Lifeline::Passed);
         let root = match &staging.root {
-            RootKind::Dir => 1,
+            RootKind::Dir | RootKind::Shifted => 1,
             RootKind::Overlay(_) => 2,
         };
         let at = 1 + lifeline + root + staging.bind_targets.len();

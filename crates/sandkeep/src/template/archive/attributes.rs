@@ -1,6 +1,7 @@
 //! What a file on disk is besides its bytes, as an archive says it.
 
 use std::ffi::{CStr, CString};
+use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Stat, fgetxattr, flistxattr};
@@ -8,7 +9,7 @@ use rustix::io::Errno;
 
 use super::entry::{Attributes, Moment};
 use crate::limits;
-use crate::storage::OVERLAY_ATTRIBUTES;
+use crate::storage::{Node, OVERLAY_ATTRIBUTES};
 
 pub(in crate::template) const CAPABILITY: &CStr = c"security.capability";
 
@@ -23,6 +24,13 @@ pub(in crate::template) fn is_kept(name: &CStr) -> bool {
 /// What an open file is, as an archive would say it. The attributes that are not kept are left out.
 pub(in crate::template) fn of(file: BorrowedFd<'_>, stat: &Stat) -> rustix::io::Result<Attributes> {
     Ok(Attributes { xattrs: kept_xattrs(file)?, ..plain(stat) })
+}
+
+/// What something in a tree is, as an archive would say it.
+pub(super) fn of_node(node: &Node) -> io::Result<Attributes> {
+    let mut xattrs = node.attributes()?;
+    xattrs.retain(|(name, _)| is_kept(name));
+    Ok(Attributes { xattrs, ..plain(node.stat()) })
 }
 
 /// The same without extended attributes.

@@ -39,6 +39,16 @@ pub(super) fn fifo(path: &[u8], attributes: &Attributes) -> Cursor<Vec<u8>> {
     written(EntryType::Fifo, path, b"", 0, attributes)
 }
 
+/// There is to be nothing of this name. Only the toolbox knows such entries, and the next kind.
+pub(super) fn gone(path: &[u8]) -> Cursor<Vec<u8>> {
+    written(EntryType::new(toolbox::GONE), path, b"", 0, &Attributes::default())
+}
+
+/// All of something but its content.
+pub(super) fn metadata(path: &[u8], attributes: &Attributes) -> Cursor<Vec<u8>> {
+    written(EntryType::new(toolbox::METADATA), path, b"", 0, attributes)
+}
+
 fn written(
     kind: EntryType,
     path: &[u8],

@@ -37,7 +37,7 @@ impl Records {
     pub(super) fn parse(mut bytes: &[u8]) -> Result<Self, Damage> {
         let mut records = Self::default();
         while !bytes.is_empty() {
-            let (key, value, rest) = split(bytes).ok_or(Damage("a PAX record is damaged"))?;
+            let (key, value, rest) = split(bytes).ok_or(Damage::Record)?;
             records.take(key, value)?;
             bytes = rest;
         }
@@ -47,8 +47,7 @@ impl Records {
     /// An empty value takes back what an earlier header said; there is none that counts.
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damage> {
         if let Some(name) = key.strip_prefix(XATTR) {
-            let name =
-                CString::new(name).map_err(|_| Damage("the name of an attribute holds a NUL"))?;
+            let name = CString::new(name).map_err(|_| Damage::AttributeName)?;
             self.xattrs.push((name, value.to_vec()));
             return Ok(());
         }
@@ -63,8 +62,7 @@ impl Records {
             b"gid" => self.gid = Some(number(value)?),
             b"mtime" => {
                 let text = std::str::from_utf8(value).ok();
-                let moment =
-                    text.and_then(Moment::parse).ok_or(Damage("a PAX time is no number"))?;
+                let moment = text.and_then(Moment::parse).ok_or(Damage::RecordTime)?;
                 self.modified = Some(moment);
             }
             b"GNU.sparse.major" => self.sparse.major = Some(number(value)?),
@@ -100,7 +98,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 
 /// A decimal number and nothing else, not even a sign.
 pub(super) fn number(digits: &[u8]) -> Result<u64, Damage> {
-    let refused = Damage("a PAX record has something else where a number must be");
+    let refused = Damage::RecordNumber;
     match !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) {
         true => std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()).ok_or(refused),
         false => Err(refused),

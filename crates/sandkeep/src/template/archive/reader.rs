@@ -6,7 +6,7 @@ use tar::Header;
 
 use super::entry::{Attributes, Entry, Kind, Moment};
 use super::pax::Records;
-use super::{ArchiveError, BLOCK_BYTES, sparse};
+use super::{ArchiveError, BLOCK_BYTES, Damage, sparse};
 use crate::limits;
 
 /// How an archive ended.
@@ -64,14 +64,14 @@ impl<R: Read> Entries<R> {
             let Some(header) = self.header()? else {
                 return match announced.is_empty() {
                     true => Ok(None),
-                    false => Err(self.malformed("it ends after a header that announces another")),
+                    false => Err(self.malformed(Damage::NothingAnnounced)),
                 };
             };
             match header.entry_type().as_byte() {
                 b'x' => {
                     let bytes = self.announcement(&header)?;
                     let records =
-                        Records::parse(&bytes).map_err(|damage| self.malformed(damage.0))?;
+                        Records::parse(&bytes).map_err(|damage| self.malformed(damage))?;
                     announced.records = Some(records);
                 }
                 b'L' => announced.long_name = Some(until_nul(self.announcement(&header)?)),
@@ -105,8 +105,8 @@ impl<R: Read> Entries<R> {
         Ok(self.closing.unwrap_or(Closing::Unmarked))
     }
 
-    pub(super) fn malformed(&self, what: &'static str) -> ArchiveError {
-        ArchiveError::Malformed { position: self.position, what }
+    pub(super) fn malformed(&self, damage: Damage) -> ArchiveError {
+        ArchiveError::Malformed { position: self.position, damage }
     }
 
     fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
@@ -151,7 +151,7 @@ impl<R: Read> Entries<R> {
         self.data_left = self
             .data_left
             .checked_sub(BLOCK_BYTES as u64)
-            .ok_or_else(|| self.malformed("a sparse file that ends within its map"))?;
+            .ok_or_else(|| self.malformed(Damage::SparseMapCutOff))?;
         self.read_block(block)
     }
 
@@ -188,7 +188,7 @@ impl<R: Read> Entries<R> {
         }
         match header.cksum().is_ok_and(|sum| sums(header.as_bytes()).contains(&i64::from(sum))) {
             true => Ok(Some(header)),
-            false => Err(self.malformed("a header has a wrong checksum, or this is no archive")),
+            false => Err(self.malformed(Damage::Checksum)),
         }
     }
 
@@ -196,7 +196,7 @@ impl<R: Read> Entries<R> {
     fn end_mark(&mut self) -> Result<(), ArchiveError> {
         let mut second = [0; BLOCK_BYTES];
         if self.try_read_block(&mut second)? && second.iter().any(|byte| *byte != 0) {
-            return Err(self.malformed("something follows half an end mark"));
+            return Err(self.malformed(Damage::HalfAnEndMark));
         }
         self.closing = Some(Closing::Marked);
         Ok(())
@@ -213,7 +213,7 @@ impl<R: Read> Entries<R> {
 
     /// The whole content of a header that speaks about the next one.
     fn announcement(&mut self, header: &Header) -> Result<Vec<u8>, ArchiveError> {
-        let size = header.entry_size().map_err(|_| self.malformed("a size is no number"))?;
+        let size = header.entry_size().map_err(|_| self.malformed(Damage::Size))?;
         if size > limits::LAYER_EXTENSION_MAX_BYTES {
             let max = limits::LAYER_EXTENSION_MAX_BYTES;
             return Err(ArchiveError::TooLarge { what: "bytes in an extended header", max });
@@ -258,7 +258,7 @@ impl<R: Read> Entries<R> {
     fn file(&mut self, header: &Header, records: &Records) -> Result<Kind, ArchiveError> {
         let own = header.entry_size();
         let size = records.size_bytes.map_or(own, Ok);
-        let size_bytes = size.map_err(|_| self.malformed("a size is no number"))?;
+        let size_bytes = size.map_err(|_| self.malformed(Damage::Size))?;
         self.begin_data(size_bytes)?;
         let sparse = match header.entry_type().as_byte() {
             b'S' => Some(sparse::old_gnu(self, header)?),
@@ -271,23 +271,23 @@ impl<R: Read> Entries<R> {
             return Err(ArchiveError::TooLarge { what: "bytes", max: limits::LAYER_MAX_BYTES });
         }
         sparse::checked(&segments, real_size, self.data_left)
-            .map_err(|damage| self.malformed(damage.0))?;
+            .map_err(|damage| self.malformed(damage))?;
         Ok(Kind::File { size_bytes: real_size, segments: Some(segments) })
     }
 
     fn attributes(&self, header: &Header, records: Records) -> Result<Attributes, ArchiveError> {
         let id = |said: Option<u64>, own: io::Result<u64>| {
-            said.map_or(own, Ok).map_err(|_| self.malformed("an owner is no number"))
+            said.map_or(own, Ok).map_err(|_| self.malformed(Damage::Owner))
         };
         let modified = match records.modified {
             Some(moment) => moment,
             None => {
-                let secs = header.mtime().map_err(|_| self.malformed("a time is no number"))?;
+                let secs = header.mtime().map_err(|_| self.malformed(Damage::Time))?;
                 Moment { secs: i64::try_from(secs).unwrap_or(0), nanos: 0 }
             }
         };
         Ok(Attributes {
-            mode: header.mode().map_err(|_| self.malformed("a mode is no number"))? & 0o7777,
+            mode: header.mode().map_err(|_| self.malformed(Damage::Mode))? & 0o7777,
             uid: id(records.uid, header.uid())?,
             gid: id(records.gid, header.gid())?,
             modified,

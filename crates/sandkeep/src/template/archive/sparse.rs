@@ -27,18 +27,18 @@ pub(super) fn checked(
     let mut total = 0_u64;
     for segment in segments {
         if segment.offset < end {
-            return Err(Damage("the parts of a sparse file overlap"));
+            return Err(Damage::SparseOverlap);
         }
         end = segment
             .offset
             .checked_add(segment.size_bytes)
             .filter(|end| *end <= real_size)
-            .ok_or(Damage("a part of a sparse file lies beyond its end"))?;
+            .ok_or(Damage::SparseBeyondEnd)?;
         total += segment.size_bytes;
     }
     match total == archived_bytes {
         true => Ok(()),
-        false => Err(Damage("a sparse file has more or fewer bytes than its map")),
+        false => Err(Damage::SparseSum),
     }
 }
 
@@ -48,9 +48,9 @@ pub(super) fn old_gnu<R: Read>(
     header: &Header,
 ) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let Some(gnu) = header.as_gnu() else {
-        return Err(entries.malformed("a sparse file without a GNU header"));
+        return Err(entries.malformed(Damage::SparseHeader));
     };
-    let bad = |entries: &Entries<R>| entries.malformed("a sparse file with a damaged map");
+    let bad = |entries: &Entries<R>| entries.malformed(Damage::SparseMap);
     let real_size = gnu.real_size().map_err(|_| bad(entries))?;
     let mut segments = Vec::new();
     let mut more = extend(&mut segments, &gnu.sparse).map_err(|()| bad(entries))? == More::Maybe
@@ -93,13 +93,13 @@ pub(super) fn from_pax<R: Read>(
         (Some(1), Some(0)) => read_map(entries)?,
         (None | Some(0), _) if records.has_map => records.map.clone(),
         (None | Some(0), _) => return Ok(None),
-        (Some(_), _) => return Err(entries.malformed("a sparse file of a form nobody knows")),
+        (Some(_), _) => return Err(entries.malformed(Damage::SparseForm)),
     };
     let Some(real_size) = records.real_size else {
-        return Err(entries.malformed("a sparse file that does not tell its size"));
+        return Err(entries.malformed(Damage::SparseSize));
     };
     if !map.len().is_multiple_of(2) {
-        return Err(entries.malformed("a sparse file with half a part"));
+        return Err(entries.malformed(Damage::SparseHalfPart));
     }
     within_count(map.len() / 2)?;
     let segment = |pair: &[u64]| Segment { offset: pair[0], size_bytes: pair[1] };
@@ -119,8 +119,7 @@ fn read_map<R: Read>(entries: &mut Entries<R>) -> Result<Vec<u64>, ArchiveError>
             }
             match byte {
                 b'\n' => {
-                    let number =
-                        pax::number(&line).map_err(|damage| entries.malformed(damage.0))?;
+                    let number = pax::number(&line).map_err(|damage| entries.malformed(damage))?;
                     if numbers.is_empty() {
                         let parts = usize::try_from(number).unwrap_or(usize::MAX);
                         within_count(parts)?;
@@ -133,7 +132,7 @@ fn read_map<R: Read>(entries: &mut Entries<R>) -> Result<Vec<u64>, ArchiveError>
             }
         }
         if line.len() > BLOCK_BYTES {
-            return Err(entries.malformed("a sparse file with a damaged map"));
+            return Err(entries.malformed(Damage::SparseMap));
         }
     }
     numbers.remove(0);

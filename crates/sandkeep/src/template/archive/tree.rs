@@ -14,8 +14,8 @@ use rustix::fs::{FileType, OFlags, Stat, fstat, readlinkat};
 
 use super::header;
 use crate::limits;
+use crate::storage::beneath;
 use crate::storage::tree;
-use crate::template::beneath;
 
 /// What whiteouts begin with.
 const WHITEOUT: &[u8] = b".wh.";
@@ -61,7 +61,7 @@ struct Level {
 }
 
 /// A file in the middle.
-struct Content {
+pub(super) struct Content {
     file: File,
     left_bytes: u64,
     padding_bytes: usize,
@@ -196,8 +196,7 @@ impl TreeArchive {
         }
         let size_bytes = u64::try_from(stat.st_size).unwrap_or(0);
         self.ready = header::file(&path, size_bytes, &self.attributes(Some(&fd), &stat)?);
-        let padding_bytes = header::padding(size_bytes);
-        self.file = Some(Content { file: File::from(fd), left_bytes: size_bytes, padding_bytes });
+        self.file = Some(Content::new(File::from(fd), size_bytes));
         Ok(())
     }
 
@@ -227,18 +226,39 @@ enum Entered {
 impl Read for TreeArchive {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let read = self.ready.read(buffer)?;
+            let read = Content::read_from(&mut self.ready, &mut self.file, buffer)?;
+            if read > 0 || buffer.is_empty() || self.state == State::Over {
+                return Ok(read);
+            }
+            self.advance()?;
+        }
+    }
+}
+
+impl Content {
+    pub(super) fn new(file: File, size_bytes: u64) -> Self {
+        Self { file, left_bytes: size_bytes, padding_bytes: header::padding(size_bytes) }
+    }
+
+    /// Reads what is ready, then a file that is in the middle, then what fills its last block. 0 is the end of
+    /// all of them.
+    pub(super) fn read_from(
+        ready: &mut io::Cursor<Vec<u8>>,
+        file: &mut Option<Self>,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
+        loop {
+            let read = ready.read(buffer)?;
             if read > 0 || buffer.is_empty() {
                 return Ok(read);
             }
-            match &mut self.file {
+            match file {
                 Some(content) if content.left_bytes > 0 => return content.read(buffer),
                 Some(content) => {
-                    self.ready = io::Cursor::new(vec![0; content.padding_bytes]);
-                    self.file = None;
+                    *ready = io::Cursor::new(vec![0; content.padding_bytes]);
+                    *file = None;
                 }
-                None if self.state == State::Over => return Ok(0),
-                None => self.advance()?,
+                None => return Ok(0),
             }
         }
     }

@@ -14,22 +14,32 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmodat, mknodat, openat, stat
 use rustix::io::Errno;
 
 use super::directory::{Parent, Pending};
-use super::path::{self, LayerPath, PathProblem};
 use super::removing::remove;
 use super::view::{Found, LookupError, View, file_type};
 use super::whiteout::Mark;
-use super::{Applied, LayerError, Owners, Stands, Target, attributes};
+use super::{Applied, LayerError, Target, attributes};
 use crate::limits;
 use crate::storage::Whiteouts;
+use crate::storage::tree_path::{self, PathProblem, TreePath};
 use crate::template::archive::{Entries, Entry, Kind, Segment};
 use crate::template::image::Progress;
 
+/// What names of entries can mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    /// Some of them are whiteouts.
+    OfLayer,
+    /// Nothing but themselves.
+    Plain,
+}
+
 pub(super) struct Applying<'a> {
+    names: Names,
     pub(super) view: View<'a>,
     /// The directory of the entry before, which nearly always is the next one's.
     pub(super) parent: Option<Parent>,
     /// All directories that this layer touched, and what is left to do on them.
-    pub(super) directories: BTreeMap<LayerPath, Pending>,
+    pub(super) directories: BTreeMap<TreePath, Pending>,
     pub(super) directories_bytes: usize,
     /// All other paths that this layer touched, as hashes that nobody outside can foresee. Only where
     /// whiteouts remove: else whatever is in the layer's directory is the layer's.
@@ -69,17 +79,14 @@ impl<'a> Meter<'a> {
     }
 }
 
-pub(super) fn at(path: &LayerPath, source: io::Error) -> LayerError {
+pub(super) fn at(path: &TreePath, source: io::Error) -> LayerError {
     LayerError::Write { path: path.shown(), source }
 }
 
 impl<'a> Applying<'a> {
-    pub(super) fn new(target: &Target<'a>) -> Self {
-        let owners = match rustix::process::geteuid().is_root() {
-            true => Owners::Kept,
-            false => Owners::Ours,
-        };
+    pub(super) fn new(target: &Target<'a>, names: Names) -> Self {
         Self {
+            names,
             view: View {
                 upper: target.root,
                 whiteouts: target.whiteouts,
@@ -91,14 +98,7 @@ impl<'a> Applying<'a> {
             directories_bytes: 0,
             files: HashSet::new(),
             hashes: RandomState::new(),
-            applied: Applied {
-                entries: 0,
-                bytes: 0,
-                devices_skipped: 0,
-                xattrs_skipped: 0,
-                owners,
-                stands: Stands::Alone,
-            },
+            applied: Applied::nothing(target.ids),
             buffer: vec![0; limits::LAYER_COPY_BYTES],
         }
     }
@@ -115,11 +115,15 @@ impl<'a> Applying<'a> {
             let path = String::from_utf8_lossy(&entry.path).into_owned();
             LayerError::Entry { path, what }
         };
-        let path = LayerPath::clean(&entry.path).map_err(|problem| refused(problem.to_string()))?;
+        let path = TreePath::clean(&entry.path).map_err(|problem| refused(problem.to_string()))?;
         let Some((parent, name)) = path.split() else {
             return self.take_root(&entry).map_err(|problem| refused(problem.to_string()));
         };
-        match Mark::of(name) {
+        let mark = match self.names {
+            Names::OfLayer => Mark::of(name),
+            Names::Plain => Mark::None,
+        };
+        match mark {
             Mark::None => {}
             Mark::Hides(hidden) => return self.hide(&parent, hidden),
             Mark::Opaque => return self.hide_all(&parent),
@@ -142,7 +146,7 @@ impl<'a> Applying<'a> {
             Kind::Directory => self.take_directory(path, &fd, name, entry.attributes),
             Kind::Hardlink { ref target } => self.take_hardlink(path, target, &refused),
             Kind::Symlink { ref target } => {
-                path::check_link(target).map_err(|problem| refused(problem.to_string()))?;
+                tree_path::check_link(target).map_err(|problem| refused(problem.to_string()))?;
                 self.take_special(path, &fd, name, &entry, Special::Symlink(target))
             }
             Kind::Fifo => self.take_special(path, &fd, name, &entry, Special::Fifo),
@@ -162,7 +166,7 @@ impl<'a> Applying<'a> {
     /// What has no bytes of its own.
     fn take_special(
         &mut self,
-        path: LayerPath,
+        path: TreePath,
         parent: &OwnedFd,
         name: &[u8],
         entry: &Entry,
@@ -193,7 +197,7 @@ impl<'a> Applying<'a> {
             return Err(PathProblem::NotTheRoot);
         }
         attributes::check_owner(&entry.attributes).map_err(|_| PathProblem::RootOwner)?;
-        self.directories.insert(LayerPath::default(), Pending::All(entry.attributes.clone()));
+        self.directories.insert(TreePath::default(), Pending::All(entry.attributes.clone()));
         Ok(())
     }
 
@@ -205,7 +209,7 @@ impl<'a> Applying<'a> {
         segments: Option<&[Segment]>,
         entries: &mut Entries<R>,
         meter: &mut Meter<'_>,
-        path: &LayerPath,
+        path: &TreePath,
     ) -> Result<(), LayerError> {
         let Some(segments) = segments else {
             loop {
@@ -237,7 +241,7 @@ impl<'a> Applying<'a> {
     /// Takes away what has the name of an entry that is no directory.
     pub(super) fn make_way(
         &mut self,
-        path: &LayerPath,
+        path: &TreePath,
         parent: &OwnedFd,
         name: &[u8],
     ) -> Result<(), LayerError> {
@@ -253,14 +257,14 @@ impl<'a> Applying<'a> {
         remove(self.view.upper, parent.as_fd(), name).map_err(|error| at(path, error))
     }
 
-    pub(super) fn note_file(&mut self, path: &LayerPath) {
+    pub(super) fn note_file(&mut self, path: &TreePath) {
         if self.view.whiteouts == Whiteouts::Remove {
             self.files.insert(self.hashes.hash_one(path.bytes()));
         }
     }
 
     /// Whether this layer has something under a path that is there.
-    pub(super) fn is_ours(&self, path: &LayerPath) -> bool {
+    pub(super) fn is_ours(&self, path: &TreePath) -> bool {
         match self.view.whiteouts {
             Whiteouts::Overlay => true,
             Whiteouts::Remove => {
@@ -270,18 +274,18 @@ impl<'a> Applying<'a> {
         }
     }
 
-    pub(super) fn resolve(&self, path: &LayerPath) -> Result<LayerPath, LayerError> {
+    pub(super) fn resolve(&self, path: &TreePath) -> Result<TreePath, LayerError> {
         self.view.resolve(path).map_err(|error| match error {
             LookupError::Os(error) => at(path, error.into()),
             other => LayerError::Entry { path: path.shown(), what: other.to_string() },
         })
     }
 
-    pub(super) fn look(&self, path: &LayerPath) -> Result<Found, LayerError> {
+    pub(super) fn look(&self, path: &TreePath) -> Result<Found, LayerError> {
         self.view.look(path).map_err(|error| at(path, error.into()))
     }
 
-    pub(super) fn join(&self, path: &LayerPath, name: &[u8]) -> Result<LayerPath, LayerError> {
+    pub(super) fn join(&self, path: &TreePath, name: &[u8]) -> Result<TreePath, LayerError> {
         path.join(name).map_err(|problem: PathProblem| LayerError::Entry {
             path: path.shown(),
             what: problem.to_string(),

@@ -10,12 +10,13 @@ use rustix::fs::{
 
 use super::{Applied, Owners};
 use crate::limits;
+use crate::storage::Ids;
 use crate::template::archive::attributes::{CAPABILITY, is_kept, xattr_names};
 use crate::template::archive::{Attributes, Moment};
 
 /// Whether an attribute is set. Only root can give capabilities.
 fn is_set(name: &CStr, owners: Owners) -> bool {
-    is_kept(name) && (owners == Owners::Kept || name != CAPABILITY)
+    is_kept(name) && (owners != Owners::Ours || name != CAPABILITY)
 }
 
 /// The ids of the owner, or the one that no sandbox has.
@@ -24,9 +25,9 @@ pub(super) fn check_owner(attributes: &Attributes) -> Result<(), u64> {
     ids.into_iter().find(|id| *id > limits::LAYER_ID_MAX).map_or(Ok(()), Err)
 }
 
-fn ids(attributes: &Attributes) -> (Option<Uid>, Option<Gid>) {
+fn ids(attributes: &Attributes, kept: Ids) -> (Option<Uid>, Option<Gid>) {
     // They were checked; an id that did not fit would leave the file root's.
-    let id = |id: u64| u32::try_from(id).unwrap_or(0);
+    let id = |id: u64| kept.on_disk(u32::try_from(id).unwrap_or(0));
     (Some(Uid::from_raw(id(attributes.uid))), Some(Gid::from_raw(id(attributes.gid))))
 }
 
@@ -45,14 +46,14 @@ pub(super) fn clear_xattrs(file: BorrowedFd<'_>, owners: Owners) -> rustix::io::
 
 /// Sets everything on a file or directory that is open. The owner comes first, because giving a file away
 /// takes its setuid bit and its capabilities.
-pub(super) fn set(
+pub(in crate::template) fn set(
     file: impl AsFd,
     attributes: &Attributes,
     applied: &mut Applied,
 ) -> rustix::io::Result<()> {
     let file = file.as_fd();
-    if applied.owners == Owners::Kept {
-        let (uid, gid) = ids(attributes);
+    if let Owners::Kept(kept) = applied.owners {
+        let (uid, gid) = ids(attributes, kept);
         fchown(file, uid, gid)?;
     }
     fchmod(file, Mode::from_raw_mode(attributes.mode))?;
@@ -66,14 +67,14 @@ pub(super) fn set(
 }
 
 /// Sets what can be set on a link or FIFO, by its name. Neither may have attributes of users.
-pub(super) fn set_on_special(
+pub(in crate::template) fn set_on_special(
     directory: BorrowedFd<'_>,
     name: &[u8],
     attributes: &Attributes,
     applied: &mut Applied,
 ) -> rustix::io::Result<()> {
-    if applied.owners == Owners::Kept {
-        let (uid, gid) = ids(attributes);
+    if let Owners::Kept(kept) = applied.owners {
+        let (uid, gid) = ids(attributes, kept);
         chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     applied.xattrs_skipped += attributes.xattrs.len() as u64;

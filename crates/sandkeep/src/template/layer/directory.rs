@@ -8,16 +8,16 @@ use rustix::fs::{AtFlags, FileType, Mode, fstat, futimens, mkdirat, statat};
 use rustix::io::Errno;
 
 use super::applying::{Applying, at};
-use super::path::LayerPath;
 use super::removing::remove;
 use super::view::{Found, file_type, is_whiteout};
 use super::whiteout::mark_opaque;
 use super::{Applied, LayerError, Owners, Stands, attributes};
 use crate::limits;
 use crate::storage::Whiteouts;
+use crate::storage::beneath::{self, open_dir};
+use crate::storage::tree_path::TreePath;
 use crate::template::archive::attributes as found;
 use crate::template::archive::{Attributes, Moment};
-use crate::template::beneath::{self, open_dir};
 
 /// What a directory is that nobody has described.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -25,8 +25,8 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// The directory of the entry before.
 pub(super) struct Parent {
     /// As the entry had it, and without the links in it.
-    written: LayerPath,
-    path: LayerPath,
+    written: TreePath,
+    path: TreePath,
     fd: Rc<OwnedFd>,
 }
 
@@ -48,7 +48,7 @@ enum Hides {
 impl Applying<'_> {
     pub(super) fn take_directory(
         &mut self,
-        path: LayerPath,
+        path: TreePath,
         parent: &OwnedFd,
         name: &[u8],
         attributes: Attributes,
@@ -69,13 +69,16 @@ impl Applying<'_> {
     /// Makes a directory that only its owner can enter, until the end.
     fn make_directory(
         &mut self,
-        path: &LayerPath,
+        path: &TreePath,
         parent: &OwnedFd,
         name: &[u8],
         hides: Hides,
     ) -> Result<(), LayerError> {
         let make = || {
             mkdirat(parent, name, Mode::RWXU)?;
+            if let Owners::Kept(ids) = self.applied.owners {
+                ids.give_to_root(parent, name)?;
+            }
             match (self.view.whiteouts, hides) {
                 (Whiteouts::Overlay, Hides::WhatIsBelow) => mark_opaque(open_dir(parent, name)?),
                 (Whiteouts::Overlay, Hides::Nothing) | (Whiteouts::Remove, _) => Ok(()),
@@ -87,8 +90,8 @@ impl Applying<'_> {
     /// The directory of an entry, made if it is missing.
     pub(super) fn parent(
         &mut self,
-        written: &LayerPath,
-    ) -> Result<(LayerPath, Rc<OwnedFd>), LayerError> {
+        written: &TreePath,
+    ) -> Result<(TreePath, Rc<OwnedFd>), LayerError> {
         if let Some(known) = self.parent.as_ref().filter(|known| known.written == *written) {
             return Ok((known.path.clone(), Rc::clone(&known.fd)));
         }
@@ -105,14 +108,14 @@ impl Applying<'_> {
 
     /// Opens a directory of this layer. What is missing of the way to it is made, as it is in the layers
     /// below or as root's, 0755.
-    pub(super) fn enter(&mut self, path: &LayerPath) -> Result<OwnedFd, LayerError> {
+    pub(super) fn enter(&mut self, path: &TreePath) -> Result<OwnedFd, LayerError> {
         if self.directories.contains_key(path) {
             let there = open_dir(self.view.upper, path.bytes());
             if !matches!(there, Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) {
                 return there.map_err(|error| at(path, error.into()));
             }
         }
-        let mut done = LayerPath::default();
+        let mut done = TreePath::default();
         let mut directory = self.touch(&done, None)?;
         for part in path.parts() {
             done = self.join(&done, part)?;
@@ -124,7 +127,7 @@ impl Applying<'_> {
     /// Opens one directory, or makes it, and notes that this layer has it.
     fn touch(
         &mut self,
-        path: &LayerPath,
+        path: &TreePath,
         place: Option<(&OwnedFd, &[u8])>,
     ) -> Result<OwnedFd, LayerError> {
         let os = |error: Errno| at(path, error.into());
@@ -162,7 +165,7 @@ impl Applying<'_> {
         open_dir(parent, name).map_err(os)
     }
 
-    fn note_existing(&mut self, path: &LayerPath, fd: &OwnedFd) -> Result<(), LayerError> {
+    fn note_existing(&mut self, path: &TreePath, fd: &OwnedFd) -> Result<(), LayerError> {
         if self.directories.contains_key(path) {
             return Ok(());
         }
@@ -170,7 +173,7 @@ impl Applying<'_> {
         self.note_directory(path.clone(), Pending::Time(found::modified(&stat)))
     }
 
-    fn note_directory(&mut self, path: LayerPath, pending: Pending) -> Result<(), LayerError> {
+    fn note_directory(&mut self, path: TreePath, pending: Pending) -> Result<(), LayerError> {
         self.directories_bytes += path.bytes().len();
         if self.directories_bytes > limits::LAYER_DIRECTORIES_MAX_BYTES {
             let max = limits::LAYER_DIRECTORIES_MAX_BYTES as u64;
@@ -185,13 +188,15 @@ impl Applying<'_> {
             return Ok(Stands::Alone);
         }
         // A layer that does not say what its root is got that of the layers below, which must be the usual.
-        let root = LayerPath::default();
+        let root = TreePath::default();
         let borrowed = match self.directories.get(&root) {
             Some(Pending::All(_)) => false,
             Some(Pending::Time(_)) | None => {
                 let stat = fstat(self.view.upper).map_err(|error| at(&root, error.into()))?;
-                let foreign =
-                    self.applied.owners == Owners::Kept && (stat.st_uid, stat.st_gid) != (0, 0);
+                let foreign = match self.applied.owners {
+                    Owners::Kept(ids) => [stat.st_uid, stat.st_gid] != [ids.on_disk(0); 2],
+                    Owners::Ours => false,
+                };
                 foreign || stat.st_mode & 0o7777 != DIRECTORY_MODE
             }
         };

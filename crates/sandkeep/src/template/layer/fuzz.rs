@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tar::Header;
 
 use super::{Target, apply};
-use crate::storage::{Whiteouts, tree};
+use crate::storage::{Ids, Whiteouts, tree};
 use crate::template::archive::Compression;
 use crate::template::archive::building::Tar;
 use crate::template::digest::Digest;
@@ -100,7 +100,7 @@ fn apply_bytes(bytes: &[u8]) {
     let before = fingerprint(&place.0);
     for (whiteouts, lowers) in [(Whiteouts::Overlay, &lowers[..]), (Whiteouts::Remove, &[])] {
         let root = place.open("root");
-        let target = Target { root: root.as_fd(), whiteouts, lowers };
+        let target = Target { root: root.as_fd(), whiteouts, lowers, ids: Ids::Plain };
         let blob = Cursor::new(bytes.to_vec());
         let done = apply(blob, &Digest::of(b"none"), &target, &Progress::unheard());
         assert!(done.is_err(), "it has another digest");

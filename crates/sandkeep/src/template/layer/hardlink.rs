@@ -8,23 +8,23 @@ use rustix::fs::{AtFlags, FileType, Mode, linkat, mknodat, readlinkat, symlinkat
 use rustix::io::Errno;
 
 use super::applying::{Applying, at, create};
-use super::path::LayerPath;
 use super::view::{Found, Node, file_type};
 use super::{LayerError, attributes};
+use crate::storage::beneath;
+use crate::storage::tree_path::TreePath;
 use crate::template::archive::attributes as found;
-use crate::template::beneath;
 
 impl Applying<'_> {
     /// Another name for a file. One of a layer below in an overlay is first copied into this one, as
     /// the overlay itself would do.
     pub(super) fn take_hardlink(
         &mut self,
-        path: LayerPath,
+        path: TreePath,
         target: &[u8],
         refused: &dyn Fn(String) -> LayerError,
     ) -> Result<(), LayerError> {
         let named = String::from_utf8_lossy(target).into_owned();
-        let target = LayerPath::clean(target).map_err(|problem| refused(problem.to_string()))?;
+        let target = TreePath::clean(target).map_err(|problem| refused(problem.to_string()))?;
         let Some((directory, name)) = target.split() else {
             return Err(refused("it links to the root".to_owned()));
         };
@@ -64,7 +64,7 @@ impl Applying<'_> {
         &mut self,
         node: &Node,
         directory: &OwnedFd,
-        path: &LayerPath,
+        path: &TreePath,
     ) -> Result<(), LayerError> {
         let Some((_, name)) = path.split() else { return Ok(()) };
         let mut copy = || -> rustix::io::Result<()> {

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
 
+use crate::storage::beneath::open_dir;
 use crate::storage::tree;
-use crate::template::beneath::open_dir;
 
 /// Removes a file, or a directory with all that is in it. `root` is the top of the tree: what is not empty
 /// is moved to a place of its own there, because directories are emptied from the top, without depth.

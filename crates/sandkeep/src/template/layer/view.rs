@@ -7,19 +7,16 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, OFlags, Stat, fstat, getxattr, readlinkat};
+use rustix::fs::{FileType, OFlags, Stat, fstat, readlinkat};
 use rustix::io::Errno;
 
-use super::path::{LayerPath, PathProblem, parts};
 use crate::limits;
-use crate::storage::{OPAQUE, Whiteouts};
-use crate::template::beneath::open;
-
-pub(super) fn is_whiteout(stat: &Stat) -> bool {
-    file_type(stat) == FileType::CharacterDevice && stat.st_rdev == 0
-}
+use crate::storage::beneath::open;
+pub(super) use crate::storage::is_whiteout;
+use crate::storage::tree_path::{PathProblem, TreePath, parts};
+use crate::storage::{Whiteouts, view::is_opaque};
 
 pub(super) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
@@ -73,7 +70,7 @@ pub(super) enum LookupError {
 
 impl View<'_> {
     /// What a path without links in it is.
-    pub(super) fn look(&self, path: &LayerPath) -> rustix::io::Result<Found> {
+    pub(super) fn look(&self, path: &TreePath) -> rustix::io::Result<Found> {
         match self.ask(self.upper, path)? {
             Said::This(node) => return Ok(Found::Here(node)),
             Said::Hidden => return Ok(Found::Nowhere),
@@ -92,7 +89,7 @@ impl View<'_> {
     }
 
     /// Asks one tree, as an overlay does: name by name, minding the marks.
-    fn ask(&self, tree: BorrowedFd<'_>, path: &LayerPath) -> rustix::io::Result<Said> {
+    fn ask(&self, tree: BorrowedFd<'_>, path: &TreePath) -> rustix::io::Result<Said> {
         let mut fd = open(tree, b"", OFlags::PATH)?;
         let mut stat = fstat(&fd)?;
         let mut opaque = false;
@@ -116,12 +113,12 @@ impl View<'_> {
     }
 
     /// The path of a directory without the links in it. The directory need not be there.
-    pub(super) fn resolve(&self, path: &LayerPath) -> Result<LayerPath, LookupError> {
+    pub(super) fn resolve(&self, path: &TreePath) -> Result<TreePath, LookupError> {
         // Nearly always it is a directory of this layer, and no link is in the way.
         if open(self.upper, path.bytes(), OFlags::PATH | OFlags::DIRECTORY).is_ok() {
             return Ok(path.clone());
         }
-        let mut done = LayerPath::default();
+        let mut done = TreePath::default();
         let mut links = 0;
         let mut ahead: VecDeque<Vec<u8>> = path.parts().map(<[u8]>::to_vec).collect();
         while let Some(part) = ahead.pop_front() {
@@ -143,7 +140,7 @@ impl View<'_> {
                     }
                     let target = readlinkat(&node.fd, c"", Vec::new())?.into_bytes();
                     if target.starts_with(b"/") {
-                        done = LayerPath::default();
+                        done = TreePath::default();
                     }
                     for part in parts(&target).rev() {
                         ahead.push_front(part.to_vec());
@@ -153,16 +150,5 @@ impl View<'_> {
             }
         }
         Ok(done)
-    }
-}
-
-/// Whether a directory hides what is in those below it. A descriptor that can only be looked at has to be
-/// named by its link in /proc for that.
-fn is_opaque(directory: &OwnedFd) -> rustix::io::Result<bool> {
-    let mut value = [0; 1];
-    match getxattr(format!("/proc/self/fd/{}", directory.as_raw_fd()), OPAQUE, &mut value) {
-        Ok(1) => Ok(value == *b"y"),
-        Ok(_) | Err(Errno::NODATA | Errno::RANGE | Errno::OPNOTSUPP) => Ok(false),
-        Err(error) => Err(error),
     }
 }

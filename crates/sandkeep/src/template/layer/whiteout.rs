@@ -8,11 +8,11 @@ use rustix::io::Errno;
 
 use super::LayerError;
 use super::applying::{Applying, at};
-use super::path::LayerPath;
 use super::removing::remove;
 use super::view::{Found, file_type};
+use crate::storage::beneath::{self, open_dir};
+use crate::storage::tree_path::TreePath;
 use crate::storage::{OPAQUE, Whiteouts, tree};
-use crate::template::beneath::{self, open_dir};
 
 const PREFIX: &[u8] = b".wh.";
 /// What aufs kept for itself has two of the prefix; one of these is a mark, the others mean nothing.
@@ -47,7 +47,7 @@ impl<'a> Mark<'a> {
 
 impl Applying<'_> {
     /// Hides one name of a directory.
-    pub(super) fn hide(&mut self, directory: &LayerPath, name: &[u8]) -> Result<(), LayerError> {
+    pub(super) fn hide(&mut self, directory: &TreePath, name: &[u8]) -> Result<(), LayerError> {
         let directory = self.resolve(directory)?;
         let path = self.join(&directory, name)?;
         let os = |error: Errno| at(&path, error.into());
@@ -70,8 +70,8 @@ impl Applying<'_> {
     /// Hides a name that this layer does not have. Whether the layers below do have it is not asked.
     fn hide_below(
         &mut self,
-        directory: &LayerPath,
-        path: &LayerPath,
+        directory: &TreePath,
+        path: &TreePath,
         name: &[u8],
     ) -> Result<(), LayerError> {
         if self.view.whiteouts == Whiteouts::Remove {
@@ -87,7 +87,7 @@ impl Applying<'_> {
     }
 
     /// Hides all that a directory has below.
-    pub(super) fn hide_all(&mut self, directory: &LayerPath) -> Result<(), LayerError> {
+    pub(super) fn hide_all(&mut self, directory: &TreePath) -> Result<(), LayerError> {
         let directory = self.resolve(directory)?;
         match self.look(&directory)? {
             Found::Nowhere => Ok(()),
@@ -95,7 +95,7 @@ impl Applying<'_> {
         }
     }
 
-    fn make_opaque(&mut self, directory: &LayerPath) -> Result<(), LayerError> {
+    fn make_opaque(&mut self, directory: &TreePath) -> Result<(), LayerError> {
         // Either way the layer has it from now on, with the time that it had before.
         let entered = self.enter(directory)?;
         match self.view.whiteouts {
@@ -108,7 +108,7 @@ impl Applying<'_> {
 
     /// Goes into those directories alone that this layer has touched, so the way is never longer than a path
     /// of the layer may be.
-    fn remove_what_is_not_ours(&mut self, top: &LayerPath) -> Result<(), LayerError> {
+    fn remove_what_is_not_ours(&mut self, top: &TreePath) -> Result<(), LayerError> {
         self.forget_parent();
         let mut pending = vec![top.clone()];
         while let Some(path) = pending.pop() {

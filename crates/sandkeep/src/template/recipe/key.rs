@@ -1,6 +1,6 @@
 //! What the result of a step is known by: what was there before, what is done, and to which files.
 
-use super::scene::{Copied, CopiedFrom, Effect, Running};
+use super::scene::{Copied, CopiedFrom, Directory, Effect, Running};
 use super::{Archives, Origin};
 use crate::template::digest::{Digest, Hasher};
 
@@ -37,9 +37,10 @@ impl Key {
             Effect::Noted => self,
             Effect::Run(running) => self.after_running(running),
             Effect::Copy(copied) => self.after_copying(copied, files),
-            Effect::Directory(path) => {
+            Effect::Directory(Directory { path, owner }) => {
                 let mut writer = self.followed_by("directory");
                 writer.text(path);
+                writer.maybe(owner.as_deref());
                 writer.key()
             }
         }

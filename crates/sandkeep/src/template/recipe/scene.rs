@@ -49,8 +49,16 @@ pub enum Effect {
     Noted,
     Run(Running),
     Copy(Copied),
-    /// A directory that must be there from now on. Absolute.
-    Directory(String),
+    Directory(Directory),
+}
+
+/// A directory that must be there from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// Absolute.
+    pub path: String,
+    /// Whose it is if it has to be made, as in [`Copied::owner`].
+    pub owner: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +138,8 @@ impl Scene {
             Instruction::Workdir(text) => {
                 let path = self.absolute(&self.expand(text)?);
                 self.config.working_dir = Some(path.clone());
-                return Ok(Effect::Directory(path));
+                let owner = self.config.user.clone();
+                return Ok(Effect::Directory(Directory { path, owner }));
             }
             Instruction::Env(pairs) => self.set_env(pairs)?,
             Instruction::Label(pairs) => self.set_labels(pairs)?,

@@ -218,7 +218,9 @@ fn copy_takes_from_earlier_stages_and_from_images() {
 #[test]
 fn the_config_says_how_the_image_wants_to_be_run() {
     assert_eq!(config("WORKDIR /a\nWORKDIR b\nWORKDIR ../c").working_dir.as_deref(), Some("/a/c"));
-    assert_eq!(effects("WORKDIR x y").0, [Effect::Directory("/base/x y".to_owned())]);
+    let owner = Some("app".to_owned());
+    let made = Effect::Directory(Directory { path: "/base/x y".to_owned(), owner });
+    assert_eq!(effects("USER app\nWORKDIR x y").0.last(), Some(&made));
     assert_eq!(config("ARG U=7\nUSER $U").user.as_deref(), Some("7"));
     assert_eq!(config("CMD a b").cmd, ["/bin/sh", "-c", "a b"]);
     assert_eq!(config("CMD [\"a\", \"b\"]").cmd, ["a", "b"]);
@@ -412,10 +414,11 @@ fn a_key_changes_with_what_changes_the_files_and_with_nothing_else() {
     }
     assert_ne!(start, Key::of_layers(&[]));
     // What is written in a record must mean the same to the next daemon.
-    let pinned = start.after(&Effect::Directory("/x".to_owned()), &[]);
+    let pinned =
+        start.after(&Effect::Directory(Directory { path: "/x".to_owned(), owner: None }), &[]);
     assert_eq!(
         pinned.digest().hex(),
-        "feec0a3556ec74b7efe06737a7504160360ba1522516e5cea469e6dffacfd4b3"
+        "e3c7346424e17a379159dcb8b1f461c4b188d3a2c98e23953f25a4c2c896ec40"
     );
 }
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::section::Section;
 use crate::limits;
-use crate::template::beneath;
+use crate::storage::beneath;
 use crate::template::digest::{Digest, Mismatch};
 use crate::template::image::ImageError;
 use crate::template::manifest::Descriptor;

@@ -12,33 +12,33 @@ use crate::template::digest::{Digest, Verified};
 use crate::template::image::{Blob, ImageError, Progress};
 
 #[derive(Clone, Debug)]
-pub(super) struct Section {
+pub struct Section {
     file: Arc<File>,
     offset: u64,
     size_bytes: u64,
 }
 
 impl Section {
-    pub(super) fn new(file: Arc<File>, offset: u64, size_bytes: u64) -> Self {
+    pub(crate) fn new(file: Arc<File>, offset: u64, size_bytes: u64) -> Self {
         Self { file, offset, size_bytes }
     }
 
-    pub(super) fn whole(file: Arc<File>) -> io::Result<Self> {
+    pub fn whole(file: Arc<File>) -> io::Result<Self> {
         let size_bytes = file.metadata()?.len();
         Ok(Self { file, offset: 0, size_bytes })
     }
 
-    pub(super) fn size_bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    pub(super) fn reader(&self) -> SectionReader {
+    pub fn reader(&self) -> SectionReader {
         let end = self.offset.saturating_add(self.size_bytes);
         SectionReader { file: Arc::clone(&self.file), offset: self.offset, end }
     }
 
     /// All of it, if it is not more than `max` bytes.
-    pub(super) fn bytes(&self, what: &'static str, max: usize) -> Result<Vec<u8>, ImageError> {
+    pub(crate) fn bytes(&self, what: &'static str, max: usize) -> Result<Vec<u8>, ImageError> {
         if self.size_bytes > max as u64 {
             let reason = format!("it is larger than {max} bytes");
             return Err(ImageError::Invalid { what, reason });
@@ -51,7 +51,7 @@ impl Section {
     }
 }
 
-pub(super) struct SectionReader {
+pub struct SectionReader {
     file: Arc<File>,
     offset: u64,
     end: u64,
@@ -72,10 +72,10 @@ impl Read for SectionReader {
 }
 
 /// A section as a layer's bytes.
-pub(super) struct SectionBlob {
-    pub(super) section: Section,
+pub(crate) struct SectionBlob {
+    pub(crate) section: Section,
     /// What it is called, where it has a name that says what it must be.
-    pub(super) expected: Option<Digest>,
+    pub(crate) expected: Option<Digest>,
 }
 
 #[async_trait]

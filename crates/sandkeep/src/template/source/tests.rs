@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::storage::Whiteouts;
+use crate::storage::{Ids, Whiteouts};
 use crate::template::archive::building::Tar;
 use crate::template::image::Progress;
 use crate::template::layer::{LayerError, Target, apply};
@@ -139,7 +139,12 @@ async fn applied(image: &Image) -> Result<TempDir, LayerError> {
     let directory = File::open(root.path()).unwrap();
     for layer in &image.layers {
         let blob = layer.blob.open(&Progress::unheard()).await.unwrap();
-        let target = Target { root: directory.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[] };
+        let target = Target {
+            root: directory.as_fd(),
+            whiteouts: Whiteouts::Remove,
+            lowers: &[],
+            ids: Ids::Plain,
+        };
         apply(blob, &layer.diff_id, &target, &Progress::unheard())?;
     }
     Ok(root)

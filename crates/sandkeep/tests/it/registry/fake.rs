@@ -19,6 +19,7 @@ pub struct Asked {
     pub path: String,
     pub query: String,
     pub headers: HeaderMap,
+    pub body: Vec<u8>,
 }
 
 impl Asked {
@@ -67,9 +68,15 @@ impl Fake {
         let serve = move |request: Request| {
             let uri = request.uri();
             let (path, query) = (uri.path().to_owned(), uri.query().unwrap_or_default().to_owned());
-            let asked = Asked { path, query, headers: request.headers().clone() };
-            seen.lock().expect("not poisoned").push(asked.clone());
-            handler(asked)
+            let headers = request.headers().clone();
+            let (seen, handler) = (Arc::clone(&seen), Arc::clone(&handler));
+            async move {
+                let body = axum::body::to_bytes(request.into_body(), 1 << 20).await;
+                let body = body.expect("a small body").to_vec();
+                let asked = Asked { path, query, headers, body };
+                seen.lock().expect("not poisoned").push(asked.clone());
+                handler(asked).await
+            }
         };
         let router = axum::Router::new().fallback(serve);
         runtime.spawn(async move {

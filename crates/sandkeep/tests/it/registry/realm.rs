@@ -9,13 +9,13 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use serde_json::{Value, json};
 
-use super::fake::{Answer, Asked, Fake, status};
+use super::fake::{Answer, Fake, status};
 
 const SERVICE: &str = "registry.test";
 const ISSUER: &str = "realm.test";
 const NEVER: i64 = 9_999_999_999;
 
-/// Lets `ann` pull who shows the password, and nobody else.
+/// Lets `ann` pull who shows the password, or the identity that she was given for it, and nobody else.
 pub struct Realm {
     pub fake: Fake,
     /// What a registry needs to know.
@@ -31,23 +31,45 @@ impl Realm {
         std::fs::write(&bundle, certificate.pem()).expect("a file");
         let (der, pkcs8) = (STANDARD.encode(certificate.der()), key.serialize_der());
         let expected = format!("Basic {}", STANDARD.encode(format!("ann:{password}")));
-        let fake = Fake::answering(move |asked| match asked.header("authorization") {
-            Some(shown) if shown == expected => token(asked, &der, &pkcs8),
-            _ => status(401),
+        let identity = Self::identity(password);
+        let fake = Fake::answering(move |asked| {
+            let form = String::from_utf8(asked.body.clone()).expect("text");
+            match (form.is_empty(), asked.header("authorization")) {
+                (true, Some(shown)) if shown == expected => token(&asked.query, &der, &pkcs8),
+                (true, _) => status(401),
+                (false, _) => match refreshes(&form, &identity) {
+                    true => token(&form, &der, &pkcs8),
+                    false => status(400),
+                },
+            }
         });
         let realm = format!("http://{}/token", fake.address);
         let token = json!({ "realm": realm, "service": SERVICE, "issuer": ISSUER, "rootcertbundle": bundle });
         Self { fake, config: json!({ "auth": { "token": token } }) }
     }
+
+    /// What a login with this password gives to keep.
+    pub fn identity(password: &str) -> String {
+        format!("for {password} & ever")
+    }
+}
+
+/// Whether a form asks for a token as OAuth 2 does with one that lasts.
+fn refreshes(form: &str, identity: &str) -> bool {
+    let pairs = pairs(form);
+    let is = |name: &str, value: &str| pairs.iter().any(|(n, v)| (&**n, &**v) == (name, value));
+    assert!(is("grant_type", "refresh_token") && is("client_id", "sandkeep"), "{form}");
+    is("refresh_token", identity)
+}
+
+fn pairs(form: &str) -> Vec<(String, String)> {
+    let url = reqwest::Url::parse(&format!("http://x/?{form}")).expect("a query");
+    url.query_pairs().map(|(key, value)| (key.into_owned(), value.into_owned())).collect()
 }
 
 /// A token for exactly what was asked.
-fn token(asked: &Asked, certificate: &str, pkcs8: &[u8]) -> Answer {
-    let query: Vec<(String, String)> = reqwest::Url::parse(&format!("http://x/?{}", asked.query))
-        .expect("a query")
-        .query_pairs()
-        .map(|(key, value)| (key.into_owned(), value.into_owned()))
-        .collect();
+fn token(asked: &str, certificate: &str, pkcs8: &[u8]) -> Answer {
+    let query = pairs(asked);
     let value = |name: &str| &query.iter().find(|(key, _)| key == name).expect(name).1;
     assert_eq!(value("service"), SERVICE);
     let scope: Vec<&str> = value("scope").split(':').collect();

@@ -76,8 +76,14 @@ codes! {
         "there is no such template"
         "choose one of those that GET /api/v1/templates (sandkeep template ls) lists, import it, or leave it out for the default, `host`";
     SourceInvalid "source_invalid" 400 Useless
-        "what was to become a template cannot be used"
-        "mend or replace what the detail names: an image for this machine, a tar, an OCI layout or a docker save archive";
+        "what was to become a template or a workspace cannot be used"
+        "mend or replace what the detail names: for a template an image for this machine, a tar, an OCI layout or a docker save archive; for a workspace a directory, a git repository or a tar";
+    NoNetwork "no_network" 400 Useless
+        "the source is elsewhere, and sandboxes have no network"
+        "clone it on the host and give that as source.dir or as git file:///…, or send an archive of it to POST /api/v1/uploads (--source-tar)";
+    BuildFileInvalid "build_file_invalid" 400 Useless
+        "the build file, or what came with it, cannot be carried out"
+        "mend the line that the detail names; docs/build-files.md says what can be written";
     UnknownProfile "unknown_profile" 400 Useless
         "there is no such profile"
         "choose one of those that the detail names, or leave it out for the default";
@@ -87,9 +93,18 @@ codes! {
     UnsupportedByRuntime "unsupported_by_runtime" 400 Useless
         "the runtime in use cannot do this"
         "choose a runtime whose capabilities in GET /api/v1/runtimes (sandkeep runtimes) include it";
+    InvalidArgument "invalid_argument" 400 Useless
+        "an argument of the tool is missing, misspelt or of the wrong kind"
+        "give the arguments that its input_schema in GET /api/v1/sandboxes/{id}/tools names (sandkeep tools), and no others";
     GuestRefused "guest_refused" 400 Useless
         "the sandbox refused the request"
         "change what the detail names";
+    FileRequestInvalid "file_request_invalid" 400 Useless
+        "the sandbox cannot make sense of what is asked about its files"
+        "change what the detail names: the path, the range, or the archive";
+    FileUnsupported "file_unsupported" 400 Useless
+        "the sandbox's filesystem cannot do this"
+        "do it in another way: copy and delete instead of a move between filesystems, for example";
     Unauthenticated "unauthenticated" 401 Useless
         "the request does not say who makes it, or not so that it can be believed"
         "send an API key as Authorization: Bearer KEY or X-API-Key (SANDKEEP_API_KEY for the CLI); sandkeep keys create makes one";
@@ -119,19 +134,31 @@ codes! {
         "reach the port by its host name or by a signed URL: POST …/ports/{port}/url (sandkeep port --sign)";
     SourceForbidden "source_forbidden" 403 Useless
         "this path of the host is not for callers of the API"
-        "upload the template instead: PUT /api/v1/templates/{name}/upload (sandkeep template import); the operator can open directories with source_roots";
+        "upload it instead: a template with PUT /api/v1/templates/{name}/upload (sandkeep template import), a workspace with POST /api/v1/uploads (--source-tar); the operator can open directories with source_roots";
     TemplateShared "template_shared" 403 Useless
         "the template is for everybody, so only an admin may make or change it"
         "make one of your own under the same name, which comes first, or ask an admin";
+    FileNotPermitted "file_not_permitted" 403 Useless
+        "the sandbox's user may not do this to the file"
+        "use a path beneath the user's home or /tmp, or change owner and mode from inside, as root (sandkeep exec --user root)";
+    FileReadOnly "file_read_only" 403 Useless
+        "the file is on a part of the sandbox that nobody can write to"
+        "use a path beneath the user's home or /tmp; system directories come from the template";
     NoRoute "no_route" 404 Useless
         "there is no such endpoint"
         "check the path; all endpoints but /healthz begin with /api/v1/";
     NotFound "not_found" 404 Useless
         "there is no such sandbox"
         "list those that exist with GET /api/v1/sandboxes (sandkeep ls)";
+    SnapshotNotFound "snapshot_not_found" 404 Useless
+        "the sandbox has no such snapshot"
+        "list those that it has with GET /api/v1/sandboxes/{id}/snapshots (sandkeep snapshots)";
     TemplateNotFound "template_not_found" 404 Useless
         "there is no such template"
         "list those that exist with GET /api/v1/templates (sandkeep template ls)";
+    UploadNotFound "upload_not_found" 404 Useless
+        "there is no such upload"
+        "send it (again) with POST /api/v1/uploads: one is kept for an hour, and not over the end of the daemon";
     KeyNotFound "key_not_found" 404 Useless
         "there is no such key"
         "list those that exist with GET /api/v1/keys (sandkeep keys ls)";
@@ -141,6 +168,9 @@ codes! {
     ShellNotFound "shell_not_found" 404 Useless
         "there is no such shell"
         "list those of the sandbox with GET /api/v1/sandboxes/{id}/shells, or open one with POST";
+    ToolNotFound "tool_not_found" 404 Useless
+        "there is no such tool"
+        "use one of those in GET /api/v1/sandboxes/{id}/tools (sandkeep tools)";
     ProcessNotFound "process_not_found" 404 Useless
         "there is no such process"
         "list those of the sandbox with GET …/processes (sandkeep processes)";
@@ -150,6 +180,9 @@ codes! {
     ListenerNotFound "listener_not_found" 404 Useless
         "no port of the host leads there"
         "open one with POST …/ports/{port}/listen (sandkeep port --raw)";
+    FileNotFound "file_not_found" 404 Useless
+        "there is no such file or directory in the sandbox"
+        "look at what there is with GET …/files/list?path= of the directory above; for a file in a new directory use parents=true";
     MethodNotAllowed "method_not_allowed" 405 Useless
         "the endpoint does not have this method"
         "use one of the methods in the Allow header";
@@ -164,7 +197,7 @@ codes! {
         "try again when it is over";
     ExecsInFlight "execs_in_flight" 409 Useful
         "execs run that the operation would disturb"
-        "wait for them or cancel them, allow them more time (drain_secs), or do it all the same (force)";
+        "wait for them or cancel them, give a pause more time (drain_secs), or do it all the same (force)";
     NotRunning "not_running" 409 Useless
         "the sandbox does not run"
         "start it with POST /api/v1/sandboxes/{id}/start (sandkeep start)";
@@ -189,12 +222,39 @@ codes! {
     TemplateInUse "template_in_use" 409 Useless
         "sandboxes were made from the template"
         "destroy those that the detail names first, or leave the template";
+    SnapshotExists "snapshot_exists" 409 Useless
+        "the sandbox has a snapshot of this name"
+        "choose another name, or delete that snapshot first";
+    SnapshotsFull "snapshots_full" 409 Useless
+        "the sandbox has as many snapshots as it may have, and none of them is a turn's"
+        "delete one with DELETE /api/v1/sandboxes/{id}/snapshots/{snapshot} (sandkeep snapshot rm), or raise max_snapshots";
     IdempotencyGone "idempotency_gone" 409 Useless
         "the sandbox that was made under this Idempotency-Key is gone"
         "use a new Idempotency-Key to make another one";
     ShellEnded "shell_ended" 409 Useless
         "the shell has ended, so no command can run in it"
         "open another with POST /api/v1/sandboxes/{id}/shells, and delete this one";
+    NotADirectory "not_a_directory" 409 Useless
+        "the path, or a part of it, is no directory"
+        "look at it with GET …/files/stat?path=, and read a file with GET …/files?path=";
+    IsADirectory "is_a_directory" 409 Useless
+        "the path is a directory, and a file is needed"
+        "list it with GET …/files/list?path=, or take all of it with GET …/files/archive?path=";
+    FileExists "file_exists" 409 Useless
+        "something is at that path already"
+        "choose another path, delete what is there first, or say overwrite where the operation has it";
+    DirectoryNotEmpty "directory_not_empty" 409 Useless
+        "the directory has something in it"
+        "say recursive=true to delete it with all that is in it";
+    NotARegularFile "not_a_regular_file" 409 Useless
+        "the path is a FIFO, a socket or a device, which only a program inside can use"
+        "use a path of a regular file, or a command of the sandbox for this one";
+    FileChanged "file_changed" 409 Useful
+        "the file was changed while it was being read"
+        "read it again";
+    NoMatch "no_match" 409 Useless
+        "the text that was to be replaced is not in the file, or more than once"
+        "read the file again and give text that is in it once, or say replace_all";
     BodyTooLarge "body_too_large" 413 Useless
         "the body is over the limit"
         "send less; large input belongs into a file of the sandbox";
@@ -204,12 +264,27 @@ codes! {
     ValueTooLarge "value_too_large" 413 Useless
         "the sandbox's description is over the limit"
         "send fewer or shorter labels and environment variables";
+    FileTooLarge "file_too_large" 413 Useless
+        "the file or the answer is larger than may be"
+        "take less of it: a range, a lower depth or limit, or one file at a time";
+    RangeNotSatisfiable "range_not_satisfiable" 416 Useless
+        "the range is beyond the end of the file"
+        "ask for a range within the size that Content-Range names";
     NotJson "not_json" 415 Useless
         "the body is not JSON"
         "send JSON with Content-Type: application/json";
+    BuildFailed "build_failed" 422 Useless
+        "a step of the build failed"
+        "see the step's output; it can be tried in a sandbox of the template that it starts from";
+    StartUpFailed "start_up_failed" 422 Useless
+        "what the template starts in its sandboxes did not come up"
+        "see what it said; build the template with another `start` or `ready`";
     IdempotencyMismatch "idempotency_mismatch" 422 Useless
         "the Idempotency-Key was used for another request"
         "use a new Idempotency-Key for every new request, and the same one only to repeat it";
+    ToolCallMismatch "tool_call_mismatch" 422 Useless
+        "the tool_call_id was used for another tool or other arguments"
+        "use a new tool_call_id for every new call, and the same one only to repeat it";
     QuotaExceeded "quota_exceeded" 429 Useful
         "a quota of the organization or user is reached"
         "destroy what is no longer needed, ask for less, or have the quota raised";
@@ -246,6 +321,12 @@ codes! {
     StorageUnusable "storage_unusable" 500 Useless
         "the storage cannot be used on this machine"
         "mend what the detail names, or use --storage local";
+    StorageFull "storage_full" 507 Useful
+        "there is no space for this, in the pool or within resources.disk_total_mb"
+        "remove snapshots or sandboxes that nobody needs, or have the pool made larger";
+    PoolFull "pool_full" 507 Useful
+        "hardly any space is left for sandboxes and snapshots, so no new ones are made"
+        "destroy sandboxes or remove snapshots that nobody needs, or have the pool made larger; what runs goes on";
     StorageFailed "storage_failed" 500 Useless
         "the storage failed"
         "see the detail and the daemon's log; is the disk full?";
@@ -258,12 +339,21 @@ codes! {
     GuestVersion "guest_version" 500 Useless
         "the sandbox was made by a version of Sandkeep that is too old or too new"
         "stop and start the sandbox";
+    FileFailed "file_failed" 500 Useless
+        "the sandbox's kernel refused an operation on a file"
+        "see the detail, which has the kernel's own words";
+    NoSpace "no_space" 507 Useless
+        "the sandbox's disk is full; nothing was changed"
+        "delete what is not needed in the sandbox (its disk_mb is the limit), or make one with a larger disk_mb";
     JournalFailed "journal_failed" 507 Useful
         "what the command says could not be kept, so it was not begun"
         "make room on the disk of the data directory, or mend what the detail names";
     GuestBroke "guest_broke" 502 Useless
         "the sandbox broke the guest protocol"
         "stop and start the sandbox, or destroy it: something inside may have taken over";
+    ToolboxBroke "toolbox_broke" 502 Useful
+        "what works on files inside the sandbox gave no proper answer"
+        "try again; if it stays, look whether the sandbox is out of memory or processes, and stop and start it";
     PortClosed "port_closed" 502 Useful
         "nothing listens on this port of the sandbox"
         "start a server there that listens on 127.0.0.1, ::1 or all addresses, and try again";
@@ -288,6 +378,9 @@ codes! {
     PortSilent "port_silent" 504 Useless
         "the server on this port of the sandbox did not answer in time"
         "look at its output";
+    FileTimedOut "file_timed_out" 504 Useless
+        "the operation on files took too long and was ended"
+        "do it in smaller parts, or with a command of the sandbox";
     GuestTimedOut "guest_timed_out" 504 Useless
         "the sandbox did not answer in time"
         "a command that had begun was canceled: see what it has done before running it again; the sandbox may be out of memory or processes";

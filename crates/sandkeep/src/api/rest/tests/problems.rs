@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::guest::GuestError;
 use crate::limits::{BODY_MAX_BYTES, GUEST_ANSWER};
 use crate::runtime::RuntimeError;
-use crate::sandbox::{ExecId, SandboxId, ShellId, State, Verb};
+use crate::sandbox::{ExecId, SandboxId, ShellId, SnapshotId, SnapshotName, State, Verb};
 use crate::storage::{LayerId, LayerKey, StorageError};
 use crate::store::{Revision, StoreError};
 
@@ -161,14 +161,25 @@ fn errors() -> Vec<Error> {
         Error::SourceUnavailable { problem: "why".to_owned() },
         Error::UploadTooLarge { limit_bytes: 7 },
         Error::StorageLacks { what: "disk_mb", needs: "disk_quota", storage },
+        Error::PoolFull { storage, percent: 95.0 },
         Error::NotFound { id: id() },
         Error::ExecNotFound { id: ExecId::random(), kept: 9, kept_bytes: 9 },
         Error::ExecEnded { id: ExecId::random() },
         Error::StdinClosed { id: ExecId::random() },
         Error::NoTerminal { id: ExecId::random() },
         Error::Journal { source: io() },
+        Error::File {
+            kind: toolbox::FailureKind::NotFound,
+            path: Some("/x".to_owned()),
+            message: "it is not there".to_owned(),
+        },
+        Error::ToolboxBroke { problem: "why".to_owned() },
         Error::WrongState { id: id(), state: State::Stopped, verb: Verb::Exec, helps: None },
         Error::Busy { id: id(), verb: Verb::Stop, under_way: Verb::Start },
+        Error::ExecsInFlight { id: id(), verb: Verb::Rollback, execs: vec![ExecId::random()] },
+        Error::SnapshotNotFound { id: id(), name: SnapshotName::turns() },
+        Error::SnapshotExists { id: id(), name: SnapshotName::turns() },
+        Error::SnapshotsFull { id: id(), limit: 9 },
         Error::LimitReached { what: "sandboxes", limit: 9 },
         Error::SandboxFailed { id: id(), reason: "why".to_owned() },
         Error::DataDirInUse { path: "/d".to_owned(), pid: Some(7) },
@@ -182,6 +193,9 @@ fn errors() -> Vec<Error> {
         StorageError::Unsupported { storage, what }.into(),
         StorageError::NotFound { id: id() }.into(),
         StorageError::Exists { id: id() }.into(),
+        StorageError::SnapshotNotFound { id: id(), snapshot: SnapshotId::random() }.into(),
+        StorageError::SnapshotExists { id: id(), snapshot: SnapshotId::random() }.into(),
+        StorageError::Full { storage, what: "write".to_owned(), source: io() }.into(),
         StorageError::LayerMissing { layer: layer() }.into(),
         StorageError::LayerInUse { layer: key(), id: id() }.into(),
         StorageError::TooManyLayers { count: 129, max: 128 }.into(),
@@ -198,6 +212,7 @@ fn errors() -> Vec<Error> {
         GuestError::Refused { reason: "why".to_owned() }.into(),
         GuestError::Unsupported { runtime, what }.into(),
         GuestError::Leaf(io()).into(),
+        GuestError::Program(io()).into(),
         GuestError::PortClosed { port: 80 }.into(),
         GuestError::ShellNotFound { id: ShellId::random() }.into(),
         GuestError::ShellEnded { id: ShellId::random() }.into(),

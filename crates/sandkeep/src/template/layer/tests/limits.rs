@@ -50,7 +50,8 @@ fn an_empty_layer_changes_nothing() {
 fn a_layer_that_is_not_the_announced_one_is_refused() {
     let world = World::new();
     let root = File::open(world.root()).unwrap();
-    let target = Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[] };
+    let target =
+        Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[], ids: Ids::Plain };
     let other = Digest::of(b"other");
     for layer in [Tar::new().file("a", "").end(), gzip(&Tar::new().file("a", "").end())] {
         let result = apply(io::Cursor::new(layer), &other, &target, &Progress::unheard());
@@ -76,7 +77,12 @@ fn a_layer_that_is_cut_off_is_refused() {
             let cut = compressed[..length].to_vec();
             let root = World::new();
             let fd = File::open(root.root()).unwrap();
-            let target = Target { root: fd.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[] };
+            let target = Target {
+                root: fd.as_fd(),
+                whiteouts: Whiteouts::Remove,
+                lowers: &[],
+                ids: Ids::Plain,
+            };
             let id = Digest::of(&whole);
             apply(io::Cursor::new(cut), &id, &target, &Progress::unheard()).expect_err("cut off");
         }
@@ -140,7 +146,8 @@ fn a_layer_that_swells_beyond_all_measure_is_refused() {
     let bomb = zstd::stream::encode_all(io::repeat(0).take(limits::LAYER_RATIO_FREE_BYTES + 1), 1);
     let world = World::new();
     let root = File::open(world.root()).unwrap();
-    let target = Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[] };
+    let target =
+        Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[], ids: Ids::Plain };
     let blob = io::Cursor::new(bomb.unwrap());
     let result = apply(blob, &Digest::of(b""), &target, &Progress::unheard());
     assert!(refusal(result).contains("out of each compressed one"));
@@ -169,7 +176,8 @@ fn progress_is_told_up_to_the_last_byte() {
     });
     let world = World::new();
     let root = File::open(world.root()).unwrap();
-    let target = Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[] };
+    let target =
+        Target { root: root.as_fd(), whiteouts: Whiteouts::Remove, lowers: &[], ids: Ids::Plain };
     let size = layer.len() as u64;
     let diff_id = Digest::of(&layer);
     apply(io::Cursor::new(layer), &diff_id, &target, &progress).unwrap();

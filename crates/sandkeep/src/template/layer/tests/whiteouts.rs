@@ -77,7 +77,7 @@ fn a_deep_tree_is_removed_whole() {
     let mut directory = File::open(world.root()).map(OwnedFd::from).unwrap();
     rustix::fs::mkdirat(&directory, "deep", 0o755.into()).unwrap();
     for _ in 0..3000 {
-        directory = super::super::super::beneath::open_dir(&directory, b"deep").unwrap();
+        directory = crate::storage::beneath::open_dir(&directory, b"deep").unwrap();
         rustix::fs::mkdirat(&directory, "deep", 0o755.into()).unwrap();
     }
     assert_eq!(world.after(Tar::new().file(".wh.deep", "")), Vec::<String>::new());

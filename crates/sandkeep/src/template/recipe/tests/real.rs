@@ -81,7 +81,7 @@ fn a_python_service() {
     else {
         panic!("{effects:?}")
     };
-    assert_eq!(app, "/app");
+    assert_eq!(app.path, "/app");
     assert!(adduser.argv[2].contains("--uid \"${UID}\""), "{adduser:?}");
     assert!(adduser.env.contains(&("UID".to_owned(), "10001".to_owned())), "{adduser:?}");
     assert_eq!((paths(wanted), wanted.to.as_str()), (vec!["requirements.txt"], "/app/"));

@@ -25,6 +25,9 @@ pub enum Credentials {
     },
     /// Shown to the registry as it is.
     Token(String),
+    /// What `docker login` keeps instead of a password where a registry gives one out: only the realm of the
+    /// registry sees it, and gives out tokens for it.
+    Identity(String),
 }
 
 impl fmt::Debug for Credentials {
@@ -32,16 +35,18 @@ impl fmt::Debug for Credentials {
         match self {
             Self::Password { .. } => f.write_str("Password(hidden)"),
             Self::Token(_) => f.write_str("Token(hidden)"),
+            Self::Identity(_) => f.write_str("Identity(hidden)"),
         }
     }
 }
 
 impl Credentials {
-    /// The header by which they are shown to the registry itself.
-    pub(super) fn header(&self) -> Result<HeaderValue, InvalidHeaderValue> {
+    /// The header by which they are shown; `None` for what is never in one.
+    pub(super) fn header(&self) -> Result<Option<HeaderValue>, InvalidHeaderValue> {
         match self {
-            Self::Password { user, password } => secret(&basic(user, password)),
-            Self::Token(token) => bearer(token),
+            Self::Password { user, password } => secret(&basic(user, password)).map(Some),
+            Self::Token(token) => bearer(token).map(Some),
+            Self::Identity(_) => Ok(None),
         }
     }
 }
@@ -74,7 +79,7 @@ pub enum AuthFileError {
     #[error("{path} is not what `docker login` writes; see line {line}")]
     Syntax { path: PathBuf, line: usize },
     #[error(
-        "what {path} has for {host} cannot be used: it must be `auth`, `username` and `password`, or `registrytoken`"
+        "what {path} has for {host} cannot be used: it must be `auth`, `username` and `password`, `identitytoken`, or `registrytoken`"
     )]
     Entry { path: PathBuf, host: String },
 }
@@ -92,6 +97,7 @@ struct Entry {
     auth: Option<String>,
     username: Option<String>,
     password: Option<String>,
+    identitytoken: Option<String>,
     registrytoken: Option<String>,
 }
 
@@ -125,6 +131,10 @@ fn credentials(entry: Entry) -> Option<Credentials> {
     if let Some(token) = entry.registrytoken {
         return Some(Credentials::Token(token));
     }
+    // Beside it `auth` holds a user without a password.
+    if let Some(token) = entry.identitytoken.filter(|token| !token.is_empty()) {
+        return Some(Credentials::Identity(token));
+    }
     if let (Some(user), Some(password)) = (entry.username, entry.password) {
         return Some(Credentials::Password { user, password });
     }
@@ -157,6 +167,7 @@ mod tests {
                 "https://index.docker.io/v1/": {"auth": "YW5uOnA6dw=="},
                 "localhost:5000": {"username": "bob", "password": "x"},
                 "ghcr.io": {"registrytoken": "t"},
+                "azurecr.io": {"auth": "MDAwMDo=", "identitytoken": "i"},
                 "bad.example": {"auth": "!"}
             }, "credsStore": "desktop"}"#,
         );
@@ -164,6 +175,8 @@ mod tests {
         assert_eq!(read("docker.io").expect("readable"), password("ann", "p:w"));
         assert_eq!(read("localhost:5000").expect("readable"), password("bob", "x"));
         assert_eq!(read("ghcr.io").expect("readable"), Some(Credentials::Token("t".to_owned())));
+        let identity = Some(Credentials::Identity("i".to_owned()));
+        assert_eq!(read("azurecr.io").expect("readable"), identity);
         assert_eq!(read("localhost:5001").expect("readable"), None);
         assert!(matches!(read("bad.example"), Err(AuthFileError::Entry { .. })));
     }
@@ -175,7 +188,10 @@ mod tests {
         assert!(!format!("{problem} {problem:?}").contains("hunter2"), "{problem:?}");
         let credentials = password("ann", "hunter2").expect("some");
         assert!(!format!("{credentials:?}").contains("hunter2"));
-        let header = credentials.header().expect("a header");
+        let header = credentials.header().expect("a header").expect("it is shown");
         assert!(header.is_sensitive());
+        let identity = Credentials::Identity("hunter2".to_owned());
+        assert!(!format!("{identity:?}").contains("hunter2"));
+        assert_eq!(identity.header().expect("none"), None, "no registry sees it");
     }
 }

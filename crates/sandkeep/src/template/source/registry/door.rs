@@ -3,12 +3,13 @@
 //! ```text
 //! GET ──▶ 401, Basic     ──▶ user and password, to the registry
 //!     ──▶ 401, Bearer    ──▶ user and password, to the realm it names ──▶ a token, to the registry
+//!                        ──▶ an identity token, to that realm (OAuth 2) ─┘
 //! ```
 //!
 //! Nothing is shown before it is asked for. Credentials go to the registry they are for, and to the realm
 //! that it named; what came of it goes to that registry alone.
 
-use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Response, Url};
 use serde::Deserialize;
 use tokio::sync::Mutex;
@@ -31,6 +32,9 @@ pub struct Door {
     /// What let us in last. Held while somebody gets something new, for whom the others wait.
     shown: Mutex<Option<HeaderValue>>,
 }
+
+/// What a token is wanted for, as a realm is told.
+type Asked = Vec<(&'static str, String)>;
 
 #[derive(Deserialize)]
 struct Token {
@@ -69,14 +73,15 @@ impl Door {
             return Ok(shown.clone());
         }
         let header = match (challenge, &self.credentials) {
-            (Challenge::Basic, None) => return Ok(None),
             (_, Some(token @ Credentials::Token(_))) => own(token)?,
-            (Challenge::Basic, Some(password)) => own(password)?,
+            (Challenge::Basic, credentials) => credentials.as_ref().map_or(Ok(None), own)?,
             (Challenge::Bearer { realm, service, scope }, _) => {
-                let place = self.realm(realm, service.as_deref(), scope.as_deref()).await?;
-                self.token(&place).await?
+                let asked = self.asked(service.as_deref(), scope.as_deref());
+                let place = self.realm(realm, &asked).await?;
+                Some(self.token(&place, &asked).await?)
             }
         };
+        let Some(header) = header else { return Ok(None) };
         *shown = Some(header.clone());
         Ok(Some(header))
     }
@@ -85,36 +90,41 @@ impl Door {
         self.registry.host_str().unwrap_or_default().to_owned()
     }
 
+    /// What a token is wanted for.
+    fn asked(&self, service: Option<&str>, scope: Option<&str>) -> Asked {
+        let usual = format!("repository:{}:pull", self.repository);
+        let service = service.map(|service| ("service", service.to_owned()));
+        let scope = ("scope", scope.map_or(usual, str::to_owned));
+        service.into_iter().chain([scope]).collect()
+    }
+
     /// Where the token is to be had, admitted.
-    async fn realm(
-        &self,
-        realm: &str,
-        service: Option<&str>,
-        scope: Option<&str>,
-    ) -> Result<Admitted, RegistryError> {
+    async fn realm(&self, realm: &str, asked: &Asked) -> Result<Admitted, RegistryError> {
         let refused = |source| RegistryError::Realm { host: self.host(), source };
         let mut url = outgoing::url(realm).map_err(refused)?;
         if url.scheme() == "http" && url.host_str() != self.registry.host_str() {
             let realm = outgoing::shown(&url).to_string();
             return Err(RegistryError::PlainRealm { host: self.host(), realm });
         }
-        let usual = format!("repository:{}:pull", self.repository);
-        let service = service.map(|service| ("service", service));
-        let asked = service.into_iter().chain([("scope", scope.unwrap_or(&usual))]);
-        url.query_pairs_mut().extend_pairs(asked);
+        match self.credentials {
+            // It is asked for in the body, beside what is shown.
+            Some(Credentials::Identity(_)) => {}
+            Some(_) | None => drop(url.query_pairs_mut().extend_pairs(asked)),
+        }
         self.outgoing.admit(&url, Chosen::ByOthers).await.map_err(refused)
     }
 
-    async fn token(&self, realm: &Admitted) -> Result<HeaderValue, RegistryError> {
+    async fn token(&self, realm: &Admitted, asked: &Asked) -> Result<HeaderValue, RegistryError> {
         let host = realm.url().host_str().unwrap_or_default().to_owned();
-        let response = self.ask_for_token(realm, &host).await?;
+        let response = self.ask_for_token(realm, &host, asked).await?;
         match response.status().as_u16() {
             200 => {}
             429 => {
                 let retry_after = retry::retry_after(&response);
                 return Err(RegistryError::TooManyRequests { host, retry_after });
             }
-            401 | 403 => {
+            // The last is how OAuth 2 says that it does not know an identity.
+            401 | 403 | 400 => {
                 let image = self.repository.clone();
                 let said = format!("it answers {}", response.status());
                 return Err(match self.credentials {
@@ -138,20 +148,43 @@ impl Door {
         bearer(&token.ok_or_else(unreadable)?).map_err(|_| unreadable())
     }
 
-    async fn ask_for_token(&self, realm: &Admitted, host: &str) -> Result<Response, RegistryError> {
+    async fn ask_for_token(
+        &self,
+        realm: &Admitted,
+        host: &str,
+        asked: &Asked,
+    ) -> Result<Response, RegistryError> {
         let client = realm.client().map_err(RegistryError::Refused)?;
-        let password = self.credentials.as_ref().map(own).transpose()?;
+        let password = self.credentials.as_ref().map_or(Ok(None), own)?;
+        let url = realm.url();
         retry::patiently(|| async {
-            let mut request = client.get(realm.url().clone()).timeout(REGISTRY_ANSWER);
-            if let Some(password) = &password {
-                request = request.header(AUTHORIZATION, password.clone());
-            }
-            request.send().await.map_err(|e| unreachable(host, e))
+            let request = match (&self.credentials, &password) {
+                (Some(Credentials::Identity(identity)), _) => client
+                    .post(url.clone())
+                    .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+                    .body(refreshing(identity, asked)),
+                (_, Some(password)) => {
+                    client.get(url.clone()).header(AUTHORIZATION, password.clone())
+                }
+                (_, None) => client.get(url.clone()),
+            };
+            request.timeout(REGISTRY_ANSWER).send().await.map_err(|e| unreachable(host, e))
         })
         .await
     }
 }
 
-fn own(credentials: &Credentials) -> Result<HeaderValue, RegistryError> {
+/// How OAuth 2 asks for a token by one that lasts.
+fn refreshing(identity: &str, asked: &Asked) -> String {
+    let fixed = [("grant_type", "refresh_token"), ("client_id", "sandkeep")];
+    let mut form = Url::parse("form:").expect("it is one");
+    form.query_pairs_mut()
+        .extend_pairs(fixed)
+        .extend_pairs(asked)
+        .append_pair("refresh_token", identity);
+    form.query().unwrap_or_default().to_owned()
+}
+
+fn own(credentials: &Credentials) -> Result<Option<HeaderValue>, RegistryError> {
     credentials.header().map_err(|_| RegistryError::UnusableCredentials)
 }

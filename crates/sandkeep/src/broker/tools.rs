@@ -1,0 +1,193 @@
+//! Tools for agents: what a model calls by name, with arguments that it can look up in a schema, and answers that it
+//! can act on.
+//!
+//! ```text
+//!   call_tool ──▶ catalogue, parameter   is there such a tool, and are these its arguments?
+//!      │
+//!      ├──▶ kept       under a tool_call_id: once, and the same answer for whoever asks again
+//!      └──▶ work ──▶ files     inside, by the toolbox: what works on files
+//!                └─▶ command   an exec like any other: bash, and the sandbox's own git
+//! ```
+//!
+//! An error is about the request or the sandbox, and means that nothing was done. What the tool itself could not do is
+//! an answer with `is_error`, whose text says what was refused, by which rule, and what to do instead.
+
+mod answer;
+mod catalogue;
+mod command;
+mod files;
+mod git;
+mod kept;
+mod parameter;
+mod work;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::digest::{SHA256, digest};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::Broker;
+use super::shared::{Handle, Shared};
+use crate::error::Error;
+use crate::limits;
+use crate::sandbox::{Principal, SandboxId};
+use crate::store::Key;
+
+pub use answer::{Block, ToolAnswer, ToolEvent};
+pub use catalogue::{Annotations, GitVerb, Tier, Tool, ToolName, UnknownTool, catalogue};
+pub(super) use kept::Calls;
+use work::Work;
+
+/// One call as it is asked for, before it is checked.
+#[derive(Clone, Debug)]
+pub struct ToolDraft {
+    pub name: ToolName,
+    pub arguments: Map<String, Value>,
+    pub tool_call_id: Option<ToolCallId>,
+    pub resources: ToolResources,
+    pub snapshot: SnapshotAfter,
+}
+
+/// Whether what the sandbox's files are after a call is kept as a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SnapshotAfter {
+    #[default]
+    No,
+    Yes,
+}
+
+/// What one call may use, within what its sandbox may.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, utoipa::ToSchema,
+)]
+#[serde(deny_unknown_fields)]
+pub struct ToolResources {
+    /// How long it may take; then it is killed with all that it has started. A `timeout_ms` among the arguments
+    /// comes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_800_000)]
+    pub timeout_ms: Option<u64>,
+}
+
+/// The name of one call, by whoever makes it: a call that is repeated under its id is not made twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCallId(String);
+
+/// A text that is no such id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it has 1 to {max} visible ASCII characters", max = limits::TOOL_CALL_ID_MAX_BYTES)]
+pub struct InvalidToolCallId;
+
+impl FromStr for ToolCallId {
+    type Err = InvalidToolCallId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidToolCallId> {
+        let fits = (1..=limits::TOOL_CALL_ID_MAX_BYTES).contains(&text.len());
+        match fits && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(InvalidToolCallId),
+        }
+    }
+}
+
+impl fmt::Display for ToolCallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where a call tells how far it is, if anybody wants to know.
+#[derive(Clone, Debug, Default)]
+pub struct Listener(Option<mpsc::Sender<ToolEvent>>);
+
+impl Listener {
+    /// One that nobody listens to.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// One for who takes the events from the other end. Who takes them slowly slows the call.
+    pub fn channel() -> (Self, mpsc::Receiver<ToolEvent>) {
+        let (sender, receiver) = mpsc::channel(limits::TOOL_EVENTS_MAX);
+        (Self(Some(sender)), receiver)
+    }
+
+    async fn tell(&self, event: ToolEvent) {
+        if let Some(sender) = &self.0 {
+            // Who has left is told nothing.
+            let _ = sender.send(event).await;
+        }
+    }
+}
+
+/// Where a call is made.
+struct Scene {
+    broker: Broker,
+    who: Principal,
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+    listener: Listener,
+}
+
+impl Broker {
+    /// Calls a tool in a running sandbox. Without a `tool_call_id` a call whose future is dropped is killed; with one
+    /// it goes on, and its answer is kept for whoever asks again.
+    pub async fn call_tool(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        draft: ToolDraft,
+        listener: Listener,
+    ) -> Result<Arc<ToolAnswer>, Error> {
+        let handle = self.shared.find(who, sandbox)?;
+        let tool = catalogue::find(draft.name);
+        parameter::check(tool.name.as_str(), tool.parameters, &draft.arguments)?;
+        let print = fingerprint(&draft);
+        let timeout = asked_timeout(draft.resources)?;
+        let work = Work::of(tool, draft.arguments, timeout)?;
+        let work = match draft.snapshot {
+            SnapshotAfter::No => work,
+            SnapshotAfter::Yes => {
+                self.shared.require_snapshots()?;
+                work.and_a_snapshot()
+            }
+        };
+        let (broker, shared) = (self.clone(), Arc::clone(&self.shared));
+        let scene = Scene { broker, who: who.clone(), shared, handle, listener };
+        match draft.tool_call_id {
+            None => Ok(Arc::new(work.carry_out(&scene).await?)),
+            Some(id) => {
+                let key = Key::new([sandbox.as_str(), &who.organization, &who.user, &id.0]);
+                kept::once(scene, work, kept::Call { id, key, print }).await
+            }
+        }
+    }
+}
+
+fn asked_timeout(resources: ToolResources) -> Result<Option<Duration>, Error> {
+    let asked = resources.timeout_ms.map(Duration::from_millis);
+    match asked {
+        Some(time) if time.is_zero() || time > limits::TOOL_TIMEOUT_MAX => {
+            Err(Error::InvalidField {
+                field: "resources.timeout_ms",
+                problem: format!("it must be from 1 to {}", limits::TOOL_TIMEOUT_MAX.as_millis()),
+            })
+        }
+        asked => Ok(asked),
+    }
+}
+
+/// Of all that was asked for, so that something else under the same id is noticed.
+fn fingerprint(draft: &ToolDraft) -> [u8; 32] {
+    let snapshot = draft.snapshot == SnapshotAfter::Yes;
+    let asked = (draft.name.as_str(), &draft.arguments, draft.resources, snapshot);
+    let asked = serde_json::to_vec(&asked).expect("arguments came as JSON");
+    let mut print = [0; 32];
+    print.copy_from_slice(digest(&SHA256, &asked).as_ref());
+    print
+}

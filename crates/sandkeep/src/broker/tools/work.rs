@@ -1,0 +1,105 @@
+//! A call that is known to be one: what is to be done for it.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use toolbox::tools::Call;
+
+use super::answer::{Block, ToolAnswer};
+use super::catalogue::{Tool, ToolName};
+use super::command::Command;
+use super::{Scene, SnapshotAfter, files, git};
+use crate::error::Error;
+use crate::limits;
+
+pub struct Work {
+    tool: &'static Tool,
+    timeout: Duration,
+    snapshot: SnapshotAfter,
+    task: Task,
+}
+
+enum Task {
+    Files(Call),
+    Command(Command),
+}
+
+#[derive(Deserialize)]
+struct Bash {
+    command: String,
+    cwd: Option<String>,
+    timeout_ms: Option<u64>,
+}
+
+impl Work {
+    /// The arguments were checked. What is left out is as good as null.
+    pub fn of(
+        tool: &'static Tool,
+        mut arguments: Map<String, Value>,
+        asked: Option<Duration>,
+    ) -> Result<Self, Error> {
+        arguments.retain(|_, value| !value.is_null());
+        let arguments = Value::Object(arguments);
+        let name = tool.name;
+        let (task, usual) = match name {
+            ToolName::ReadFile
+            | ToolName::WriteFile
+            | ToolName::EditFile
+            | ToolName::Ls
+            | ToolName::Grep
+            | ToolName::Glob => {
+                let call = json!({ "name": name.as_str(), "arguments": arguments });
+                (Task::Files(typed(tool, call)?), limits::FILE_TOOL_TIMEOUT)
+            }
+            ToolName::Bash => {
+                let Bash { command, cwd, timeout_ms } = typed(tool, arguments)?;
+                let given = timeout_ms.map(Duration::from_millis);
+                let task = Task::Command(Command::in_a_shell(command, cwd));
+                // What is said of the command itself comes before what is said of the call.
+                let timeout = given.or(asked).unwrap_or(limits::BASH_TIMEOUT);
+                return Ok(Self { tool, timeout, snapshot: SnapshotAfter::No, task });
+            }
+            ToolName::Git(verb) => {
+                let command = git::command(tool, verb, typed(tool, arguments)?)?;
+                (Task::Command(command), limits::GIT_TIMEOUT)
+            }
+        };
+        let timeout = asked.unwrap_or(usual);
+        Ok(Self { tool, timeout, snapshot: SnapshotAfter::No, task })
+    }
+
+    /// The same, and the files are kept as they are after it.
+    pub fn and_a_snapshot(self) -> Self {
+        Self { snapshot: SnapshotAfter::Yes, ..self }
+    }
+
+    pub async fn carry_out(self, scene: &Scene) -> Result<ToolAnswer, Error> {
+        let Self { tool, timeout, snapshot, task } = self;
+        let mut answer = match task {
+            Task::Files(call) => files::carry_out(scene, tool, call, timeout).await?,
+            Task::Command(command) => command.carry_out(scene, tool, timeout).await?,
+        };
+        if snapshot == SnapshotAfter::Yes {
+            let (id, name) = (&scene.handle.id, tool.name.as_str());
+            // What was done is done, whether it could be kept or not.
+            match scene.broker.snapshot_after_tool(&scene.who, id, name).await {
+                Ok(made) => answer.snapshot_id = Some(made.id),
+                Err(error) => {
+                    answer.content.push(Block::text(format!("[no snapshot was made: {error}]")));
+                }
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// Arguments that fit their table fit their type; where not, the problem is still the caller's to know.
+fn typed<T: serde::de::DeserializeOwned>(tool: &Tool, arguments: Value) -> Result<T, Error> {
+    serde_json::from_value(arguments).map_err(|error| Error::ToolArgument {
+        tool: tool.name.as_str(),
+        parameter: "arguments".to_owned(),
+        problem: error.to_string(),
+        known: super::parameter::listed(tool.parameters),
+    })
+}

@@ -1,0 +1,46 @@
+//! fork: a new sandbox that begins with the files of a snapshot. It is a create whose volume is not made from a
+//! template, and whose identity is its own.
+
+use std::io;
+
+use crate::broker::admission::volume_quota;
+use crate::broker::supervisor::Supervisor;
+use crate::error::Error;
+use crate::failpoint;
+use crate::home::DataDir;
+use crate::sandbox::{SandboxId, SnapshotId};
+use crate::storage::Root;
+use crate::template::identity;
+
+/// What the volume of a new sandbox begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::broker) enum Origin {
+    Template,
+    Snapshot { sandbox: SandboxId, snapshot: SnapshotId },
+}
+
+impl Supervisor {
+    pub(super) async fn fork_volume(
+        &self,
+        sandbox: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<Root, Error> {
+        let storage = &self.shared.storage;
+        let quota = volume_quota(self.meta.spec.resources());
+        let root = storage.fork(sandbox, snapshot, self.id(), &quota).await?;
+        failpoint!("fork.after_volume");
+        let own = root.own_dir().to_owned();
+        let renewed = self.shared.blocking(move |_: &DataDir| identity::renew(&own)).await;
+        renewed.map_err(|error| match error {
+            Error::DataDir { source, .. } => self.not_renewed(source),
+            other => other,
+        })?;
+        failpoint!("fork.after_identity");
+        Ok(root)
+    }
+
+    fn not_renewed(&self, source: io::Error) -> Error {
+        let reason = format!("cannot give it an identity of its own: {source}");
+        Error::SandboxFailed { id: self.id().clone(), reason }
+    }
+}

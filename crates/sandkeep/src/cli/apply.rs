@@ -1,0 +1,314 @@
+//! `sandkeep apply`: the changes of a sandbox, brought home to a directory.
+//!
+//! The daemon is asked once, for one moment of the sandbox: what changed, and the new files. Nothing that comes is
+//! trusted: it is written beneath the directory and nowhere else, no link is followed, no device is made, nobody
+//! gets another's identity, and every file must be what the list of changes says it is.
+
+mod plan;
+mod staging;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use bytes::{Buf as _, Bytes};
+use futures_util::StreamExt as _;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use self::plan::{Act, Conflict, Plan, Step};
+use self::staging::{Found, PLACE, Staging};
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::print;
+use crate::diff::{MANIFEST, Told};
+use crate::limits;
+use crate::sandbox::SandboxId;
+use crate::storage::tree_path::PathProblem;
+use crate::storage::{TreePath, View};
+use crate::template::archive::{ArchiveError, Closing, Entries, Kind};
+use crate::template::digest::Hasher;
+
+/// Bring the changes of a sandbox home to a directory
+///
+/// What changed beneath --path since --from is done to the directory, as a whole or not at all. A file that was
+/// changed on both sides is a conflict: then nothing is done, and the conflicts are named.
+#[derive(Debug, clap::Args)]
+pub struct ApplyArgs {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    /// The directory to change
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// The snapshot that the directory is like [default: the sandbox's first; `base` for what it was made from]
+    #[arg(long, value_name = "SNAPSHOT")]
+    from: Option<String>,
+    /// The directory in the sandbox that is like it
+    #[arg(long, value_name = "PATH", default_value = "/home/user")]
+    path: String,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ApplyError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("a path that the daemon told cannot be used: {0}")]
+    Path(#[from] PathProblem),
+    #[error("what the daemon sent is not a diff: {0}")]
+    Manifest(&'static str),
+    #[error(
+        "the daemon has more changes than can be brought home at once; choose less with --path"
+    )]
+    Truncated,
+    #[error("what the daemon sent cannot be used: {0}")]
+    Archive(#[from] ArchiveError),
+    #[error("{path} was changed or cut off on the way; try again")]
+    Mismatch { path: String },
+    #[error("another apply to this directory is under way")]
+    UnderWay,
+    #[error(
+        "an earlier apply was cut off, and its notes in {PLACE}/journal cannot be read: put back what is in {PLACE} by hand, then remove it"
+    )]
+    Journal,
+    #[error("{path} cannot be changed, so nothing was")]
+    Step {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "{path} cannot be put back; the next apply tries again, and what is missing is in {PLACE}"
+    )]
+    Undo {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl From<rustix::io::Errno> for ApplyError {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+/// What a bundle begins with, as far as it is needed here.
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    changes: Vec<Told>,
+    truncated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intent {
+    Apply,
+    DryRun,
+}
+
+#[derive(Debug)]
+struct Report {
+    plan: Plan,
+    found: Found,
+}
+
+pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let top = TreePath::clean(args.path.as_bytes())
+        .map_err(|problem| Failure::Usage { problem: format!("--path: {problem}") })?;
+    let directory = open(&args.to).map_err(|error| Failure::Usage {
+        problem: format!("--to {}: {error}", args.to.display()),
+    })?;
+    let mut query = vec![("format", "tar"), ("path", args.path.as_str())];
+    let from = match args.from {
+        Some(from) => from,
+        None => oldest(client, &id).await?,
+    };
+    query.push(("from", &from));
+    let response = client.get_live(&format!("/api/v1/sandboxes/{id}/diff"), &query).await?;
+    let (sender, pieces) = mpsc::channel(limits::APPLY_CHUNKS_QUEUED);
+    let intent = if args.dry_run { Intent::DryRun } else { Intent::Apply };
+    let work = tokio::task::spawn_blocking(move || {
+        bring(Pieces { receiver: pieces, current: Bytes::new() }, directory, &top, intent)
+    });
+    let mut body = response.bytes_stream();
+    while let Some(piece) = body.next().await {
+        // Whoever reads may have seen enough.
+        if sender.send(piece.map_err(io::Error::other)).await.is_err() {
+            break;
+        }
+    }
+    drop(sender);
+    let report = work.await.map_err(|error| Failure::Tool(Box::new(error)))?;
+    tell(&report.map_err(|error| Failure::Tool(Box::new(error)))?, intent)
+}
+
+/// What the directory is like if nobody says: what the sandbox was when it was first looked at.
+async fn oldest(client: &Client, id: &SandboxId) -> Result<String, Failure> {
+    let snapshots = client.get(&format!("/api/v1/sandboxes/{id}/snapshots")).await?;
+    Ok(snapshots["items"][0]["id"].as_str().unwrap_or("base").to_owned())
+}
+
+fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
+    openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Reads a bundle and does to the directory what it says.
+fn bring(
+    bundle: impl Read,
+    directory: OwnedFd,
+    top: &TreePath,
+    intent: Intent,
+) -> Result<Report, ApplyError> {
+    let mut entries = Entries::new(bundle);
+    let manifest = read_manifest(&mut entries)?;
+    if manifest.truncated {
+        return Err(ApplyError::Truncated);
+    }
+    let view = View::of_trees(vec![directory.try_clone()?]);
+    if intent == Intent::DryRun {
+        let plan = plan::plan(&view, &manifest.changes, top)?;
+        return Ok(Report { plan, found: Found::Nothing });
+    }
+    let (staging, found) = Staging::begin(directory)?;
+    let plan = match plan::plan(&view, &manifest.changes, top) {
+        Ok(plan) => plan,
+        Err(error) => {
+            staging.clear();
+            return Err(error);
+        }
+    };
+    if !plan.conflicts.is_empty() {
+        staging.clear();
+        return Ok(Report { plan, found });
+    }
+    let staged = stage(&staging, &plan.steps, &mut entries).and_then(|()| {
+        // Read to its end, so that one that was cut off is noticed.
+        match entries.finish()? {
+            Closing::Marked => Ok(()),
+            Closing::Unmarked => Err(ArchiveError::Truncated.into()),
+        }
+    });
+    if let Err(error) = staged {
+        staging.clear();
+        return Err(error);
+    }
+    staging.commit(&plan.steps)?;
+    Ok(Report { plan, found })
+}
+
+fn read_manifest(entries: &mut Entries<impl Read>) -> Result<Manifest, ApplyError> {
+    let first = entries.next()?.ok_or(ApplyError::Manifest("it is empty"))?;
+    if first.path != MANIFEST.as_bytes() || entries.data_left() > limits::APPLY_MANIFEST_MAX_BYTES {
+        return Err(ApplyError::Manifest("it does not begin with a list of changes"));
+    }
+    let mut bytes = Vec::new();
+    let mut buffer = vec![0; limits::STDIN_CHUNK_BYTES];
+    loop {
+        match entries.read_data(&mut buffer)? {
+            0 => break,
+            read => bytes.extend_from_slice(&buffer[..read]),
+        }
+    }
+    serde_json::from_slice(&bytes).map_err(|_| ApplyError::Manifest("its list cannot be read"))
+}
+
+/// Writes all that is new beside the directory.
+fn stage<R: Read>(
+    staging: &Staging,
+    steps: &[Step],
+    entries: &mut Entries<R>,
+) -> Result<(), ApplyError> {
+    let mut awaited: HashMap<&TreePath, (usize, &Act)> = HashMap::new();
+    for (number, step) in steps.iter().enumerate() {
+        match &step.act {
+            Act::Write { source, .. } => drop(awaited.insert(source, (number, &step.act))),
+            Act::Link { target } => staging.link(number, target)?,
+            Act::Remove | Act::RemoveDirectory | Act::MakeDirectory { .. } | Act::Mode { .. } => {}
+        }
+    }
+    while let Some(entry) = entries.next()? {
+        let path = TreePath::clean(&entry.path)?;
+        let Some((number, Act::Write { mode, digest, .. })) = awaited.remove(&path) else {
+            continue;
+        };
+        let mismatch = || ApplyError::Mismatch { path: path.shown() };
+        let Kind::File { segments: None, .. } = entry.kind else { return Err(mismatch()) };
+        let mut file = staging.file(number, *mode)?;
+        let mut hasher = Hasher::new();
+        let mut buffer = vec![0; limits::STDIN_CHUNK_BYTES];
+        loop {
+            match entries.read_data(&mut buffer)? {
+                0 => break,
+                read => {
+                    hasher.update(&buffer[..read]);
+                    file.write_all(&buffer[..read])?;
+                }
+            }
+        }
+        if hasher.finish() != *digest {
+            return Err(mismatch());
+        }
+    }
+    match awaited.keys().next() {
+        Some(path) => Err(ApplyError::Mismatch { path: path.shown() }),
+        None => Ok(()),
+    }
+}
+
+fn tell(report: &Report, intent: Intent) -> Result<Exit, Failure> {
+    if report.found == Found::CutOff {
+        print::note("an earlier apply to this directory was cut off; what it had done was undone");
+    }
+    for Conflict { path, why } in &report.plan.conflicts {
+        print::line(&format!("conflict  {}: {why}", path.shown()))?;
+    }
+    if !report.plan.conflicts.is_empty() {
+        print::note("nothing was changed: solve the conflicts, or choose less with --path");
+        return Ok(Exit::Conflicts);
+    }
+    for Step { path, act } in &report.plan.steps {
+        let what = match act {
+            Act::Remove | Act::RemoveDirectory => "remove",
+            Act::MakeDirectory { .. } => "make",
+            Act::Write { .. } => "write",
+            Act::Link { .. } => "link",
+            Act::Mode { .. } => "mode",
+        };
+        print::line(&format!("{what:<8}  {}", path.shown()))?;
+    }
+    for path in &report.plan.kept {
+        print::note(&format!("{} stays: there is more in it than the sandbox had", path.shown()));
+    }
+    if intent == Intent::DryRun {
+        print::note("nothing was changed: this was a dry run");
+    }
+    Ok(Exit::Ok)
+}
+
+/// A stream of another task, read on this thread.
+struct Pieces {
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    current: Bytes,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() {
+            match self.receiver.blocking_recv() {
+                None => return Ok(0),
+                Some(piece) => self.current = piece?,
+            }
+        }
+        let room = buffer.len().min(self.current.len());
+        self.current.copy_to_slice(&mut buffer[..room]);
+        Ok(room)
+    }
+}

@@ -1,0 +1,300 @@
+//! Changing a directory as a whole: everything new is written beside it first, in a directory within it that only
+//! this uses; then it is written down what will be done; then it is done by renames. If a step fails, those
+//! before it are undone. If the program or the machine dies, the next one to come finds the notes and undoes it
+//! then. When the notes are removed, it is done for good.
+//!
+//! No link is followed and nothing outside of the directory is touched, whoever changes it meanwhile.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, chmodat, fchmod, flock, linkat, mkdirat,
+    openat, renameat, statat, symlinkat, syncfs, unlinkat,
+};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::ApplyError;
+use super::plan::{Act, Step};
+use crate::storage::{TreePath, beneath, tree};
+
+/// The directory within the one that is changed.
+pub const PLACE: &str = ".sandkeep-apply";
+const JOURNAL: &str = "journal";
+
+/// Whether an earlier one was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    /// And was undone.
+    CutOff,
+}
+
+pub struct Staging {
+    dir: OwnedFd,
+    place: OwnedFd,
+}
+
+/// A step as it is written down before it is taken.
+#[derive(Debug, Serialize, Deserialize)]
+struct Noted {
+    path: Vec<u8>,
+    undo: Undo,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Undo {
+    /// Put back what was there, or remove what came.
+    Restore,
+    /// Put back what was there.
+    PutBack,
+    RemoveDirectory,
+    Mode(u32),
+}
+
+impl Staging {
+    /// Begins to change a directory, after undoing what an earlier one that was cut off has done.
+    pub fn begin(dir: OwnedFd) -> Result<(Self, Found), ApplyError> {
+        match mkdirat(&dir, PLACE, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let place = beneath::open_dir(&dir, PLACE.as_bytes())?;
+        match flock(&place, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(ApplyError::UnderWay),
+            Err(error) => return Err(error.into()),
+        }
+        let staging = Self { dir, place };
+        let found = match staging.notes()? {
+            None => Found::Nothing,
+            Some(notes) => {
+                staging.undo(&notes)?;
+                unlinkat(&staging.place, JOURNAL, AtFlags::empty())?;
+                Found::CutOff
+            }
+        };
+        tree::empty(&staging.place)?;
+        Ok((staging, found))
+    }
+
+    /// A new file for a step.
+    pub fn file(&self, step: usize, mode: u32) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(&self.place, new_name(step), flags, Mode::RUSR | Mode::WUSR)?;
+        fchmod(&file, Mode::from_raw_mode(mode))?;
+        Ok(file.into())
+    }
+
+    pub fn link(&self, step: usize, target: &[u8]) -> io::Result<()> {
+        Ok(symlinkat(target, &self.place, new_name(step))?)
+    }
+
+    /// Takes all steps, or none.
+    pub fn commit(self, steps: &[Step]) -> Result<(), ApplyError> {
+        let notes = match self.prepare(steps) {
+            Ok(notes) => notes,
+            Err(error) => {
+                self.clear();
+                return Err(error.into());
+            }
+        };
+        for (number, step) in steps.iter().enumerate() {
+            if let Err(source) = self.take(number, step) {
+                self.undo(&notes)?;
+                unlinkat(&self.place, JOURNAL, AtFlags::empty())?;
+                let path = step.path.shown();
+                self.clear();
+                return Err(ApplyError::Step { path, source });
+            }
+        }
+        unlinkat(&self.place, JOURNAL, AtFlags::empty())?;
+        syncfs(&self.place)?;
+        self.clear();
+        Ok(())
+    }
+
+    /// Writes down how each step is undone. All that is new is on disk before anything is replaced by it.
+    fn prepare(&self, steps: &[Step]) -> io::Result<Vec<Noted>> {
+        let notes: Vec<Noted> =
+            steps.iter().map(|step| self.note(step)).collect::<Result<_, _>>()?;
+        syncfs(&self.place)?;
+        self.write_down(&notes)?;
+        Ok(notes)
+    }
+
+    /// Nothing was done, or all of it: what is left is rubbish, and the next one removes what stays of it.
+    pub fn clear(self) {
+        let _ = tree::empty(&self.place);
+        let _ = unlinkat(&self.dir, PLACE, AtFlags::REMOVEDIR);
+    }
+
+    fn note(&self, step: &Step) -> io::Result<Noted> {
+        refuse_own(&step.path)?;
+        let undo = match &step.act {
+            Act::Remove | Act::RemoveDirectory => Undo::PutBack,
+            Act::MakeDirectory { .. } => Undo::RemoveDirectory,
+            Act::Write { .. } | Act::Link { .. } => Undo::Restore,
+            Act::Mode { .. } => {
+                let mode = self.parent(&step.path).and_then(|(parent, name)| {
+                    Ok(statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode & 0o7777)
+                });
+                match mode {
+                    Ok(mode) => Undo::Mode(mode),
+                    // A step before this one makes it, and undoing that removes it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Undo::Mode(0o700),
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        Ok(Noted { path: step.path.bytes().to_vec(), undo })
+    }
+
+    fn write_down(&self, notes: &[Noted]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(notes).map_err(io::Error::other)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let draft = "journal.new";
+        let mut file = File::from(openat(&self.place, draft, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        renameat(&self.place, draft, &self.place, JOURNAL)?;
+        Ok(rustix::fs::fsync(&self.place)?)
+    }
+
+    fn notes(&self) -> Result<Option<Vec<Noted>>, ApplyError> {
+        let file = match beneath::open(&self.place, JOURNAL.as_bytes(), OFlags::RDONLY) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = Vec::new();
+        File::from(file).read_to_end(&mut bytes)?;
+        let notes = serde_json::from_slice(&bytes);
+        notes.map(Some).map_err(|_| ApplyError::Journal)
+    }
+
+    fn take(&self, number: usize, step: &Step) -> io::Result<()> {
+        let (parent, name) = self.parent(&step.path)?;
+        match &step.act {
+            Act::Remove | Act::RemoveDirectory => {
+                renameat(&parent, name, &self.place, old_name(number))?;
+            }
+            Act::MakeDirectory { mode } => {
+                mkdirat(&parent, name, Mode::RWXU)?;
+                fchmod(beneath::open_dir(&parent, name)?, Mode::from_raw_mode(*mode))?;
+            }
+            Act::Write { .. } | Act::Link { .. } => {
+                // By a second name, so that there always is one file or the other.
+                match linkat(&parent, name, &self.place, old_name(number), AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                renameat(&self.place, new_name(number), &parent, name)?;
+            }
+            Act::Mode { mode } => set_mode(&parent, name, *mode)?,
+        }
+        Ok(())
+    }
+
+    /// Undoes what was done of the steps, the last first. It can be repeated.
+    fn undo(&self, notes: &[Noted]) -> Result<(), ApplyError> {
+        for (number, noted) in notes.iter().enumerate().rev() {
+            let path = TreePath::clean(&noted.path)?;
+            self.undo_one(number, noted.undo, &path)
+                .map_err(|source| ApplyError::Undo { path: path.shown(), source })?;
+        }
+        Ok(())
+    }
+
+    fn undo_one(&self, number: usize, undo: Undo, path: &TreePath) -> io::Result<()> {
+        let (parent, name) = match self.parent(path) {
+            Ok(found) => found,
+            // Its directory was never made, or is undone already; in its place there may be what it replaces.
+            Err(error) if is_no_directory(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let has = |name: &str| statat(&self.place, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        match undo {
+            Undo::Restore | Undo::PutBack if has(&old_name(number)) => {
+                renameat(&self.place, old_name(number), &parent, name)?;
+            }
+            Undo::Restore if !has(&new_name(number)) => {
+                unless_gone(unlinkat(&parent, name, AtFlags::empty()))?
+            }
+            // It was not taken.
+            Undo::Restore | Undo::PutBack => {}
+            Undo::RemoveDirectory => match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            },
+            Undo::Mode(mode) => match set_mode(&parent, name, mode) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => done?,
+            },
+        }
+        Ok(())
+    }
+
+    /// The directory that something is in, and its name there.
+    fn parent<'a>(&self, path: &'a TreePath) -> io::Result<(OwnedFd, &'a [u8])> {
+        refuse_own(path)?;
+        let (parent, name) = path.split().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok((beneath::open_dir(self.dir.as_fd(), parent.bytes())?, name))
+    }
+}
+
+/// Nothing in the place where changes are staged is anybody else's.
+fn refuse_own(path: &TreePath) -> io::Result<()> {
+    match path.is_beneath(&place_path()) {
+        true => Err(io::Error::new(io::ErrorKind::InvalidInput, "this name is sandkeep's own")),
+        false => Ok(()),
+    }
+}
+
+fn is_no_directory(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
+}
+
+fn place_path() -> TreePath {
+    TreePath::clean(PLACE.as_bytes()).expect("it is a plain name")
+}
+
+fn unless_gone(done: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match done {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
+    }
+}
+
+/// A link in its place is not followed.
+fn set_mode(parent: &OwnedFd, name: &[u8], mode: u32) -> io::Result<()> {
+    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => Err(Errno::LOOP.into()),
+        _ => Ok(chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())?),
+    }
+}
+
+fn new_name(step: usize) -> String {
+    format!("new-{step}")
+}
+
+fn old_name(step: usize) -> String {
+    format!("old-{step}")
+}
+
+#[cfg(test)]
+impl Staging {
+    /// Does as [`Staging::commit`] does, and dies before a step.
+    pub fn die_at(self, steps: &[Step], number: usize) {
+        let notes: Vec<_> = steps.iter().map(|step| self.note(step).expect("a note")).collect();
+        self.write_down(&notes).expect("it is written down");
+        for (at, step) in steps.iter().enumerate().take(number) {
+            self.take(at, step).expect("it can be done");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `sandkeep cp`: files and trees into a sandbox and out of it.
+
+mod down;
+mod place;
+mod up;
+
+use std::ffi::OsString;
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+
+use place::{End, Remote};
+
+/// Copy files and directories into a sandbox, or out of it
+///
+/// One of SRC and DST is in a sandbox: ID:PATH, with a PATH that is absolute or relative to the sandbox's working
+/// directory. A directory is copied with all that is in it; into DST if that is a directory, else as DST. With /. after
+/// it, only what is in it is copied. `-` is stdin or stdout: the bytes of one file, and of a directory its tar archive.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to copy: PATH, ID:PATH, or -
+    #[arg(value_name = "SRC")]
+    source: OsString,
+    /// Where to: PATH, ID:PATH, or -
+    #[arg(value_name = "DST")]
+    target: OsString,
+}
+
+pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
+    match (End::read(args.source)?, End::read(args.target)?) {
+        (End::Remote(source), End::Remote(_)) => {
+            let problem = format!("both are in sandboxes; copy {source} to this machine first");
+            Err(Failure::Usage { problem })
+        }
+        (End::Remote(source), local) => down::copy(client, &source, &local).await,
+        (local, End::Remote(target)) => up::copy(client, &local, &target).await,
+        (End::Local(_) | End::Standard, End::Local(_) | End::Standard) => {
+            let problem = "neither is in a sandbox; write one as ID:PATH".to_owned();
+            Err(Failure::Usage { problem })
+        }
+    }
+}
+
+impl Remote {
+    /// The sandbox's files, and this path as a query.
+    async fn resolve(&self, client: &Client) -> Result<(String, String), Failure> {
+        let id = client.resolve(&self.sandbox).await?;
+        Ok((format!("/api/v1/sandboxes/{id}/files"), format!("path={}", self.encoded())))
+    }
+}
+
+/// Something about a file on this machine.
+fn about(path: &std::path::Path, error: &std::io::Error) -> Failure {
+    toolbox::Failure::from_io(error, Some(path)).into()
+}

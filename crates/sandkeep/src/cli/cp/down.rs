@@ -1,0 +1,183 @@
+//! Out of a sandbox. What comes from there is not trusted: an archive is unpacked beneath one directory, without
+//! following links, and its files are the caller's own.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use indicatif::ProgressBar;
+use reqwest::Response;
+use tokio::sync::mpsc;
+use toolbox::{Ownership, Replacement, unpack_into};
+
+use super::about;
+use super::place::{End, Remote, means_content, means_directory};
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::progress::bar;
+use crate::limits::CP_PIECES_MAX;
+
+pub async fn copy(client: &Client, source: &Remote, target: &End) -> Result<Exit, Failure> {
+    let (files, query) = source.resolve(client).await?;
+    let bar = bar();
+    bar.set_message("receiving");
+    let is_directory = is_directory(client, &files, source).await?;
+    match target {
+        End::Standard => {
+            let what = if is_directory { "/archive" } else { "" };
+            let answer = client.get_bytes(&format!("{files}{what}"), &query).await?;
+            to_stdout(client, answer).await?;
+        }
+        End::Local(target) if is_directory => {
+            let answer = client.get_bytes(&format!("{files}/archive"), &query).await?;
+            bar.set_length(header(&answer, "x-sandkeep-archive-bytes").unwrap_or(0));
+            tree(client, answer, &directory_for(source, target)?, &bar).await?;
+        }
+        End::Local(target) => {
+            let mode = mode_of(client, &files, &query).await?;
+            let answer = client.get_bytes(&files, &query).await?;
+            bar.set_length(header(&answer, "content-length").unwrap_or(0));
+            file(client, answer, &file_for(source, target)?, mode, &bar).await?;
+        }
+        End::Remote(_) => {}
+    }
+    bar.finish_and_clear();
+    Ok(Exit::Ok)
+}
+
+/// What a link leads to counts, so the trailing part asks for what is behind it.
+async fn is_directory(client: &Client, files: &str, source: &Remote) -> Result<bool, Failure> {
+    let behind = source.join(std::ffi::OsStr::new("."));
+    let query = format!("path={}", behind.encoded());
+    match client.get_raw(&format!("{files}/stat"), &query).await {
+        Ok(entry) => Ok(entry["kind"] == "directory"),
+        Err(Failure::Refused(problem)) if problem.code == "not_a_directory" => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+async fn mode_of(client: &Client, files: &str, query: &str) -> Result<Option<u32>, Failure> {
+    let entry = client.get_raw(&format!("{files}/stat"), query).await?;
+    // A link has a mode of its own, which says nothing about the file.
+    if entry["kind"] != "file" {
+        return Ok(None);
+    }
+    Ok(entry["mode"].as_str().and_then(|mode| u32::from_str_radix(mode, 8).ok()))
+}
+
+fn header(answer: &Response, name: &str) -> Option<u64> {
+    answer.headers().get(name)?.to_str().ok()?.parse().ok()
+}
+
+/// As `cp` and `docker cp` have it: into a directory that is there, else under the name that is given.
+fn file_for(source: &Remote, target: &Path) -> Result<PathBuf, Failure> {
+    match (target.is_dir(), source.as_path().file_name()) {
+        (true, Some(name)) => Ok(target.join(name)),
+        (false, _) if means_directory(target) => {
+            Err(about(target, &io::ErrorKind::NotADirectory.into()))
+        }
+        (false, _) | (true, None) => Ok(target.to_owned()),
+    }
+}
+
+/// The same for a directory, which is made.
+fn directory_for(source: &Remote, target: &Path) -> Result<PathBuf, Failure> {
+    let directory = match (target.is_dir(), source.as_path().file_name()) {
+        (true, Some(name)) if !means_content(source.as_path()) => target.join(name),
+        (true, _) | (false, _) => target.to_owned(),
+    };
+    match fs::create_dir(&directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {}
+        made => made.map_err(|error| about(&directory, &error))?,
+    }
+    Ok(directory)
+}
+
+async fn to_stdout(client: &Client, mut answer: Response) -> Result<(), Failure> {
+    let mut stdout = io::stdout();
+    while let Some(bytes) = chunk(client, &mut answer).await? {
+        stdout.write_all(&bytes).map_err(Failure::system("write to stdout"))?;
+    }
+    stdout.flush().map_err(Failure::system("write to stdout"))
+}
+
+async fn chunk(client: &Client, answer: &mut Response) -> Result<Option<Bytes>, Failure> {
+    answer.chunk().await.map_err(|error| client.broke_off(error))
+}
+
+async fn file(
+    client: &Client,
+    mut answer: Response,
+    target: &Path,
+    mode: Option<u32>,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    let mut replacement = Replacement::of(target)?;
+    while let Some(bytes) = chunk(client, &mut answer).await? {
+        replacement.write(&bytes)?;
+        bar.inc(bytes.len() as u64);
+    }
+    // Nobody else becomes somebody by running what a sandbox has made.
+    replacement.finish(mode.map(|mode| mode & 0o777))?;
+    Ok(())
+}
+
+/// Unpacks on a thread that may wait for a disk, as fast as it comes.
+async fn tree(
+    client: &Client,
+    mut answer: Response,
+    directory: &Path,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    let (sender, receiver) = mpsc::channel(CP_PIECES_MAX);
+    let root = directory.to_owned();
+    let unpacking = tokio::task::spawn_blocking(move || {
+        unpack_into(&root, Ownership::Own, &mut Pieces { receiver, held: Bytes::new() })
+    });
+    let broken = loop {
+        match chunk(client, &mut answer).await {
+            Ok(Some(bytes)) => {
+                bar.inc(bytes.len() as u64);
+                // Who takes no more has a reason, which is told below.
+                if sender.send(Ok(bytes)).await.is_err() {
+                    break None;
+                }
+            }
+            Ok(None) => break None,
+            Err(failure) => {
+                let _ = sender.send(Err(io::ErrorKind::UnexpectedEof.into())).await;
+                break Some(failure);
+            }
+        }
+    };
+    drop(sender);
+    let unpacked =
+        unpacking.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+    match (broken, unpacked) {
+        (Some(failure), _) => Err(failure),
+        (None, Err(failure)) => Err(failure.into()),
+        (None, Ok(_)) => Ok(()),
+    }
+}
+
+/// What comes in pieces, as a file.
+struct Pieces {
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    held: Bytes,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.held.is_empty() {
+            match self.receiver.blocking_recv() {
+                Some(piece) => self.held = piece?,
+                None => return Ok(0),
+            }
+        }
+        let count = self.held.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self.held.split_to(count));
+        Ok(count)
+    }
+}

@@ -1,0 +1,108 @@
+//! The two ends of a copy, as they are written on a command line.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::cli::failure::Failure;
+use crate::sandbox::SandboxId;
+
+pub enum End {
+    Local(PathBuf),
+    Remote(Remote),
+    /// Stdin or stdout.
+    Standard,
+}
+
+/// A path in a sandbox.
+pub struct Remote {
+    /// Its id, or the beginning of it.
+    pub sandbox: String,
+    pub path: Vec<u8>,
+}
+
+impl End {
+    pub fn read(text: OsString) -> Result<Self, Failure> {
+        if text == "-" {
+            return Ok(Self::Standard);
+        }
+        let bytes = text.as_bytes();
+        // A path of this machine that looks like one is written with ./ before it.
+        let split = bytes.iter().position(|byte| matches!(byte, b':' | b'/'));
+        let split = split.filter(|at| bytes[*at] == b':');
+        let named = split.and_then(|at| std::str::from_utf8(&bytes[..at]).ok());
+        let (Some(sandbox), Some(at)) = (named, split) else { return Ok(Self::Local(text.into())) };
+        if !sandbox.starts_with(SandboxId::PREFIX) {
+            return Ok(Self::Local(text.into()));
+        }
+        let path = bytes[at + 1..].to_vec();
+        if path.is_empty() {
+            let problem =
+                format!("{sandbox}: names no path; write {sandbox}:. for its working directory");
+            return Err(Failure::Usage { problem });
+        }
+        Ok(Self::Remote(Remote { sandbox: sandbox.to_owned(), path }))
+    }
+}
+
+impl Remote {
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path))
+    }
+
+    /// The same with a name beneath it.
+    pub fn join(&self, name: &OsStr) -> Self {
+        let path = self.as_path().join(name).into_os_string().into_vec();
+        Self { sandbox: self.sandbox.clone(), path }
+    }
+
+    /// For a query: every byte that could mean something else is written as its number.
+    pub fn encoded(&self) -> String {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+        let write = |byte: &u8| match plain(*byte) {
+            true => char::from(*byte).to_string(),
+            false => format!("%{byte:02X}"),
+        };
+        self.path.iter().map(write).collect()
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.sandbox, self.as_path().display())
+    }
+}
+
+/// Whether only what is in a directory is meant, and not it itself.
+pub fn means_content(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes == b"." || bytes.ends_with(b"/.")
+}
+
+/// Whether a path can only be that of a directory.
+pub fn means_directory(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/") || means_content(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(text: &str) -> Option<(String, String)> {
+        match End::read(text.into()) {
+            Ok(End::Remote(remote)) => Some((remote.sandbox.clone(), remote.encoded())),
+            Ok(End::Local(_) | End::Standard) | Err(_) => None,
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_sandbox_has_its_id_before_a_colon() {
+        let found = |sandbox: &str, path: &str| Some((sandbox.to_owned(), path.to_owned()));
+        assert_eq!(remote("sbabc:/a b"), found("sbabc", "/a%20b"));
+        assert_eq!(remote("sbabc:x:y"), found("sbabc", "x%3Ay"));
+        for local in ["-", "a", "./sbabc:x", "dir/sbabc:x", "c:x", ":x", "sbabc:"] {
+            assert_eq!(remote(local), None, "{local}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! `sandkeep diff`: what changed in a sandbox.
+
+use std::io::IsTerminal as _;
+
+use serde_json::Value;
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::print;
+use crate::diff::{ChangeKind, FileKind, Omitted, Told};
+
+/// Show what changed in a sandbox since a snapshot
+///
+/// One line for each file: A for added, M for modified, D for deleted, R for renamed, and m where only mode, owner
+/// or attributes are others.
+#[derive(Debug, clap::Args)]
+pub struct DiffArgs {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    /// A snapshot, by its id or name, or `base` for what the sandbox was made from [default: the newest snapshot]
+    #[arg(long, value_name = "SNAPSHOT")]
+    from: Option<String>,
+    /// A snapshot [default: the sandbox as it is now]
+    #[arg(long, value_name = "SNAPSHOT")]
+    to: Option<String>,
+    /// Only this file or directory
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// What of it is shown.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[group(multiple = false)]
+struct Shape {
+    /// Show the lines that differ
+    #[arg(long)]
+    text: bool,
+    /// Show how many lines differ
+    #[arg(long)]
+    stat: bool,
+    /// Print JSON, with the lines that differ
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whether colours help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Colours {
+    Yes,
+    No,
+}
+
+pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let Shape { text, stat, json } = args.shape;
+    let mut query = vec![("text", if text || stat || json { "true" } else { "false" })];
+    for (name, value) in [("from", &args.from), ("to", &args.to), ("path", &args.path)] {
+        query.extend(value.as_deref().map(|value| (name, value)));
+    }
+    let answer = client.get_query(&format!("/api/v1/sandboxes/{id}/diff"), &query).await?;
+    if json {
+        print::json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    let changes = answer["changes"].as_array().cloned().unwrap_or_default();
+    let changes: Vec<Told> = serde_json::from_value(Value::Array(changes))
+        .map_err(|error| client.not_sandkeep(error.to_string()))?;
+    let colours = match std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        true => Colours::Yes,
+        false => Colours::No,
+    };
+    let lines: Vec<String> = match (text, stat) {
+        (true, _) => changes.iter().flat_map(|change| texts(change, colours)).collect(),
+        (_, true) => statistics(&changes, colours),
+        _ => changes.iter().map(|change| line(change, colours)).collect(),
+    };
+    lines.iter().try_for_each(|line| print::line(line))?;
+    if answer["truncated"] == true {
+        print::note("there is more; choose less with --path");
+    }
+    if answer["frozen"] == false {
+        print::note("the sandbox ran on meanwhile: what was being written may be told by half");
+    }
+    Ok(Exit::Ok)
+}
+
+/// As in git's own short form.
+fn line(change: &Told, colours: Colours) -> String {
+    let (letter, colour) = match change.kind {
+        ChangeKind::Added => ('A', GREEN),
+        ChangeKind::Modified => ('M', YELLOW),
+        ChangeKind::Deleted => ('D', RED),
+        ChangeKind::Renamed => ('R', CYAN),
+        ChangeKind::Mode => ('m', YELLOW),
+    };
+    let name = match &change.from_path {
+        Some(from) => format!("{} -> {}", shown(from), named(change)),
+        None => named(change),
+    };
+    let note = match (&change.before, &change.after) {
+        (Some(old), Some(new)) if old.kind != new.kind => {
+            format!(" ({} -> {})", kind(old.kind), kind(new.kind))
+        }
+        (Some(old), Some(new)) if old.mode != new.mode => {
+            format!(" ({} -> {})", old.mode, new.mode)
+        }
+        (Some(old), Some(new)) if (old.uid, old.gid) != (new.uid, new.gid) => {
+            format!(" ({}:{} -> {}:{})", old.uid, old.gid, new.uid, new.gid)
+        }
+        _ => String::new(),
+    };
+    paint(&format!("{letter}  {name}{note}"), colour, colours)
+}
+
+/// A directory is told from a file by the slash at its end.
+fn named(change: &Told) -> String {
+    let facts = change.after.as_ref().or(change.before.as_ref());
+    let slash = facts.is_some_and(|facts| facts.kind == FileKind::Directory && change.path != "/");
+    format!("{}{}", shown(&change.path), if slash { "/" } else { "" })
+}
+
+/// Names may hold what would drive a terminal.
+fn shown(path: &str) -> String {
+    match path.chars().any(char::is_control) {
+        true => format!("{path:?}"),
+        false => path.to_owned(),
+    }
+}
+
+fn kind(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "link",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::Device => "device",
+    }
+}
+
+/// The change, and its lines if it has any.
+fn texts(change: &Told, colours: Colours) -> Vec<String> {
+    let mut lines = vec![line(change, colours)];
+    let omitted = change.text_omitted.map(|omitted| match omitted {
+        Omitted::Binary => "   binary files differ",
+        Omitted::TooLarge => "   too large to be compared line by line",
+    });
+    lines.extend(omitted.map(str::to_owned));
+    let text = change.text.as_deref().unwrap_or_default();
+    lines.extend(text.lines().map(|text| {
+        let colour = match text.as_bytes() {
+            [b'@', ..] => CYAN,
+            [b'+', b'+', b'+', ..] | [b'-', b'-', b'-', ..] => BOLD,
+            [b'+', ..] => GREEN,
+            [b'-', ..] => RED,
+            _ => PLAIN,
+        };
+        // What a file holds may drive a terminal as well; to a pipe it goes as it is.
+        let text = match colours {
+            Colours::Yes => text.replace(|c: char| c.is_control() && c != '\t', "\u{fffd}"),
+            Colours::No => text.to_owned(),
+        };
+        paint(&text, colour, colours)
+    }));
+    lines
+}
+
+/// How many lines came and went, by file, and in all.
+fn statistics(changes: &[Told], colours: Colours) -> Vec<String> {
+    let counts = |text: &str| {
+        let body = text.lines().skip(2);
+        let (plus, minus) = (body.clone().filter(|line| line.starts_with('+')), body);
+        (plus.count(), minus.filter(|line| line.starts_with('-')).count())
+    };
+    let (mut plus, mut minus) = (0, 0);
+    let mut lines = Vec::new();
+    for change in changes {
+        let told = match (&change.text, change.text_omitted) {
+            (Some(text), _) => {
+                let (more, less) = counts(text);
+                (plus, minus) = (plus + more, minus + less);
+                format!(" | +{more} -{less}")
+            }
+            (None, Some(Omitted::Binary)) => " | binary".to_owned(),
+            (None, Some(Omitted::TooLarge)) => " | too large".to_owned(),
+            (None, None) => String::new(),
+        };
+        lines.push(format!("{}{told}", line(change, colours)));
+    }
+    let files = changes.len();
+    lines.push(format!("{files} changed, {plus} lines added, {minus} lines removed"));
+    lines
+}
+
+const PLAIN: &str = "";
+const BOLD: &str = "1";
+const RED: &str = "31";
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const CYAN: &str = "36";
+
+fn paint(text: &str, colour: &str, colours: Colours) -> String {
+    match colours {
+        Colours::Yes if colour != PLAIN => format!("\x1b[{colour}m{text}\x1b[0m"),
+        Colours::Yes | Colours::No => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(value: Value) -> Told {
+        serde_json::from_value(value).expect("a change")
+    }
+
+    #[test]
+    fn changes_are_shown_as_git_shows_them() {
+        let file =
+            |mode: &str| json!({ "type": "file", "mode": mode, "uid": 0, "gid": 0, "bytes": 1 });
+        let renamed = told(json!({
+            "kind": "renamed", "path": "/new", "from_path": "/old",
+            "before": file("0644"), "after": file("0755"),
+        }));
+        assert_eq!(line(&renamed, Colours::No), "R  /old -> /new (0644 -> 0755)");
+        let odd =
+            told(json!({ "kind": "deleted", "path": "/a\u{1b}[31m", "before": file("0644") }));
+        assert_eq!(line(&odd, Colours::No), "D  \"/a\\u{1b}[31m\"");
+        let text = "--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-one\n+two\n+--- three\n";
+        let modified = told(json!({
+            "kind": "modified", "path": "/x", "text": text,
+            "before": file("0644"), "after": file("0644"),
+        }));
+        let lines = statistics(std::slice::from_ref(&modified), Colours::No);
+        let all = "1 changed, 2 lines added, 1 lines removed";
+        assert_eq!(lines, ["M  /x | +2 -1", all]);
+        assert_eq!(texts(&modified, Colours::Yes)[4], "\x1b[31m-one\x1b[0m");
+    }
+}

@@ -1,0 +1,51 @@
+//! `sandkeep fork`.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use crate::cli::argument::pair;
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::show::words;
+use crate::cli::{Format, print, spinner};
+use crate::sandbox::SnapshotName;
+
+/// Make new sandboxes with the files of one, as they are now or were at a snapshot
+///
+/// Processes are not copied. All are made, or none.
+#[derive(Debug, clap::Args)]
+pub struct ForkArgs {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    /// The snapshot's name or id [default: as it is now]
+    #[arg(long, short = 's', value_name = "SNAPSHOT")]
+    snapshot: Option<SnapshotName>,
+    /// How many
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
+    count: usize,
+    /// A label for them, besides those of the sandbox; several times for several
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
+    labels: Vec<(String, String)>,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub async fn run(args: ForkArgs, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let labels: BTreeMap<_, _> = args.labels.into_iter().collect();
+    let mut body = json!({ "count": args.count, "labels": labels });
+    if let Some(snapshot) = args.snapshot {
+        body["snapshot"] = json!(snapshot);
+    }
+    let path = format!("/api/v1/sandboxes/{id}/fork");
+    let answer = spinner::during("forking", client.post(&path, &body)).await?;
+    if args.format.json {
+        print::json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    let sandboxes = answer["sandboxes"].as_array().into_iter().flatten();
+    sandboxes.map(|sandbox| words(&sandbox["id"])).try_for_each(|id| print::line(&id))?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,137 @@
+//! `sandkeep snapshot`, `snapshots` and `turn`.
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::show::{mebibytes, words};
+use crate::cli::{Format, print, spinner};
+use crate::sandbox::SnapshotName;
+
+/// Make a snapshot of a sandbox's files, or remove some
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct SnapshotArgs {
+    #[command(subcommand)]
+    command: Option<SnapshotCommand>,
+    /// The sandbox's id, or the beginning of it
+    #[arg(required = true)]
+    id: Option<String>,
+    /// What to call it [default: its id]
+    #[arg(long, value_name = "NAME")]
+    name: Option<SnapshotName>,
+    /// What it is for
+    #[arg(long, short = 'm', value_name = "TEXT")]
+    note: Option<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum SnapshotCommand {
+    /// Remove snapshots
+    Rm(RmArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TurnArgs {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    /// What was done in it
+    #[arg(long, short = 'm', value_name = "TEXT")]
+    note: Option<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct RmArgs {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    /// Their names or ids
+    #[arg(required = true, value_name = "SNAPSHOT")]
+    snapshots: Vec<SnapshotName>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// The sandbox's id, or the beginning of it
+    id: String,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub async fn run(args: SnapshotArgs, client: &Client) -> Result<Exit, Failure> {
+    let SnapshotArgs { command, id, name, note, format } = args;
+    if let Some(SnapshotCommand::Rm(args)) = command {
+        return rm(args, client).await;
+    }
+    let id = id.expect("clap asks for it unless there is a subcommand");
+    let mut body = json!({});
+    if let Some(name) = name {
+        body["name"] = json!(name);
+    }
+    let subject = TurnArgs { id, note, format };
+    seal("snapshots", "making a snapshot", subject, body, client).await
+}
+
+pub async fn turn(args: TurnArgs, client: &Client) -> Result<Exit, Failure> {
+    seal("turns", "sealing a turn", args, json!({}), client).await
+}
+
+async fn seal(
+    what: &str,
+    doing: &'static str,
+    args: TurnArgs,
+    mut body: Value,
+    client: &Client,
+) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    if let Some(note) = args.note {
+        body["note"] = json!(note);
+    }
+    let path = format!("/api/v1/sandboxes/{id}/{what}");
+    let snapshot = spinner::during(doing, client.post(&path, &body)).await?;
+    match args.format.json {
+        true => print::json(&snapshot)?,
+        false => print::line(&words(&snapshot["name"]))?,
+    }
+    Ok(Exit::Ok)
+}
+
+pub async fn list(args: ListArgs, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let answer = client.get(&format!("/api/v1/sandboxes/{id}/snapshots")).await?;
+    if args.format.json {
+        print::json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    let items = answer["items"].as_array().cloned().unwrap_or_default();
+    let row = |item: &Value| {
+        let word = |name: &str| words(&item[name]);
+        [word("name"), word("id"), mebibytes(&item["bytes"]), word("created_at"), word("note")]
+    };
+    print::table(["NAME", "ID", "SIZE", "CREATED", "NOTE"], items.iter().map(row))?;
+    Ok(Exit::Ok)
+}
+
+async fn rm(args: RmArgs, client: &Client) -> Result<Exit, Failure> {
+    let id = client.resolve(&args.id).await?;
+    let mut failed = 0;
+    for name in &args.snapshots {
+        match client.delete(&format!("/api/v1/sandboxes/{id}/snapshots/{name}")).await {
+            Ok(()) => print::line(name.as_str())?,
+            Err(failure) if args.snapshots.len() == 1 => return Err(failure),
+            Err(failure) => {
+                print::note(&failure.line());
+                failed += 1;
+            }
+        }
+    }
+    match failed {
+        0 => Ok(Exit::Ok),
+        failed => Err(Failure::Some { failed, all: args.snapshots.len() }),
+    }
+}

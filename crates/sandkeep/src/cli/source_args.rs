@@ -1,0 +1,116 @@
+//! What a new sandbox is made with, on top of its template. A directory and a repository are the daemon's to
+//! read; an archive is sent to it.
+
+use std::path::{Path, PathBuf};
+
+use futures_util::TryStreamExt;
+use reqwest::Body;
+use serde_json::{Value, json};
+use tokio::io::AsyncRead;
+
+use crate::broker::Broker;
+use crate::cli::client::Client;
+use crate::cli::failure::Failure;
+use crate::cli::progress::read;
+
+use crate::sandbox::Principal;
+
+/// Endings of files that say nothing about what is in them.
+const ENDINGS: [&str; 7] = [".gz", ".tgz", ".zst", ".tar", ".oci", ".docker", ".img"];
+
+#[derive(Debug, Default, clap::Args)]
+pub struct SourceArgs {
+    /// A directory of the daemon's host, copied to /home/user/<its name>; it is never written to
+    #[arg(long, value_name = "DIR", group = "source")]
+    source_dir: Option<PathBuf>,
+    /// A repository, file:///… or https://…, cloned inside the sandbox to /home/user/<its name>
+    #[arg(long, value_name = "URL[#REF]", group = "source")]
+    source_git: Option<String>,
+    /// A tar, plain, gzip or zstd, sent and unpacked to /home/user/<its name>; `-` is stdin
+    #[arg(long, value_name = "FILE|-", group = "source")]
+    source_tar: Option<PathBuf>,
+    /// Another place than that, in /home/user
+    #[arg(long, value_name = "PATH", requires = "source")]
+    source_path: Option<String>,
+}
+
+/// An archive that is about to be sent.
+type Archive = Box<dyn AsyncRead + Send + Unpin>;
+
+impl SourceArgs {
+    /// `source` of a sandbox, for a daemon; an archive is sent to it first.
+    pub async fn send(self, client: &Client) -> Result<Option<Value>, Failure> {
+        let Some(archive) = self.archive().await? else { return self.described() };
+        let body = Body::wrap_stream(read(archive));
+        let upload = client.post_archive("/api/v1/uploads", body).await?;
+        Ok(Some(self.with_upload(&upload["id"])))
+    }
+
+    /// The same for a broker in this process.
+    pub async fn hand_to(self, broker: &Broker) -> Result<Option<Value>, Failure> {
+        let Some(archive) = self.archive().await? else { return self.described() };
+        let mut upload = broker.begin_upload().await?;
+        let mut pieces = std::pin::pin!(read(archive));
+        while let Some(piece) =
+            pieces.try_next().await.map_err(Failure::system("read the archive"))?
+        {
+            upload.write(&piece).await?;
+        }
+        let kept = broker.keep_upload(&Principal::local(), upload).await?;
+        Ok(Some(self.with_upload(&json!(kept.id))))
+    }
+
+    /// Whether stdin is the archive.
+    pub fn takes_stdin(&self) -> bool {
+        self.source_tar.as_deref() == Some(Path::new("-"))
+    }
+
+    async fn archive(&self) -> Result<Option<Archive>, Failure> {
+        let Some(path) = &self.source_tar else { return Ok(None) };
+        if self.takes_stdin() {
+            return Ok(Some(Box::new(tokio::io::stdin())));
+        }
+        let opened = tokio::fs::File::open(path).await;
+        let file = opened.map_err(|error| usage("--source-tar", path, &error))?;
+        Ok(Some(Box::new(file)))
+    }
+
+    fn with_upload(self, id: &Value) -> Value {
+        let tar = self.source_tar.as_deref().and_then(Path::file_name).and_then(|n| n.to_str());
+        let name = tar.map(without_endings).filter(|name| !matches!(*name, "" | "-"));
+        let path = self.source_path.or_else(|| name.map(str::to_owned));
+        placed(json!({ "upload": id }), path)
+    }
+
+    /// `source` of a sandbox, if it is nothing that has to be sent.
+    fn described(self) -> Result<Option<Value>, Failure> {
+        let source = match (self.source_dir, self.source_git) {
+            (Some(dir), _) => {
+                let found = std::fs::canonicalize(&dir);
+                json!({ "dir": found.map_err(|error| usage("--source-dir", &dir, &error))? })
+            }
+            (None, Some(git)) => json!({ "git": git }),
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(placed(source, self.source_path)))
+    }
+}
+
+fn placed(mut source: Value, path: Option<String>) -> Value {
+    if let Some(path) = path {
+        source["path"] = json!(path);
+    }
+    source
+}
+
+fn usage(option: &str, path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Usage { problem: format!("{option} {}: {error}", path.display()) }
+}
+
+/// What a file is called, without what its endings say.
+pub fn without_endings(mut name: &str) -> &str {
+    while let Some(shorter) = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)) {
+        name = shorter;
+    }
+    name
+}

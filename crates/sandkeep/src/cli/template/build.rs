@@ -1,0 +1,299 @@
+//! `sandkeep template build`: sends a directory with a build file, and shows how the build goes.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures_util::stream;
+use reqwest::Body;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::{Place, path_of};
+use crate::api::rest::Problem;
+use crate::cli::argument::pair;
+use crate::cli::client::Client;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::cli::ndjson::Lines;
+use crate::cli::{Format, print};
+use crate::limits::{RECIPE_MAX_BYTES, STDIN_CHUNK_BYTES, UPLOAD_CHUNKS_MAX};
+use crate::sandbox::TemplateName;
+use crate::template::archive::{Attributes, Filter, Kept, TreeArchive, TreeOwner, Writer};
+use crate::template::copying::BUILD_FILE_APART;
+use crate::template::recipe::Ignore;
+
+const IGNORE_FILE: &str = ".dockerignore";
+const USUAL_FILES: [&str; 2] = ["Sandkeepfile", "Dockerfile"];
+
+/// Make a template step by step, as a build file says
+///
+/// The directory is sent to the daemon, without what its .dockerignore leaves out. Steps that were carried out before,
+/// above the same and with the same files, are not carried out again. If this command is ended, so is the build.
+#[derive(Debug, clap::Args)]
+pub struct BuildArgs {
+    /// The directory with the build file and what it copies
+    #[arg(value_name = "CONTEXT", default_value = ".")]
+    context: PathBuf,
+    /// What to call it, such as app:1 [default: the directory's name]
+    #[arg(short = 't', long = "tag", visible_alias = "name", value_name = "NAME")]
+    name: Option<TemplateName>,
+    /// The build file, or - for stdin [default: Sandkeepfile or Dockerfile in the directory]
+    #[arg(short = 'f', long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// What is given for an ARG; may be repeated
+    #[arg(long = "build-arg", value_name = "NAME=VALUE", value_parser = pair)]
+    arguments: Vec<(String, String)>,
+    /// The stage that is wanted [default: the last]
+    #[arg(long, value_name = "STAGE")]
+    target: Option<String>,
+    /// Carry out every step, also those that were before
+    #[arg(long)]
+    no_cache: bool,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Deserialize)]
+struct Event {
+    r#type: String,
+    #[serde(default)]
+    step: Value,
+    #[serde(default)]
+    steps: usize,
+    stage: Option<String>,
+    #[serde(default)]
+    instruction: String,
+    #[serde(default)]
+    cached: bool,
+    data: Option<String>,
+    template: Option<Value>,
+    problem: Option<Box<Problem>>,
+}
+
+/// The build file, and whether it is among the files that are sent.
+struct BuildFile {
+    name: String,
+    /// Its bytes, if it has to be sent besides.
+    apart: Option<Vec<u8>>,
+}
+
+pub async fn run(args: BuildArgs, client: &Client) -> Result<Exit, Failure> {
+    let directory = open(&args.context)?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => name_of(&args.context)?,
+    };
+    let file = build_file(&args)?;
+    let ignore = ignore(&args.context, &file)?;
+    let mut query = vec![
+        ("shared", args.place.shared.to_string()),
+        ("no_cache", args.no_cache.to_string()),
+        ("file", file.name.clone()),
+    ];
+    query.extend(args.place.project.clone().map(|project| ("project", project)));
+    query.extend(args.target.clone().map(|target| ("target", target)));
+    if !args.arguments.is_empty() {
+        let arguments: BTreeMap<&String, &String> =
+            args.arguments.iter().map(|(name, value)| (name, value)).collect();
+        let text = serde_json::to_string(&arguments).expect("a map of strings always encodes");
+        query.push(("build_args", text));
+    }
+    let body = archive(&args.context, directory, ignore, file)?;
+    let path = format!("{}/build", path_of(&name));
+    let response = client.post_upload(&path, &query, body).await?;
+    follow(Lines::of(client, response), client, args.format).await
+}
+
+fn open(context: &Path) -> Result<OwnedFd, Failure> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, context, flags, Mode::empty()).map_err(|e| unusable(context, &e))
+}
+
+fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Failure {
+    Failure::Usage { problem: format!("{}: {why}", path.display()) }
+}
+
+/// What a directory is called.
+fn name_of(context: &Path) -> Result<TemplateName, Failure> {
+    let whole = std::fs::canonicalize(context).map_err(|e| unusable(context, &e))?;
+    let name = whole.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.to_ascii_lowercase().parse().map_err(|_| Failure::Usage {
+        problem: format!("{} does not tell a name; say -t", context.display()),
+    })
+}
+
+fn build_file(args: &BuildArgs) -> Result<BuildFile, Failure> {
+    let apart = |bytes, ending: &str| BuildFile {
+        name: format!("{BUILD_FILE_APART}{ending}"),
+        apart: Some(bytes),
+    };
+    let Some(path) = &args.file else {
+        let found = USUAL_FILES.into_iter().find(|name| args.context.join(name).is_file());
+        let missing =
+            || unusable(&args.context, &"there is no Sandkeepfile and no Dockerfile; say -f");
+        return Ok(BuildFile { name: found.ok_or_else(missing)?.to_owned(), apart: None });
+    };
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().take(RECIPE_MAX_BYTES as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(Failure::system("read the build file"))?;
+        return Ok(apart(bytes, ".Dockerfile"));
+    }
+    let whole = std::fs::canonicalize(path).map_err(|e| unusable(path, &e))?;
+    let context = std::fs::canonicalize(&args.context).map_err(|e| unusable(&args.context, &e))?;
+    if let Some(within) = whole.strip_prefix(&context).ok().and_then(Path::to_str) {
+        return Ok(BuildFile { name: within.to_owned(), apart: None });
+    }
+    let name = whole.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let own = name.starts_with(USUAL_FILES[0]) || name.ends_with(".sandkeep");
+    let bytes = std::fs::read(&whole).map_err(|e| unusable(path, &e))?;
+    Ok(apart(bytes, if own { ".sandkeep" } else { ".Dockerfile" }))
+}
+
+fn ignore(context: &Path, file: &BuildFile) -> Result<Ignore, Failure> {
+    for name in [format!("{}{IGNORE_FILE}", file.name), IGNORE_FILE.to_owned()] {
+        let path = context.join(name);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => return Ignore::read(&text).map_err(|e| unusable(&path, &e)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(unusable(&path, &error)),
+        }
+    }
+    Ok(Ignore::default())
+}
+
+/// The directory as an archive, made while it is sent. The build file and the lists of what is left out are always
+/// in it: the daemon needs them, and leaves them out itself.
+fn archive(
+    context: &Path,
+    directory: OwnedFd,
+    ignore: Ignore,
+    file: BuildFile,
+) -> Result<Body, Failure> {
+    let (context, needed) = (context.to_owned(), file.name.clone());
+    let filter: Filter = Box::new(move |path| {
+        let path = String::from_utf8_lossy(path);
+        let is_needed = *path == needed
+            || needed.starts_with(&format!("{path}/"))
+            || path.ends_with(IGNORE_FILE);
+        // What is in a directory that is left out may be let in again.
+        let is_passed = || ignore.lets_in() && context.join(&*path).is_dir();
+        match ignore.leaves_out(&path) && !is_needed && !is_passed() {
+            true => Kept::No,
+            false => Kept::Yes,
+        }
+    });
+    let files = TreeArchive::new(directory, TreeOwner::All { uid: 0, gid: 0 }, filter);
+    let files = files.map_err(Failure::system("read the directory"))?;
+    let first = match file.apart {
+        None => Vec::new(),
+        Some(bytes) => {
+            let attributes = Attributes { mode: 0o644, ..Attributes::default() };
+            let mut writer = Writer::new(Vec::new());
+            let written =
+                writer.file(file.name.as_bytes(), bytes.len() as u64, &attributes, &bytes[..]);
+            written.expect("memory can be written to");
+            writer.into_inner()
+        }
+    };
+    let (pieces, taken) = mpsc::channel(UPLOAD_CHUNKS_MAX);
+    // Reading files blocks, and what is read waits until it is sent.
+    tokio::task::spawn_blocking(move || send(std::io::Cursor::new(first).chain(files), &pieces));
+    let taken =
+        stream::unfold(taken, |mut taken| async move { Some((taken.recv().await?, taken)) });
+    Ok(Body::wrap_stream(taken))
+}
+
+fn send(mut archive: impl Read, pieces: &mpsc::Sender<std::io::Result<Bytes>>) {
+    loop {
+        let mut piece = vec![0; STDIN_CHUNK_BYTES];
+        let read = archive.read(&mut piece).map(|read| {
+            piece.truncate(read);
+            Bytes::from(piece)
+        });
+        // An end is told by hanging up, an error by itself.
+        let (at_end, failed) = (matches!(&read, Ok(piece) if piece.is_empty()), read.is_err());
+        if at_end || pieces.blocking_send(read).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// Shows the steps and what they say until the one event that comes last.
+async fn follow(mut lines: Lines<'_>, client: &Client, format: Format) -> Result<Exit, Failure> {
+    let mut at_line_start = true;
+    let last = loop {
+        let event: Event = lines.next().await?;
+        match event.r#type.as_str() {
+            "step" => {
+                let fresh = if at_line_start { "" } else { "\n" };
+                print::stderr(format!("{fresh}{}\n", headline(&event)).as_bytes())?;
+                at_line_start = true;
+            }
+            "output" => {
+                let data = event.data.unwrap_or_default();
+                print::stderr(data.as_bytes())?;
+                at_line_start = data.is_empty() && at_line_start || data.ends_with('\n');
+            }
+            "progress" => {}
+            _ => break event,
+        }
+    };
+    match (last.template, last.problem) {
+        (Some(template), _) if format.json => print::json(&template)?,
+        (Some(template), _) => print::line(template["name"].as_str().unwrap_or_default())?,
+        (None, Some(problem)) => return Err(Failure::Refused(problem)),
+        (None, None) => return Err(client.not_sandkeep(format!("an event {:?}", last.r#type))),
+    }
+    Ok(Exit::Ok)
+}
+
+/// `[2/5] CACHED RUN make`, in bold where that can be seen.
+fn headline(event: &Event) -> String {
+    let stage = event.stage.as_ref().map(|stage| format!("{stage} ")).unwrap_or_default();
+    let cached = if event.cached { "CACHED " } else { "" };
+    let instruction = event.instruction.replace('\n', " ");
+    let text = format!("[{stage}{}/{}] {cached}{instruction}", event.step, event.steps);
+    match std::io::stderr().is_terminal() {
+        true => format!("\u{1b}[1m{text}\u{1b}[0m"),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_sent_leaves_out_what_is_ignored_but_not_the_build_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("deep")).expect("a directory");
+        for (name, text) in [
+            ("Dockerfile", "FROM x"),
+            (IGNORE_FILE, "*\n!deep/kept"),
+            ("secret", "s"),
+            ("deep/kept", "k"),
+            ("deep/secret", "s"),
+        ] {
+            std::fs::write(dir.path().join(name), text).expect("a file");
+        }
+        let file = BuildFile { name: "Dockerfile".to_owned(), apart: None };
+        let ignore = ignore(dir.path(), &file).expect("a list");
+        let opened = open(dir.path()).expect("a directory");
+        let body = archive(dir.path(), opened, ignore, file).expect("an archive");
+        let bytes = http_body_util::BodyExt::collect(body).await.expect("bytes").to_bytes();
+        let mut entries = crate::template::archive::Entries::new(&bytes[..]);
+        let mut paths = Vec::new();
+        while let Some(entry) = entries.next().expect("an entry") {
+            paths.push(String::from_utf8(entry.path).expect("text"));
+        }
+        assert_eq!(paths, ["./", IGNORE_FILE, "Dockerfile", "deep/", "deep/kept"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! The head and the tail of a stream, each up to a limit, and a count of what lay between. Text stays text: halves of
+//! characters at the edges of the gap belong to the gap.
+
+use std::collections::VecDeque;
+
+/// The longest beginning of a UTF-8 character that is not yet the whole of it.
+const INCOMPLETE_MAX_BYTES: usize = 3;
+
+#[derive(Debug)]
+pub struct Excerpt {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    dropped: u64,
+    head_max: usize,
+    tail_max: usize,
+}
+
+/// What is left of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub bytes: Vec<u8>,
+    pub omitted: Option<Omitted>,
+}
+
+/// The gap in a stream that was longer than the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Omitted {
+    /// Where in the bytes that are left the gap is.
+    pub at: u64,
+    pub bytes: u64,
+}
+
+impl Excerpt {
+    pub fn within(head_max: usize, tail_max: usize) -> Self {
+        Self { head: Vec::new(), tail: VecDeque::new(), dropped: 0, head_max, tail_max }
+    }
+
+    pub fn push(&mut self, chunk: &[u8]) {
+        let room = self.head_max - self.head.len();
+        let (head, rest) = chunk.split_at(room.min(chunk.len()));
+        self.head.extend_from_slice(head);
+
+        let overflow = (self.tail.len() + rest.len()).saturating_sub(self.tail_max);
+        let from_tail = overflow.min(self.tail.len());
+        self.tail.drain(..from_tail);
+        self.tail.extend(&rest[overflow - from_tail..]);
+        self.dropped += overflow as u64;
+    }
+
+    pub fn cut(self) -> Cut {
+        let Self { head: mut bytes, tail, dropped, .. } = self;
+        let mut tail = Vec::from(tail);
+        if dropped == 0 {
+            bytes.append(&mut tail);
+            return Cut { bytes, omitted: None };
+        }
+        let (before, after) = (incomplete_suffix(&bytes), orphaned_prefix(&tail));
+        bytes.truncate(bytes.len() - before);
+        let at = bytes.len() as u64;
+        bytes.extend_from_slice(&tail[after..]);
+        Cut { bytes, omitted: Some(Omitted { at, bytes: dropped + (before + after) as u64 }) }
+    }
+}
+
+/// How many bytes at the end are the beginning of a character.
+pub fn incomplete_suffix(bytes: &[u8]) -> usize {
+    let longest = bytes.len().min(INCOMPLETE_MAX_BYTES);
+    let begins = |len: &usize| {
+        let suffix = &bytes[bytes.len() - len..];
+        std::str::from_utf8(suffix).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
+    };
+    (1..=longest).find(begins).unwrap_or(0)
+}
+
+/// How many bytes at the start are the rest of a character whose beginning is missing.
+fn orphaned_prefix(bytes: &[u8]) -> usize {
+    let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+    bytes.iter().take(INCOMPLETE_MAX_BYTES).take_while(is_continuation).count()
+}

@@ -1,0 +1,140 @@
+//! What a snapshot is called, and why it was made.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::id::SnapshotId;
+use super::slot::is_plain;
+
+/// What the present state is called where a snapshot could be named.
+const NOW: &str = "now";
+
+/// What leads to one snapshot of a sandbox: a name, by the rules of slots, or the snapshot's id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schema(
+    value_type = String, pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$", max_length = 128,
+    examples("before-the-upgrade", "turn-0003")
+)]
+pub struct SnapshotName(String);
+
+/// A string that no snapshot can be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a snapshot's name has 1 to {max} letters, digits, '.', '_' and '-', the first a letter or digit, and no '..'",
+    max = crate::limits::SLOT_MAX_BYTES
+)]
+pub struct InvalidSnapshotName;
+
+/// Why a snapshot was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotKind {
+    /// Somebody asked for it, so only who asks removes it.
+    Asked,
+    /// It seals the turn of this number.
+    Turn(u64),
+    /// It was made after a tool's call.
+    Tool,
+}
+
+impl SnapshotKind {
+    /// Whether it gives way to later ones.
+    pub fn is_pruned(self) -> bool {
+        match self {
+            Self::Asked => false,
+            Self::Turn(_) | Self::Tool => true,
+        }
+    }
+
+    pub fn turn(self) -> Option<u64> {
+        match self {
+            Self::Turn(number) => Some(number),
+            Self::Asked | Self::Tool => None,
+        }
+    }
+}
+
+impl SnapshotName {
+    /// What the names of turns begin with unless somebody says otherwise.
+    pub fn turns() -> Self {
+        Self("turn".to_owned())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name of the snapshot that seals a turn.
+    pub fn of_turn(prefix: &Self, number: u64) -> Self {
+        Self(format!("{prefix}-{number:04}"))
+    }
+
+    /// The name of a snapshot that was given none.
+    pub fn of_id(id: &SnapshotId) -> Self {
+        Self(id.to_string())
+    }
+
+    /// Whether it means something else already, or will: a turn, an id, or the present.
+    pub fn is_taken(&self, turn_prefix: &Self) -> bool {
+        let number =
+            self.0.strip_prefix(turn_prefix.as_str()).and_then(|rest| rest.strip_prefix('-'));
+        let is_turn = number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+        is_turn || self.0 == NOW || self.0.parse::<SnapshotId>().is_ok()
+    }
+}
+
+impl FromStr for SnapshotName {
+    type Err = InvalidSnapshotName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSnapshotName> {
+        match is_plain(text) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(InvalidSnapshotName),
+        }
+    }
+}
+
+impl TryFrom<String> for SnapshotName {
+    type Error = InvalidSnapshotName;
+
+    fn try_from(text: String) -> Result<Self, InvalidSnapshotName> {
+        text.parse()
+    }
+}
+
+impl From<SnapshotName> for String {
+    fn from(name: SnapshotName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_turns_and_ids_are_nobodys_to_choose() {
+        let name = |text: &str| text.parse::<SnapshotName>().expect(text);
+        let prefix = name("turn");
+        assert_eq!(SnapshotName::of_turn(&prefix, 7).as_str(), "turn-0007");
+        assert_eq!(SnapshotName::of_turn(&prefix, 12345).as_str(), "turn-12345");
+        let id = SnapshotId::random();
+        for taken in ["turn-0001", "turn-99999", "turn-", "now", id.as_str()] {
+            assert!(name(taken).is_taken(&prefix), "{taken}");
+        }
+        for free in ["turn", "turn-a", "turn-1a", "turn.1", "my-turn-1", "sn", "nowhere"] {
+            assert!(!name(free).is_taken(&prefix), "{free}");
+        }
+        assert!("../x".parse::<SnapshotName>().is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! The Model Context Protocol, spoken by its official client in a process of its own (`tests/mcp/client.py`), over
+//! both transports.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::keys::{create_key, key_of, with_admin};
+use crate::skip_if;
+use crate::support::{Daemon, Setup, binary, obstacle};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sandkeep");
+
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/sandkeep")
+}
+
+/// Where `./test` installs it.
+fn python() -> PathBuf {
+    top().join("target/mcp/bin/python3")
+}
+
+fn missing() -> Option<&'static str> {
+    (!python().exists()).then_some("the client is not installed; ./test does it from PyPI")
+}
+
+/// Runs all checks of the client.
+fn check(arguments: &[&str], env: &[(&str, &str)]) {
+    let mut client = Command::new(python());
+    // What the caller's own shell is set to must not decide a test.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SANDKEEP_") {
+            client.env_remove(name);
+        }
+    }
+    let ran = client
+        .arg(top().join("tests/mcp/client.py"))
+        .args(arguments)
+        .envs(env.iter().copied())
+        .output()
+        .expect("it runs");
+    let (said, errors) =
+        (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{said}\n{errors}");
+    assert!(said.contains("files_are_resources"), "it did not get to the last check: {said}");
+}
+
+#[test]
+fn the_official_client_works_on_stdio_without_a_daemon() {
+    skip_if!(obstacle());
+    skip_if!(missing());
+    let parent = tempfile::tempdir().expect("a temp dir");
+    let path = parent.path().to_str().expect("a path of ours is UTF-8");
+    check(&["stdio", PROGRAM, "mcp"], &[("TMPDIR", path)]);
+    let left: Vec<_> = std::fs::read_dir(parent.path()).expect("it is there").collect();
+    assert!(left.is_empty(), "it left {left:?}");
+}
+
+#[test]
+fn the_official_client_works_on_stdio_for_a_daemon() {
+    skip_if!(obstacle());
+    skip_if!(missing());
+    let daemon = Daemon::start();
+    check(&["stdio", PROGRAM, "mcp"], &[("SANDKEEP_URL", &daemon.url())]);
+    // Its default sandbox is the daemon's, and stays.
+    let ids = daemon.ids();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    assert_eq!(daemon.get(&ids[0])["slot"], "mcp");
+    daemon.destroy(&ids[0]);
+    daemon.assert_no_leaks();
+}
+
+#[test]
+fn the_official_client_works_over_http() {
+    skip_if!(obstacle());
+    skip_if!(missing());
+    let daemon = Daemon::start();
+    check(&["http", &format!("{}/mcp", daemon.url())], &[]);
+    let ids = daemon.ids();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+}
+
+#[test]
+fn a_key_opens_its_own_sandboxes_and_no_others() {
+    skip_if!(obstacle());
+    skip_if!(missing());
+    let daemon = with_admin(&Setup::default());
+    let made = create_key(&daemon.data_dir(), "one", "ann", &["--scope", "write"]);
+    check(&["http", &format!("{}/mcp", daemon.url()), key_of(&made)], &[]);
+    let other = create_key(&daemon.data_dir(), "two", "bob", &["--scope", "write"]);
+    let listed = call(&daemon, Some(key_of(&other)), "sandbox_list", &json!({}));
+    assert_eq!(listed["result"]["structuredContent"]["items"], json!([]), "{listed}");
+}
+
+#[test]
+fn without_a_key_nothing_is_told() {
+    skip_if!(obstacle());
+    let daemon = with_admin(&Setup::default());
+    let (status, _) = post(&daemon, None, &message("tools/list", &json!({})));
+    assert_eq!(status, 401);
+}
+
+#[test]
+fn a_web_page_of_somebody_else_cannot_call() {
+    let daemon = crate::daemon!();
+    let mut headers = HEADERS.to_vec();
+    headers.push(("origin", "https://elsewhere.example"));
+    let body = message("tools/list", &json!({}));
+    let (status, _) = daemon.request_with(&headers, "POST", "/mcp", &body).expect("an answer");
+    assert_eq!(status, 403);
+}
+
+#[test]
+fn what_ends_stdin_ends_the_sandboxes() {
+    skip_if!(obstacle());
+    let parent = tempfile::tempdir().expect("a temp dir");
+    let mut server = binary()
+        .arg("mcp")
+        .env("TMPDIR", parent.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    drop(server.stdin.take());
+    let ended = server.wait().expect("a child");
+    assert!(!ended.success(), "nobody has spoken to it");
+    let left: Vec<_> = std::fs::read_dir(parent.path()).expect("it is there").collect();
+    assert!(left.is_empty(), "it left {left:?}");
+}
+
+const HEADERS: [(&str, &str); 1] = [("accept", "application/json, text/event-stream")];
+
+fn message(method: &str, params: &Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params })
+}
+
+fn post(daemon: &Daemon, key: Option<&str>, body: &Value) -> (u16, Value) {
+    let credential = key.map(|key| format!("Bearer {key}"));
+    let mut headers = HEADERS.to_vec();
+    headers.extend(credential.as_deref().map(|credential| ("authorization", credential)));
+    daemon.request_with(&headers, "POST", "/mcp", body).expect("an answer")
+}
+
+fn call(daemon: &Daemon, key: Option<&str>, name: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": name, "arguments": arguments });
+    let (status, answer) = post(daemon, key, &message("tools/call", &params));
+    assert_eq!(status, 200, "{answer}");
+    answer
+}

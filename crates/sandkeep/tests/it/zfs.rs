@@ -1,0 +1,51 @@
+//! A daemon whose volumes are datasets of a real pool, on a filesystem that cannot be id-mapped.
+
+use serde_json::json;
+
+use crate::support::{Daemon, Pool, Setup, doctor};
+
+fn setup(pool: &Pool) -> Setup {
+    Setup::default().env("SANDKEEP_STORAGE", &format!("zfs:{}", pool.name))
+}
+
+#[test]
+fn sandboxes_on_a_pool_live_through_a_crash_and_leave_nothing() {
+    let pool = match Pool::make() {
+        Ok(pool) => pool,
+        Err(reason) => {
+            eprintln!("SKIP {}: {reason}", crate::test_name!());
+            return;
+        }
+    };
+    let setup = setup(&pool);
+    let mut daemon = Daemon::start_with(&setup);
+    let id = daemon.create_with(&json!({"resources": {"disk_mb": 16}}));
+    assert_eq!(daemon.sh(&id, "echo kept > file; cat file; id -u").ok(), "kept\n1000");
+    assert_eq!(daemon.sh(&id, "stat -c %u:%g / /home/user file").ok(), "0:0\n1000:1000\n1000:1000");
+    assert_eq!(daemon.root_sh(&id, "touch /tmp/roots; stat -c %u /tmp/roots").ok(), "0");
+    let full = daemon.sh(&id, "head -c 64M /dev/urandom > large");
+    assert_ne!(full.exit_code, Some(0), "a quota of 16 MiB took 64");
+    daemon.sh(&id, "rm -f large").ok();
+
+    daemon.kill_9();
+    daemon.start_again(&setup);
+    assert_eq!(daemon.sh(&id, "cat file").ok(), "kept", "after a crash");
+    daemon.verb(&id, "stop");
+    daemon.verb(&id, "start");
+    assert_eq!(daemon.sh(&id, "cat file").ok(), "kept", "after a start");
+    daemon.assert_no_leaks();
+
+    let others = ["bwrap", "crun", "runc"].map(|runtime| {
+        let other = daemon.create_with(&json!({"runtime": runtime}));
+        assert_eq!(daemon.sh(&other, "echo x > f; cat f; id -u").ok(), "x\n1000", "{runtime}");
+        other
+    });
+    daemon.assert_no_leaks();
+    for id in others.iter().chain([&id]) {
+        daemon.destroy(id);
+    }
+    assert!(daemon.stop().success());
+    let (clean, told) = doctor(&daemon.data_dir());
+    assert!(clean, "{told}");
+    assert_eq!(pool.contents(), Vec::<String>::new(), "the pool is as it was");
+}

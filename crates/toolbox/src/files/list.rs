@@ -1,0 +1,138 @@
+//! What is in a directory, in pages. The order is that of the names, a directory before what is in it, so that a page
+//! can go on where the last one ended, whatever was added or removed meanwhile.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::stat::stat;
+use crate::answer::{Entry, Failure, Listing};
+use crate::request::{ListDirectory, RawPath};
+
+/// How much one page may hold, in bytes of its paths and what goes with them.
+const PAGE_MAX_BYTES: usize = 2 * 1024 * 1024;
+/// What an entry takes beside its paths.
+const ENTRY_BYTES: usize = 256;
+/// How many directories are named that could not be read.
+const UNREADABLE_MAX: usize = 100;
+
+pub fn list(request: &ListDirectory) -> Result<Listing, Failure> {
+    let root = request.path.as_path();
+    let after: Vec<OsString> = match &request.after {
+        Some(after) => after.as_path().iter().map(ToOwned::to_owned).collect(),
+        None => Vec::new(),
+    };
+    let mut walk = Walk {
+        root,
+        limit: usize::try_from(request.limit).unwrap_or(usize::MAX),
+        bytes: 0,
+        listing: Listing { entries: Vec::new(), next: None, unreadable: Vec::new() },
+    };
+    let names = names(root).map_err(|error| Failure::from_io(&error, Some(root)))?;
+    walk.level(Path::new(""), names, request.depth.max(1), &after)?;
+    Ok(walk.listing)
+}
+
+struct Walk<'a> {
+    root: &'a Path,
+    limit: usize,
+    bytes: usize,
+    listing: Listing,
+}
+
+/// Whether there is room for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    HasRoom,
+    Full,
+}
+
+impl Walk<'_> {
+    /// One directory, after the entry that `after` names, if it does.
+    fn level(
+        &mut self,
+        beneath: &Path,
+        names: Vec<OsString>,
+        depth: u32,
+        after: &[OsString],
+    ) -> Result<Page, Failure> {
+        let (resumed, deeper) = match after.split_first() {
+            Some((first, rest)) => (Some(first), rest),
+            None => (None, &[][..]),
+        };
+        for name in names {
+            let position = resumed.map(|resumed| name.cmp(resumed));
+            let within = match position {
+                Some(std::cmp::Ordering::Less) => continue,
+                // The page before ended with it, or with something in it.
+                Some(std::cmp::Ordering::Equal) => deeper,
+                Some(std::cmp::Ordering::Greater) | None => {
+                    if self.add(&beneath.join(&name))? == Page::Full {
+                        return Ok(Page::Full);
+                    }
+                    &[][..]
+                }
+            };
+            if depth > 1 && self.descend(&beneath.join(&name), depth - 1, within)? == Page::Full {
+                return Ok(Page::Full);
+            }
+        }
+        Ok(Page::HasRoom)
+    }
+
+    fn add(&mut self, relative: &Path) -> Result<Page, Failure> {
+        if self.listing.entries.len() >= self.limit || self.bytes >= PAGE_MAX_BYTES {
+            let last = self.listing.entries.last();
+            let last = last.and_then(|entry| entry.path.as_path().strip_prefix(self.root).ok());
+            self.listing.next = last.map(RawPath::from);
+            return Ok(Page::Full);
+        }
+        let path = RawPath::from(self.root.join(relative).as_path());
+        // Who is gone by now is not there.
+        if let Ok(entry) = stat(&path) {
+            self.bytes += ENTRY_BYTES + size_of_paths(&entry);
+            self.listing.entries.push(entry);
+        }
+        Ok(Page::HasRoom)
+    }
+
+    fn descend(
+        &mut self,
+        relative: &Path,
+        depth: u32,
+        after: &[OsString],
+    ) -> Result<Page, Failure> {
+        let path = self.root.join(relative);
+        // A link to a directory is a link: what it leads to is not beneath.
+        if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            return Ok(Page::HasRoom);
+        }
+        match names(&path) {
+            Ok(names) => self.level(relative, names, depth, after),
+            Err(_) => {
+                if self.listing.unreadable.len() < UNREADABLE_MAX {
+                    self.listing.unreadable.push(RawPath::from(path.as_path()));
+                }
+                Ok(Page::HasRoom)
+            }
+        }
+    }
+}
+
+fn size_of_paths(entry: &Entry) -> usize {
+    let target = entry.target.as_ref().map_or(0, |target| target.as_bytes().len());
+    // Bytes that are no UTF-8 are written as numbers.
+    4 * (entry.path.as_bytes().len() + target)
+}
+
+fn names(directory: &Path) -> io::Result<Vec<OsString>> {
+    let read = fs::read_dir(match directory.as_os_str().is_empty() {
+        true => PathBuf::from("."),
+        false => directory.to_owned(),
+    })?;
+    let mut names =
+        read.map(|entry| entry.map(|e| e.file_name())).collect::<io::Result<Vec<_>>>()?;
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,183 @@
+//! An archive into a directory. Nothing of it leads elsewhere: paths are relative and without `..`, no part of one is
+//! a symbolic link, whether the archive brought it or not, and a hard link names a file beneath the same directory.
+//! Where a symbolic link itself leads is its own business: it is only ever made, never followed.
+//!
+//! A file is whole or not there; an archive that fails in the middle leaves what came before.
+
+mod place;
+mod restore;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use tar::{Archive, EntryType};
+
+use self::place::{Place, Stamp};
+use super::write::make_parents;
+use crate::answer::{Failure, FailureKind, Unpacked};
+use crate::request::{Ownership, UnpackArchive};
+use crate::wire::{DATA_MAX, Input};
+pub use restore::{GONE, METADATA, restore, restore_all};
+
+/// The bits of a mode that an archive decides for a user's own files: not who else somebody becomes by running them.
+const OWN_PERMISSIONS: u32 = 0o777;
+const ALL_PERMISSIONS: u32 = 0o7777;
+
+pub fn unpack(request: &UnpackArchive, input: &mut Input) -> Result<Unpacked, Failure> {
+    // Without a dot at its end, beneath which nothing can be made.
+    let root: PathBuf = request.path.as_path().components().collect();
+    make_parents(&root.join("entry"), request.parents)?;
+    unpack_into(&root, request.ownership, input)
+}
+
+/// Unpacks what is read into a directory that is there.
+pub fn unpack_into(
+    root: &Path,
+    ownership: Ownership,
+    from: &mut dyn Read,
+) -> Result<Unpacked, Failure> {
+    let found = fs::metadata(root).map_err(|error| Failure::from_io(&error, Some(root)))?;
+    if !found.is_dir() {
+        let message = "an archive is unpacked into a directory, and this is none";
+        return Err(Failure::new(FailureKind::NotADirectory, message).at(root));
+    }
+    let mut unpacking = Unpacking {
+        place: Place::open(root)?,
+        ownership,
+        directories: Vec::new(),
+        unpacked: Unpacked { entries: 0, bytes: 0 },
+    };
+    let mut archive = Archive::new(&mut *from);
+    let entries = archive.entries().map_err(damaged)?;
+    for entry in entries {
+        unpacking.take(entry.map_err(damaged)?)?;
+    }
+    drain(from)?;
+    unpacking.finish()
+}
+
+/// What follows the archive's own end still belongs to it.
+fn drain(from: &mut dyn Read) -> Result<(), Failure> {
+    let mut rest = vec![0; DATA_MAX];
+    while from.read(&mut rest).map_err(damaged)? > 0 {}
+    Ok(())
+}
+
+struct Unpacking {
+    place: Place,
+    ownership: Ownership,
+    /// They get their modes and times at the end: until then we have to write into them.
+    directories: Vec<(PathBuf, Stamp)>,
+    unpacked: Unpacked,
+}
+
+impl Unpacking {
+    fn take<R: Read>(&mut self, mut entry: tar::Entry<'_, R>) -> Result<(), Failure> {
+        let path = entry.path().map_err(damaged)?.into_owned();
+        let name = relative(&path)?;
+        let stamp = self.stamp(entry.header()).map_err(damaged)?;
+        self.unpacked.entries += 1;
+        match entry.header().entry_type() {
+            EntryType::Directory => {
+                self.place.directory(&name)?;
+                self.directories.push((name, stamp));
+            }
+            // Whatever names the archive itself.
+            _ if name.as_os_str().is_empty() => {}
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                let size = entry.size();
+                self.unpacked.bytes += self.place.file(&name, (&mut entry, size), &stamp)?;
+            }
+            EntryType::Symlink => {
+                let target = link_name(&entry, &name)?;
+                self.place.symlink(&name, &target, &stamp)?;
+            }
+            EntryType::Link => {
+                let target = relative(&link_name(&entry, &name)?)?;
+                self.place.hard_link(&name, &target)?;
+            }
+            EntryType::XGlobalHeader => {}
+            other => {
+                let message = format!(
+                    "it is {}: an archive may hold files, directories and links alone",
+                    kind_name(other)
+                );
+                return Err(Failure::new(FailureKind::NotRegular, message).at(path));
+            }
+        }
+        Ok(())
+    }
+
+    fn stamp(&self, header: &tar::Header) -> std::io::Result<Stamp> {
+        let (permissions, owner) = match self.ownership {
+            Ownership::Own => (OWN_PERMISSIONS, None),
+            Ownership::Keep => {
+                let id = |id: u64| u32::try_from(id).map_err(std::io::Error::other);
+                (ALL_PERMISSIONS, Some((id(header.uid()?)?, id(header.gid()?)?)))
+            }
+        };
+        Ok(Stamp { mode: header.mode()? & permissions, owner, modified: header.mtime()? })
+    }
+
+    fn finish(self) -> Result<Unpacked, Failure> {
+        for (name, stamp) in self.directories.iter().rev() {
+            self.place.stamp_directory(name, stamp)?;
+        }
+        Ok(self.unpacked)
+    }
+}
+
+fn kind_name(kind: EntryType) -> &'static str {
+    match kind {
+        EntryType::Char | EntryType::Block => "a device",
+        EntryType::Fifo => "a FIFO",
+        _ => "of an unknown kind",
+    }
+}
+
+fn link_name<R: Read>(entry: &tar::Entry<'_, R>, name: &Path) -> Result<PathBuf, Failure> {
+    let target = entry.link_name().map_err(damaged)?;
+    let none = || Failure::new(FailureKind::Invalid, "it is a link to nothing").at(name);
+    target.map(|target| target.into_owned()).ok_or_else(none)
+}
+
+/// The path of an entry without what means nothing; refused if it leads elsewhere.
+fn relative(path: &Path) -> Result<PathBuf, Failure> {
+    let mut name = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => name.push(part),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                let message = "the archive has a path that is absolute or has `..` in it; all must be \
+                               relative to where it is unpacked";
+                return Err(Failure::new(FailureKind::Invalid, message).at(path));
+            }
+        }
+    }
+    Ok(name)
+}
+
+/// An error in the middle of a file: the disk's, or that of what was sent.
+fn unread(error: &std::io::Error, path: &Path) -> Failure {
+    match (error.raw_os_error(), error.get_ref().and_then(|e| e.downcast_ref::<Failure>())) {
+        (_, Some(failure)) => failure.clone(),
+        (Some(_), None) => Failure::from_io(error, Some(path)),
+        (None, None) => {
+            let message = format!("the archive cannot be read: {error}");
+            Failure::new(FailureKind::Invalid, message).at(path)
+        }
+    }
+}
+
+/// What was sent is no archive, or broke off.
+fn damaged(error: std::io::Error) -> Failure {
+    match error.get_ref().and_then(|cause| cause.downcast_ref::<Failure>()) {
+        Some(failure) => failure.clone(),
+        None => {
+            let message = format!("it is not a tar archive that can be read: {error}");
+            Failure::new(FailureKind::Invalid, message)
+        }
+    }
+}

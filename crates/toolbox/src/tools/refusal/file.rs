@@ -1,0 +1,202 @@
+//! Refusals that are about a path.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::Said;
+use crate::answer::{Failure, FailureKind};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FileRefusal {
+    /// `near` is a name beside it that looks like it.
+    NotFound {
+        path: String,
+        near: Option<String>,
+    },
+    IsDirectory {
+        path: String,
+    },
+    NotDirectory {
+        path: String,
+    },
+    /// A pipe, socket or device.
+    NotRegular {
+        path: String,
+    },
+    Binary {
+        path: String,
+    },
+    TooLarge {
+        path: String,
+        bytes: u64,
+    },
+    BeyondEnd {
+        path: String,
+        offset: u64,
+        lines: u64,
+    },
+    NotPermitted {
+        path: String,
+    },
+    ReadOnly {
+        path: String,
+    },
+    QuotaReached {
+        path: String,
+    },
+    NameUnusable {
+        path: String,
+    },
+    LinkLoop {
+        path: String,
+    },
+    /// The system refused for a reason that no rule of ours names.
+    Failed {
+        path: String,
+        problem: String,
+    },
+}
+
+impl FileRefusal {
+    /// What became of a path, by the error that the system answered.
+    pub fn of(path: &Path, error: &io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        let looped = rustix::io::Errno::LOOP.raw_os_error();
+        let path = path.display().to_string();
+        match error.kind() {
+            Kind::NotFound => Self::NotFound { path, near: None },
+            Kind::IsADirectory => Self::IsDirectory { path },
+            // Making a directory answers so where something else has its name.
+            Kind::NotADirectory | Kind::AlreadyExists => Self::NotDirectory { path },
+            Kind::PermissionDenied => Self::NotPermitted { path },
+            Kind::ReadOnlyFilesystem => Self::ReadOnly { path },
+            Kind::StorageFull | Kind::QuotaExceeded => Self::QuotaReached { path },
+            Kind::InvalidFilename | Kind::InvalidInput => Self::NameUnusable { path },
+            _ if error.raw_os_error() == Some(looped) => Self::LinkLoop { path },
+            _ => Self::Failed { path, problem: error.to_string() },
+        }
+    }
+
+    /// What became of a path, by what the operations on files say.
+    pub fn failed(path: &Path, failure: Failure) -> Self {
+        let path = path.display().to_string();
+        match failure.kind {
+            FailureKind::NotFound => Self::NotFound { path, near: None },
+            FailureKind::IsADirectory => Self::IsDirectory { path },
+            FailureKind::NotADirectory => Self::NotDirectory { path },
+            FailureKind::NotPermitted => Self::NotPermitted { path },
+            FailureKind::ReadOnly => Self::ReadOnly { path },
+            FailureKind::NoSpace => Self::QuotaReached { path },
+            FailureKind::NotRegular => Self::NotRegular { path },
+            _ => Self::Failed { path, problem: failure.message },
+        }
+    }
+
+    pub(super) fn said(&self) -> Said {
+        match self {
+            Self::NotFound { path, near } => {
+                let rule =
+                    "the path must exist; relative paths begin at the sandbox's working directory";
+                let instead = match near {
+                    Some(near) => format!("did you mean {near}? ls and glob show what there is"),
+                    None => "look with ls or glob, or make the file with write_file".to_owned(),
+                };
+                Said::new("not_found", format!("there is no {path}"), rule, &instead)
+            }
+            Self::IsDirectory { path } => Said::new(
+                "is_directory",
+                format!("{path} is a directory"),
+                "this tool works on a file",
+                "name a file in it; ls shows which there are",
+            ),
+            Self::NotDirectory { path } => Said::new(
+                "not_directory",
+                format!("{path} is not a directory, or a part of it is not"),
+                "every part of a path but the last must be a directory, and for ls the last, too",
+                "name its directory, or read it with read_file",
+            ),
+            Self::NotRegular { path } => Said::new(
+                "not_regular",
+                format!("{path} is a pipe, socket or device"),
+                "only regular files are read and written",
+                "use bash if you really mean it",
+            ),
+            Self::Binary { path } => Said::new(
+                "binary",
+                format!("{path} is a binary file"),
+                "only text is shown and edited",
+                "look at it with bash: file, xxd, strings",
+            ),
+            Self::TooLarge { path, bytes } => Said::new(
+                "too_large",
+                format!("{path} has {bytes} bytes"),
+                "files of more than 10 MB are neither read nor edited as a whole",
+                "find the place with grep, or cut a part out with bash: sed -n '1000,1200p' FILE",
+            ),
+            Self::BeyondEnd { path, offset, lines } => Said::new(
+                "beyond_end",
+                format!("{path} has {lines} lines, so there is nothing at offset {offset}"),
+                "offset is the number of the first line to read, from 1",
+                &format!("use an offset from 1 to {lines}"),
+            ),
+            Self::NotPermitted { path } => Said::new(
+                "not_permitted",
+                format!("the sandbox's user may not do this to {path}"),
+                "tools run as the sandbox's user, with that user's rights",
+                "work beneath your home directory, or change the rights with bash if it is yours",
+            ),
+            Self::ReadOnly { path } => Said::new(
+                "read_only",
+                format!("{path} is on a read-only file system"),
+                "what the sandbox shares with its host (/usr, /etc) cannot be changed",
+                "write beneath your home directory or /tmp",
+            ),
+            Self::QuotaReached { path } => Said::new(
+                "quota_reached",
+                format!("there is no room to write {path}; it is as it was"),
+                "the sandbox's disk quota, resources.disk_mb",
+                "remove what is not needed (bash: du -sh * | sort -h), or ask for a sandbox with more",
+            ),
+            Self::NameUnusable { path } => Said::new(
+                "name_unusable",
+                format!("{path:?} cannot be the name of a file"),
+                "a name has at most 255 bytes and a path 4095, and neither holds NUL",
+                "use a shorter name",
+            ),
+            Self::LinkLoop { path } => Said::new(
+                "link_loop",
+                format!("{path} is a symbolic link that leads in a circle"),
+                "at most 40 links are followed",
+                "remove the link with bash: rm PATH",
+            ),
+            Self::Failed { path, problem } => Said::new(
+                "failed",
+                format!("{path}: {problem}"),
+                "the sandbox's own system refused it",
+                "look at it with ls, or with bash: stat PATH",
+            ),
+        }
+    }
+
+    pub(super) fn samples() -> Vec<Self> {
+        let path = || "src/main.rs".to_owned();
+        vec![
+            Self::NotFound { path: path(), near: Some("src/mian.rs".to_owned()) },
+            Self::IsDirectory { path: path() },
+            Self::NotDirectory { path: path() },
+            Self::NotRegular { path: path() },
+            Self::Binary { path: path() },
+            Self::TooLarge { path: path(), bytes: 20_000_000 },
+            Self::BeyondEnd { path: path(), offset: 90, lines: 12 },
+            Self::NotPermitted { path: path() },
+            Self::ReadOnly { path: path() },
+            Self::QuotaReached { path: path() },
+            Self::NameUnusable { path: path() },
+            Self::LinkLoop { path: path() },
+            Self::Failed { path: path(), problem: "input/output error".to_owned() },
+        ]
+    }
+}
