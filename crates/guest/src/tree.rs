@@ -134,11 +134,11 @@ fn kill_frozen(tasks: &OwnedFd, state: &OwnedFd) -> Tree {
 }
 
 /// Tasks are threads: a process of many is sent as many signals, and gets one, because it takes none
-/// before it thaws.
+/// before it thaws. Asked at every look, because a process on its way into vfork(2) misses being asked.
 fn signal_frozen(tasks: &OwnedFd, state: &OwnedFd, signal: i32) {
-    let _ = sys::write(state.as_fd(), b"FROZEN");
     let mut word = [0u8; 16];
     for _ in 0..FREEZE_LOOKS {
+        let _ = sys::write(state.as_fd(), b"FROZEN");
         match sys::read_at(state.as_fd(), &mut word, 0) {
             Ok(len) if word[..len].starts_with(b"FROZEN") => break,
             Ok(_) => std::thread::yield_now(),

@@ -16,7 +16,11 @@ struct Busy(Child);
 
 impl Busy {
     fn in_leaf(hierarchy: &dyn Hierarchy, leaf: &str) -> Self {
-        let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        Self::doing("while :; do :; done", hierarchy, leaf)
+    }
+
+    fn doing(script: &str, hierarchy: &dyn Hierarchy, leaf: &str) -> Self {
+        let child = Command::new("sh").args(["-c", script]).spawn();
         let child = child.expect("sh starts");
         for root in hierarchy.roots() {
             let procs = root.join("sandbox/work").join(leaf).join("cgroup.procs");
@@ -85,6 +89,34 @@ fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
     assert!(hierarchy.sandboxes().expect("listed").is_empty());
 }
 
+/// A shell that starts programs is in vfork(2) for much of its time, where a process of v1 can miss being asked.
+fn freezes_what_starts_programs(hierarchy: &dyn Hierarchy) {
+    hierarchy.make("sandbox", &LIMITS).expect("groups are made");
+    hierarchy.make_leaf("sandbox", "l0").expect("a leaf is made");
+    let busy = Busy::doing("while :; do /bin/true; done", hierarchy, "l0");
+    for round in 0..500 {
+        let frozen = hierarchy.freeze("sandbox");
+        hierarchy.thaw("sandbox").expect("thawed");
+        assert!(frozen.is_ok(), "freeze {round}: {frozen:?}");
+        std::thread::yield_now();
+    }
+    hierarchy.freeze("sandbox").expect("frozen, so that no child of it gets away");
+    let left = hierarchy.roots().into_iter().map(|root| root.join("sandbox/work/l0/cgroup.procs"));
+    let left = left.filter(|file| file.exists()).flat_map(|file| files::pids(&file).expect("read"));
+    for pid in left {
+        let pid =
+            i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a process id");
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    hierarchy.thaw("sandbox").expect("thawed, to die");
+    drop(busy);
+    let empty = || hierarchy.leaf_is_empty("sandbox", "l0").expect("read");
+    while !empty() {
+        std::thread::yield_now();
+    }
+    hierarchy.remove("sandbox").expect("removed");
+}
+
 /// The suite on a hierarchy, if this machine has it, and a look at what is left of it.
 fn try_out<H: Hierarchy>(test: &str, opened: Result<Option<H>, Unusable>) {
     let hierarchy = match opened {
@@ -93,6 +125,7 @@ fn try_out<H: Hierarchy>(test: &str, opened: Result<Option<H>, Unusable>) {
         Err(error) => return eprintln!("SKIP {test}: {error}"),
     };
     keeps_its_promises(&hierarchy);
+    freezes_what_starts_programs(&hierarchy);
     let roots = hierarchy.roots();
     drop(hierarchy);
     assert!(roots.iter().all(|root| !root.exists()));

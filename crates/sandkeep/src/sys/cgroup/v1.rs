@@ -194,10 +194,14 @@ impl Hierarchy for V1 {
         files::pids(&group.join("cgroup.procs"))
     }
 
+    /// Asks again at every look: a process that is asked on its way into vfork(2) misses it, and nobody but us
+    /// would ask it a second time.
     fn freeze(&self, sandbox: &str) -> io::Result<()> {
         let state = self.freezer.join(sandbox).join("work/freezer.state");
-        files::write(&state, "FROZEN")?;
-        let frozen = until_frozen(|| Ok(std::fs::read_to_string(&state)?.trim() == "FROZEN"));
+        let frozen = until_frozen(|| {
+            files::write(&state, "FROZEN")?;
+            Ok(std::fs::read_to_string(&state)?.trim() == "FROZEN")
+        });
         if frozen.is_err() {
             self.thaw(sandbox)?;
         }
