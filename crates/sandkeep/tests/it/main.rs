@@ -16,6 +16,7 @@ mod failpoints;
 mod files;
 mod host_devices;
 mod idempotency;
+mod inspector;
 mod isolation;
 mod journal;
 mod jwt;
