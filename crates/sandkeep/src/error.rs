@@ -52,6 +52,10 @@ pub enum Error {
     #[error("{problem}")]
     BuildFileInvalid { problem: String },
 
+    /// A build begins with something that is neither here, for its owner, nor to be had elsewhere.
+    #[error("line {line}: {name}: {problem}")]
+    BaseNotFound { line: usize, name: String, problem: String },
+
     /// A step of a build went wrong.
     #[error("line {line}: {instruction}: {problem}")]
     BuildFailed { line: usize, instruction: String, problem: String },

@@ -132,6 +132,7 @@ impl Exit {
             | Error::InvalidField { .. }
             | Error::UnknownTemplate { .. }
             | Error::TemplateNotFound { .. }
+            | Error::BaseNotFound { .. }
             | Error::TemplateInUse { .. }
             | Error::TemplateShared { .. }
             | Error::SourceInvalid { .. }

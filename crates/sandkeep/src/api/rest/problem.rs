@@ -177,7 +177,7 @@ pub fn code_of(error: &Error) -> Code {
         Error::UnknownRuntime { .. } => Code::UnknownRuntime,
         Error::RuntimeUnusable { .. } => Code::RuntimeUnusable,
         Error::UnknownTemplate { .. } => Code::UnknownTemplate,
-        Error::TemplateNotFound { .. } => Code::TemplateNotFound,
+        Error::TemplateNotFound { .. } | Error::BaseNotFound { .. } => Code::TemplateNotFound,
         Error::TemplateInUse { .. } => Code::TemplateInUse,
         Error::TemplateShared { .. } => Code::TemplateShared,
         Error::SourceInvalid { .. } => Code::SourceInvalid,
