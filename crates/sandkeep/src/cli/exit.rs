@@ -142,7 +142,9 @@ impl Exit {
             | Error::SourceForbidden { .. }
             | Error::SourceUnavailable { .. }
             | Error::UploadTooLarge { .. }
-            | Error::NoNetwork { .. }
+            | Error::RepositoryNotFound { .. }
+            | Error::RepositoryPrivate { .. }
+            | Error::ReferenceNotFound { .. }
             | Error::UploadNotFound { .. }
             | Error::NoSpace { .. }
             | Error::UnknownProfile { .. }

@@ -62,6 +62,11 @@ impl Registries {
         Self { outgoing, spool, auth_file }
     }
 
+    /// The rule by which other places are called.
+    pub fn outgoing(&self) -> &Outgoing {
+        &self.outgoing
+    }
+
     /// An image to be pulled. Credentials are for the registry that the reference names; without any,
     /// those of the configuration are used if it has some for that registry. What is brought is its owner's.
     pub fn image(
