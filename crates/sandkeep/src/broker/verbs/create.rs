@@ -113,6 +113,7 @@ impl Supervisor {
         failpoint!("create.after_launch");
         let guest = self.enter().await?;
         self.finish_source(&guest).await?;
+        self.expect_start_up().await?;
         failpoint!("create.after_source_finished");
         self.meta.phase = Phase::Ready;
         let status = self.after(Event::Done(Operation::Create));
