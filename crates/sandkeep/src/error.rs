@@ -52,6 +52,10 @@ pub enum Error {
     #[error("{problem}")]
     BuildFileInvalid { problem: String },
 
+    /// A build begins with something that is neither here, for its owner, nor to be had elsewhere.
+    #[error("line {line}: {name}: {problem}")]
+    BaseNotFound { line: usize, name: String, problem: String },
+
     /// A step of a build went wrong.
     #[error("line {line}: {instruction}: {problem}")]
     BuildFailed { line: usize, instruction: String, problem: String },
@@ -68,9 +72,15 @@ pub enum Error {
     #[error("{problem}")]
     SourceUnavailable { problem: String },
 
-    /// It would have to be brought over a network.
-    #[error("{url} cannot be reached: sandboxes have no network here")]
-    NoNetwork { url: String },
+    #[error("there is no repository {url}")]
+    RepositoryNotFound { url: String },
+
+    /// Where it is, one has to show who one is first; some say so of what is not there, too.
+    #[error("{url} asks for credentials: it is private, or not there")]
+    RepositoryPrivate { url: String },
+
+    #[error("{url} has no branch, tag or commit {reference:?}")]
+    ReferenceNotFound { url: String, reference: String },
 
     #[error("there is no upload {id}")]
     UploadNotFound { id: UploadId },

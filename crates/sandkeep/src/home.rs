@@ -16,6 +16,7 @@
 //!     execs/                 the journals of its execs
 //!     snapshots.json         a copy of what the registry says of its snapshots
 //!     timeline[.1]           what happened to it, a line each
+//!     start-up               that its template's start is due, and as which exec
 //!     listening.json         which sockets of the host lead to which of its ports
 //!   quarantine/<name>        homes that could not be read; nothing deletes them
 //!   storage/…                the storage's own
@@ -38,6 +39,7 @@ mod listening;
 mod meta;
 mod sandbox_home;
 mod secret;
+mod start_up;
 mod survey;
 pub(crate) mod timeline;
 

@@ -17,8 +17,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, ClientBuilder, Response, Url};
+use tokio::net::TcpStream;
 
 use crate::limits::{OUTGOING_CONNECT, OUTGOING_RESOLVE};
 
@@ -67,7 +70,11 @@ pub struct Outgoing {
 
 /// Whom a server's certificate must lead back to, besides those whom this machine trusts anyway.
 #[derive(Clone, Debug, Default)]
-pub struct Roots(Arc<[Certificate]>);
+pub struct Roots {
+    certificates: Arc<[Certificate]>,
+    /// As they were written.
+    pem: Arc<[u8]>,
+}
 
 impl Roots {
     /// Reads certificates from a PEM file.
@@ -81,10 +88,31 @@ impl Roots {
             Certificate::from_pem_bundle(&pem).map_err(|e| wrong(crate::error::with_causes(&e)))?;
         match certificates.is_empty() {
             true => Err(wrong("there is no certificate in it; it must be PEM".to_owned())),
-            false => Ok(Self(certificates.into())),
+            false => Ok(Self { certificates: certificates.into(), pem: pem.into() }),
         }
     }
+
+    /// All whom a call from here trusts, those of this machine included, as PEM: for a program that calls by itself.
+    /// Blocks.
+    pub fn all_as_pem(&self) -> Vec<u8> {
+        // Where some of the machine's cannot be read, the others are worth as much.
+        let mut all = Vec::new();
+        for certificate in rustls_native_certs::load_native_certs().certs {
+            all.extend_from_slice(b"-----BEGIN CERTIFICATE-----\n");
+            let text = BASE64.encode(&certificate);
+            for line in text.as_bytes().chunks(PEM_LINE) {
+                all.extend_from_slice(line);
+                all.push(b'\n');
+            }
+            all.extend_from_slice(b"-----END CERTIFICATE-----\n");
+        }
+        all.extend_from_slice(&self.pem);
+        all
+    }
 }
+
+/// How long a line of PEM is.
+const PEM_LINE: usize = 64;
 
 /// A URL that may be called, and where it is.
 #[derive(Clone, Debug)]
@@ -180,6 +208,23 @@ impl Admitted {
         &self.url
     }
 
+    /// Connects to where it is, and nowhere else. What is said there is the caller's affair.
+    pub async fn connect(&self) -> std::io::Result<TcpStream> {
+        let mut failed = std::io::ErrorKind::NotFound.into();
+        for address in &self.addresses {
+            match tokio::time::timeout(OUTGOING_CONNECT, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => failed = error,
+                Err(_) => failed = std::io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(failed)
+    }
+
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
     /// A client for this scheme, host and port. It follows no redirect: what it would lead to is for
     /// [`Outgoing::admit`] to say. A call to another host through it would not have been checked.
     pub fn client(&self) -> Result<Client, OutgoingError> {
@@ -196,7 +241,7 @@ impl Admitted {
             .referer(false)
             .connect_timeout(OUTGOING_CONNECT)
             .resolve_to_addrs(self.url.host_str().unwrap_or_default(), &self.addresses)
-            .tls_certs_merge(self.roots.0.iter().cloned())
+            .tls_certs_merge(self.roots.certificates.iter().cloned())
     }
 }
 

@@ -137,6 +137,15 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
+/// The ports of the loopback at which a relay is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relaying {
+    /// For whoever inside wants out.
+    pub entrance: u16,
+    /// For the host, which connects there.
+    pub exit: u16,
+}
+
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

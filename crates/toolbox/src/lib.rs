@@ -26,6 +26,7 @@
 mod answer;
 mod files;
 mod ports;
+mod relay;
 mod request;
 pub mod tools;
 mod wire;
@@ -35,7 +36,7 @@ use std::process::ExitCode;
 
 pub use answer::{
     Change, ChangeKind, Entry, EntryKind, Failure, FailureKind, Listening, Listing, Packing,
-    Reading, Unpacked, Watching, Written,
+    Reading, Relaying, Unpacked, Watching, Written,
 };
 pub use files::{GONE, METADATA, Replacement, pack_to, restore, survey, unpack_into};
 pub use request::{
@@ -90,6 +91,7 @@ fn carry_out(input: &mut Input, output: &mut Output) -> Result<(), Failure> {
         Operation::Pack { path } => files::pack(&path, output),
         Operation::Unpack(request) => output.head(&files::unpack(&request, input)?),
         Operation::Restore {} => output.head(&files::restore_all(input)?),
+        Operation::Relay {} => relay::relay(input, output),
         Operation::Tool(call) => tools::answer(&call, output),
     }
 }

@@ -61,6 +61,8 @@ pub enum Operation {
     /// An archive of what has changed, which is the data: files become again what they were. See
     /// [`restore`](crate::restore). Answered by an [`Unpacked`](crate::Unpacked).
     Restore {},
+    /// A way out, through the host, until the end of the request. Answered by a [`Relaying`](crate::Relaying).
+    Relay {},
     /// What an agent asks for. Answered by an empty head and lines of [`Line`](crate::tools::Line), the last of which
     /// is the answer or a refusal.
     Tool(Call),

@@ -138,6 +138,13 @@ impl Execs {
         std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// What was left of one exec.
+    fn take_found_of(&self, id: &ExecId) -> Option<Unfinished> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = found.iter().position(|unfinished| unfinished.description.exec_id == *id)?;
+        Some(found.swap_remove(at))
+    }
+
     /// The end of an exec is written.
     fn ended(self: &Arc<Self>, shared: &Shared, id: &ExecId) {
         self.stdins.remove(id);
@@ -255,14 +262,23 @@ pub(super) async fn exec(
     handle: &Handle,
     draft: ExecDraft,
 ) -> Result<Running, Error> {
+    exec_as(shared, handle, draft, ExecId::random()).await
+}
+
+/// The same under an id that was chosen before, which no other exec of the sandbox has had.
+pub(super) async fn exec_as(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    draft: ExecDraft,
+    id: ExecId,
+) -> Result<Running, Error> {
     if shared.closing.is_cancelled() {
         return Err(Error::ShuttingDown);
     }
     let guest = admitted(handle)?;
     let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
-    let request = request(handle, draft)?;
+    let request = ExecRequest { id: id.clone(), ..request(handle, draft)? };
     failpoint!("exec.after_admission");
-    let id = request.id.clone();
     let berth = berth(shared, handle, &description(&request, source, keep))?;
     failpoint!("exec.after_journal");
     let terminal = request.terminal;

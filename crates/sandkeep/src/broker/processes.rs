@@ -78,7 +78,7 @@ impl Broker {
             let limit = limits::PROCESSES_KEPT_MAX;
             return Err(Error::LimitReached { what: "processes in the life of a sandbox", limit });
         }
-        let journal = launch(&self.shared, &handle, draft, &terms).await?;
+        let journal = launch(&self.shared, &handle, draft, &terms, ExecId::random()).await?;
         Ok(ProcessId::of(journal.id()))
     }
 
@@ -198,10 +198,10 @@ async fn launch(
     handle: &Arc<Handle>,
     draft: ExecDraft,
     terms: &ProcessTerms,
+    id: ExecId,
 ) -> Result<Arc<Journal>, Error> {
     let draft = ExecDraft { keep: Keep::WithSandbox(terms.clone()), timeout: None, ..draft };
-    let running = exec::exec(shared, handle, draft).await?;
-    let id = running.id.clone();
+    let running = exec::exec_as(shared, handle, draft, id.clone()).await?;
     // From here on a task takes what it says.
     drop(running);
     let journal = handle.execs.journal(&id)?;
@@ -209,14 +209,15 @@ async fn launch(
     Ok(journal)
 }
 
-/// Starts what a template runs in its sandboxes.
+/// Starts what a template runs in its sandboxes, as the exec of this id.
 pub(super) async fn begin(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
     start: &StartUp,
+    id: ExecId,
 ) -> Result<Arc<Journal>, Error> {
     let draft = ExecDraft { argv: start.argv.clone(), ..ExecDraft::default() };
-    launch(shared, handle, draft, &start.terms).await
+    launch(shared, handle, draft, &start.terms, id).await
 }
 
 /// Waits until a process is ready; says what is wrong if it ends before that, or its time is over.

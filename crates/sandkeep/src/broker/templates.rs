@@ -13,6 +13,7 @@
 
 mod builds;
 mod capture;
+mod claim;
 mod collect;
 mod import;
 mod intent;

@@ -31,7 +31,7 @@ use crate::guest::{
     OutputStream, Stdin, TOOLBOX,
 };
 use crate::limits;
-use crate::sandbox::{ExecId, Privilege};
+use crate::sandbox::{ExecId, Privilege, Spec};
 
 /// As whom the toolbox runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +73,7 @@ impl Sends {
             | Operation::Watch { .. }
             | Operation::Pack { .. }
             | Operation::Tool(_)
+            | Operation::Relay {}
             | Operation::Ports => Self::Nothing,
         }
     }
@@ -124,8 +125,14 @@ enum State {
 }
 
 enum Held {
-    Command { _busy: Busy },
-    Onlooker { _permit: OwnedSemaphorePermit },
+    /// The sandbox is being made: nobody else is in it.
+    Making,
+    Command {
+        _busy: Busy,
+    },
+    Onlooker {
+        _permit: OwnedSemaphorePermit,
+    },
 }
 
 /// Begins a run, and sends its request.
@@ -141,8 +148,28 @@ pub(super) async fn begin(
     let held = hold(handle, errand.presence)?;
     // Who was admitted before a pause that has not seen it yet is turned away.
     let guest = admitted(handle)?;
+    run(shared, guest, &handle.spec, errand, held).await
+}
+
+/// The same in a sandbox that is being made, whatever is said of who is present.
+pub(super) async fn begin_in_new(
+    shared: &Arc<Shared>,
+    guest: &Arc<dyn Guest>,
+    spec: &Spec,
+    errand: Errand,
+) -> Result<ToolboxRun, Error> {
+    run(shared, Arc::clone(guest), spec, errand, Held::Making).await
+}
+
+async fn run(
+    shared: &Arc<Shared>,
+    guest: Arc<dyn Guest>,
+    spec: &Spec,
+    errand: Errand,
+    held: Held,
+) -> Result<ToolboxRun, Error> {
     let sends = Sends::of(&errand.operation);
-    let (request, asked) = requests(handle, errand)?;
+    let (request, asked) = requests(spec, errand)?;
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
     // In a task of its own: one whose caller leaves in between is still known, and ended.
@@ -189,17 +216,17 @@ fn hold(handle: &Handle, presence: Presence) -> Result<Held, Error> {
 }
 
 /// What the guest is asked, and what the toolbox is.
-fn requests(handle: &Handle, errand: Errand) -> Result<(ExecRequest, Vec<u8>), Error> {
+fn requests(spec: &Spec, errand: Errand) -> Result<(ExecRequest, Vec<u8>), Error> {
     let user = match errand.whom {
         Whom::User => None,
         // By number: the sandbox of an image may have no such name.
         Whom::Root => Some("0".to_owned()),
     };
     let privilege = match errand.whom {
-        Whom::User => handle.spec.privilege(),
+        Whom::User => spec.privilege(),
         Whom::Root => Privilege::Root,
     };
-    let Place { env, cwd, user } = Place::fill(&handle.spec, Wanted { user, ..Wanted::default() })?;
+    let Place { env, cwd, user } = Place::fill(spec, Wanted { user, ..Wanted::default() })?;
     let base = cwd.map(|cwd| RawPath::from(cwd.as_str()));
     let asked = serde_json::to_vec(&Request { base, operation: errand.operation });
     let asked = asked.map_err(|error| broke(format!("cannot ask it: {error}")))?;

@@ -3,6 +3,7 @@
 //! ```text
 //!  dir ─▶ opened ─▶ copied into the volume ─────────────────────────────────────▶ launch
 //!  git (file) ─▶ opened ─▶ copied aside in the volume ─▶ launch ─▶ git clone inside ─▶ the copy goes
+//!  git (https) ─▶ admitted ─────────────────────────────▶ launch ─▶ git clone inside, through a relay
 //!  upload ─▶ looked up ─▶ unpacked into the volume ──────────────────────────────▶ launch
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 mod git;
 mod opening;
+mod relay;
 mod uploads;
 
 use std::fs::File;
@@ -38,6 +40,9 @@ pub(super) use uploads::Uploads;
 /// `user`, as ids are in a volume.
 const USER: FileOwner = FileOwner { uid: USER_ID, gid: USER_ID };
 
+/// The file with whom git trusts, for the time of a clone.
+const TRUST: &str = "trusted.pem";
+
 /// A workspace that is about to be brought.
 pub(super) struct Bringing {
     pub source: Source,
@@ -63,6 +68,14 @@ impl Supervisor {
                 };
                 self.write_workspace(copy).await
             }
+            Opened::Remote(remote) => {
+                let (trust, aside) = (Arc::clone(&remote.trust), remote.aside.clone());
+                let put = move |_: &Shared| {
+                    Place::make(&root, &path, USER)?;
+                    put_trust(&root, &aside, &trust)
+                };
+                self.write_workspace(put).await
+            }
             Opened::Archive(archive) => {
                 let archive = Arc::clone(archive);
                 let unpack = move |shared: &Shared| unpack(shared, &root, &path, &archive);
@@ -72,14 +85,15 @@ impl Supervisor {
     }
 
     /// Does what can only be done inside.
-    pub(super) async fn finish_source(&self, guest: &dyn Guest) -> Result<(), Error> {
+    pub(super) async fn finish_source(&self, guest: &Arc<dyn Guest>) -> Result<(), Error> {
         let Some(bringing) = &self.bringing else { return Ok(()) };
         let Bringing { source, opened } = &**bringing;
         match opened {
             Opened::Directory(_) | Opened::Archive(_) => Ok(()),
             Opened::Repository { url, aside, .. } => {
-                self.clone_inside(guest, url, aside, &source.path).await
+                self.clone_inside(guest.as_ref(), url, aside, &source.path).await
             }
+            Opened::Remote(remote) => self.clone_remote(guest, remote, &source.path).await,
         }
     }
 
@@ -104,6 +118,23 @@ fn copy(shared: &Shared, root: &Root, path: &str, from: &OwnedFd) -> Result<u64,
     let from = from.try_clone().map_err(unread)?;
     let copied = workspace::copy(from, &place, USER, &shared.closing)?;
     Ok(copied.skipped)
+}
+
+/// Puts down whom git is to trust, where it will find it.
+fn put_trust(root: &Root, aside: &str, trust: &[u8]) -> Result<u64, WorkspaceError> {
+    let place = Place::make(root, aside, USER)?;
+    let unmade = |source| WorkspaceError::Read { path: TRUST.to_owned(), source };
+    let mut header = tar::Header::new_gnu();
+    header.set_size(trust.len() as u64);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append_data(&mut header, TRUST, trust).map_err(unmade)?;
+    let archive = archive.into_inner().map_err(unmade)?;
+    layer::unpack(std::io::Cursor::new(archive), place.as_fd(), place.ids(), USER)?;
+    Ok(0)
 }
 
 fn unpack(

@@ -132,6 +132,7 @@ impl Exit {
             | Error::InvalidField { .. }
             | Error::UnknownTemplate { .. }
             | Error::TemplateNotFound { .. }
+            | Error::BaseNotFound { .. }
             | Error::TemplateInUse { .. }
             | Error::TemplateShared { .. }
             | Error::SourceInvalid { .. }
@@ -141,7 +142,9 @@ impl Exit {
             | Error::SourceForbidden { .. }
             | Error::SourceUnavailable { .. }
             | Error::UploadTooLarge { .. }
-            | Error::NoNetwork { .. }
+            | Error::RepositoryNotFound { .. }
+            | Error::RepositoryPrivate { .. }
+            | Error::ReferenceNotFound { .. }
             | Error::UploadNotFound { .. }
             | Error::NoSpace { .. }
             | Error::UnknownProfile { .. }

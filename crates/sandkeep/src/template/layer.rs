@@ -161,6 +161,26 @@ pub fn apply(
     Ok(applied)
 }
 
+/// Reads a layer to its end, as bounded as if it were applied, and writes nothing: whoever has brought its very bytes
+/// may use the one that is kept. Returns how many bytes its files have. Blocks.
+pub fn prove(
+    blob: impl Read + Send + 'static,
+    diff_id: &Digest,
+    progress: &Progress,
+) -> Result<u64, LayerError> {
+    let archive = decoded(blob)?;
+    let mut meter = Meter::new(archive.taken(), progress);
+    let mut entries = Entries::new(Verified::new(archive, *diff_id, None));
+    let mut bytes = 0;
+    while entries.next()?.is_some() {
+        bytes += entries.data_left();
+        meter.look();
+    }
+    entries.finish()?;
+    meter.end();
+    Ok(bytes)
+}
+
 /// Unpacks an archive of plain files: a name means nothing but itself, and everything belongs to `owner`, has
 /// no capabilities and acts for nobody else. Compressed as a layer may be. Blocks, and syncs nothing.
 pub fn unpack(

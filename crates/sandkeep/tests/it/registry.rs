@@ -1,13 +1,13 @@
 //! Pulling images: from Debian's registry with images that skopeo pushed, and from fakes that do what no
 //! good registry does. Everything is on loopback.
 
-mod fake;
-mod images;
+pub mod fake;
+pub mod images;
 mod misbehaved;
 mod proxy;
 mod realm;
 mod resumed;
-mod server;
+pub mod server;
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use flate2::read::GzDecoder;
 use sandkeep::limits::REGISTRY_DOWNLOADS_MAX;
 use sandkeep::outgoing::{Outgoing, OutgoingError, Roots};
+use sandkeep::sandbox::Owner;
 use sandkeep::template::digest::Digest;
 use sandkeep::template::image::{Image, ImageError, Layer, Platform, Progress};
 use sandkeep::template::source::Source;
@@ -57,7 +58,13 @@ impl Client {
     }
 
     fn image(&self, reference: &str, credentials: Option<Credentials>) -> RegistryImage {
-        self.registries().image(reference.parse().expect("a reference"), credentials)
+        let reference = reference.parse().expect("a reference");
+        self.registries().image(reference, credentials, &Owner::local())
+    }
+
+    /// What a layer lies under in the spool.
+    fn spool_name(layer: &[u8]) -> String {
+        Spool::file_name(&Owner::local(), &Digest::of(layer))
     }
 
     fn spooled(&self) -> Vec<(String, u64)> {
@@ -362,7 +369,8 @@ fn a_layer_that_two_want_at_once_is_fetched_once() {
     let client = Client::new();
     let registries = client.registries();
     let reference = format!("{}/app:it", fake.address);
-    let image = || registries.image(reference.parse().expect("a reference"), None);
+    let owner = Owner::local();
+    let image = || registries.image(reference.parse().expect("a reference"), None, &owner);
     now(async {
         let (one, other) = (image(), image());
         let (one, other) = tokio::join!(pull(&one), pull(&other));

@@ -1,12 +1,13 @@
 //! Templates: images become sandboxes, and sandboxes templates, on each storage. What an image says of its
 //! users, directories, variables and commands holds; what is in use stays, what is another's is not there.
 
+mod claims;
 pub mod images;
 #[cfg(feature = "failpoints")]
 mod killed;
 mod owners;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -48,6 +49,20 @@ fn names(daemon: &Daemon) -> Vec<String> {
     let items = listing["items"].as_array().expect("items").iter();
     let own = items.filter(|item| item["source"] != "built-in");
     own.map(|item| item["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// The layers that a storage has, and those that it was making.
+fn layers(daemon: &Daemon, storage: &str) -> Vec<PathBuf> {
+    let storages = daemon.data_dir().join("storage");
+    let places = match storage {
+        "btrfs" => vec![storages.join("btrfs/layers")],
+        _ => vec![storages.join("local/.layers"), storages.join("local/.drafts")],
+    };
+    let entries =
+        places.into_iter().flat_map(|place| std::fs::read_dir(place).into_iter().flatten());
+    let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    found.sort();
+    found
 }
 
 /// A sandbox of the busybox image is what its config says.

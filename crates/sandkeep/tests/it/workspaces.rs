@@ -1,6 +1,7 @@
 //! Workspaces: what a sandbox is made with on top of its template, from a directory, a repository or an upload,
 //! on each storage. The host's own files never change, and what cannot be had is said before anything is made.
 
+mod cloned;
 mod refused;
 
 use std::os::unix::fs::MetadataExt;

@@ -60,15 +60,24 @@ pub(in crate::broker) async fn rejoin(
     }
 }
 
+/// Forgets an exec that has a journal but never began.
+pub(in crate::broker) fn forget(shared: &Arc<Shared>, handle: &Handle, id: &ExecId) {
+    if let Some(unfinished) = handle.execs.take_found_of(id) {
+        berth(shared, handle, unfinished).1.abandon();
+    }
+}
+
 /// The execs without an end, each with its place in the count.
 fn berths(shared: &Arc<Shared>, handle: &Handle) -> Vec<(Description, Berth)> {
-    let execs = &handle.execs;
-    let berth = |Unfinished { description, writer }: Unfinished| {
-        let permit = execs.resumed(&description.keep);
-        let (shared, execs) = (Arc::clone(shared), Arc::clone(execs));
-        (description, Berth { shared, execs, writer, permit })
-    };
-    execs.take_found().into_iter().map(berth).collect()
+    let found = handle.execs.take_found().into_iter();
+    found.map(|unfinished| berth(shared, handle, unfinished)).collect()
+}
+
+fn berth(shared: &Arc<Shared>, handle: &Handle, unfinished: Unfinished) -> (Description, Berth) {
+    let Unfinished { description, writer } = unfinished;
+    let permit = handle.execs.resumed(&description.keep);
+    let (shared, execs) = (Arc::clone(shared), Arc::clone(&handle.execs));
+    (description, Berth { shared, execs, writer, permit })
 }
 
 async fn join(guest: Arc<dyn Guest>, description: Description, berth: Berth) {

@@ -91,8 +91,7 @@ impl Supervisor {
         match self.enter().await {
             Ok(guest) => {
                 info!(id = %self.id(), "adopted a running sandbox");
-                let shared = Arc::clone(&self.shared);
-                self.shared.tasks.spawn(rejoin::rejoin(shared, Arc::clone(handle), guest));
+                self.rejoin(handle, guest).await;
                 let shared = Arc::clone(&self.shared);
                 self.shared.tasks.spawn(ports::reopen(shared, Arc::clone(handle)));
                 let shared = Arc::clone(&self.shared);

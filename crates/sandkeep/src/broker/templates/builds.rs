@@ -24,6 +24,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::claim::Claim;
 use super::import::Job;
 use super::intent::Intent;
 use super::opening;
@@ -42,7 +43,7 @@ use crate::template::digest::Digest;
 use crate::template::image::{ImageConfig, Platform};
 use crate::template::recipe::{Ignore, Recipe, RecipeError};
 
-pub(super) use cache::needed as cached_layers;
+pub(super) use cache::{needed as cached_layers, needed_of as cached_layers_of};
 use room::Rooms;
 use steps::{Builder, Built};
 
@@ -103,7 +104,8 @@ impl Broker {
         let BuildDraft { name, context, file, arguments, target, cache, .. } = draft;
         let archive = context.finish().await?;
         let (import, reporter, outcome, events, unwanted) = Import::begin_build();
-        let job = Job { id: ImportId::random(), whose, name, reporter };
+        let claim = Claim::of(owner.clone());
+        let job = Job { id: ImportId::random(), whose, claim, name, reporter };
         let order = Order { owner, archive, file, arguments, target, cache, events, unwanted };
         let broker = self.clone();
         self.shared.tasks.spawn(async move {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tracing::info;
 
+use super::claim::Claim;
 use super::intent::Intent;
 use super::opening::{self, Opened};
 use super::progress::{Import, ImportStep, Reporter};
@@ -22,6 +23,7 @@ use crate::template::source::Source;
 pub struct Job {
     pub id: ImportId,
     pub whose: Whose,
+    pub claim: Claim,
     pub name: TemplateName,
     pub reporter: Reporter,
 }
@@ -37,9 +39,10 @@ impl Broker {
         let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
         let quotas = &self.shared.policy.quotas;
         let place = self.shared.images.place(quotas, &whose, &draft.name).await?;
-        let opened = opening::open(&self.shared, who, draft.source).await?;
+        let claim = Claim::of(owner(who, draft.project.as_deref())?);
+        let opened = opening::open(&self.shared, who, &claim, draft.source).await?;
         let (import, reporter, outcome) = Import::begin();
-        let job = Job { id: ImportId::random(), whose, name: draft.name, reporter };
+        let job = Job { id: ImportId::random(), whose, claim, name: draft.name, reporter };
         let broker = self.clone();
         self.shared.tasks.spawn(async move {
             let closing = broker.shared.closing.clone();

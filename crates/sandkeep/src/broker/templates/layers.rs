@@ -50,15 +50,21 @@ impl Broker {
         Ok(taken)
     }
 
-    /// Begins to bring those that are not kept.
+    /// Begins to bring those that the owner does not have.
     async fn fetch(&self, job: &Job, layers: &[Layer]) -> Result<Fetching, Error> {
-        let kept = self.shared.storage.layers().await?;
-        let ids: Vec<LayerId> = layers.iter().map(|layer| id_of(&layer.diff_id)).collect();
-        let missing = |place: usize| {
-            let key = self.shared.storage.layer_key(&ids[..=place]);
-            key.is_none_or(|key| !kept.contains(&key))
-        };
-        let wanted: Vec<usize> = (0..layers.len()).filter(|place| missing(*place)).collect();
+        let shared = &self.shared;
+        let held = job.claim.held(shared).await?;
+        let mut below: Vec<LayerId> = Vec::with_capacity(layers.len());
+        let mut wanted = Vec::new();
+        for (place, layer) in layers.iter().enumerate() {
+            let [alone, leaning] = names(&below, &layer.diff_id);
+            let had = [&alone, &leaning].into_iter().find(|id| held.has(shared, &below, id));
+            let had = had.cloned();
+            if had.is_none() {
+                wanted.push(place);
+            }
+            below.push(had.unwrap_or(alone));
+        }
         let total: u64 = wanted.iter().filter_map(|place| layers[*place].blob.size_bytes()).sum();
         let done: Arc<[AtomicU64]> = layers.iter().map(|_| AtomicU64::new(0)).collect();
         let mut fetching = Fetching(layers.iter().map(|_| None).collect());
@@ -81,8 +87,7 @@ impl Broker {
         pins: &mut Vec<Pin>,
     ) -> Result<KeptLayer, Error> {
         let shared = &self.shared;
-        let alone = id_of(&layer.diff_id);
-        let leaning = id_of(&layer::id_above(&digests_of(below), &layer.diff_id));
+        let [alone, leaning] = names(below, &layer.diff_id);
         for id in [&alone, &leaning] {
             // Not while somebody removes layers: it may be among them.
             let _kept = shared.images.gate.read().await;
@@ -91,10 +96,10 @@ impl Broker {
         // Of those who need the same layer, the first makes it and the others find it made.
         let _only = shared.images.layers.join(Key::new([alone.as_str()])).await;
         if self.is_kept(below, &leaning).await? {
-            return self.found(leaning).await;
+            return self.take_kept(job, below, leaning, layer, fetched).await;
         }
         let Some(mut draft) = shared.storage.draft_layer(below, &alone).await? else {
-            return self.found(alone).await;
+            return self.take_kept(job, below, alone, layer, fetched).await;
         };
         failpoint!("template.after_draft");
         let applied = match self.fill(job, layer, &draft, fetched).await {
@@ -125,10 +130,50 @@ impl Broker {
         Ok(key.is_some_and(|key| kept.contains(&key)))
     }
 
-    /// A layer that somebody else has brought.
-    async fn found(&self, id: LayerId) -> Result<KeptLayer, Error> {
-        let bytes = self.shared.images.records.bytes_of(&id).await?.unwrap_or(0);
-        Ok(KeptLayer { id, bytes })
+    /// A layer that somebody has brought before: by its name for those who have it, for all others by its bytes.
+    async fn take_kept(
+        &self,
+        job: &Job,
+        below: &[LayerId],
+        id: LayerId,
+        layer: &Layer,
+        fetched: Option<AbortOnDropHandle<Opened>>,
+    ) -> Result<KeptLayer, Error> {
+        let held = job.claim.held(&self.shared).await?;
+        let proven = match held.has(&self.shared, below, &id) {
+            true => None,
+            false => Some(self.prove(job, layer, fetched).await?),
+        };
+        let noted = self.shared.images.records.bytes_of(&id).await?;
+        Ok(KeptLayer { id, bytes: noted.or(proven).unwrap_or(0) })
+    }
+
+    async fn prove(
+        &self,
+        job: &Job,
+        layer: &Layer,
+        fetched: Option<AbortOnDropHandle<Opened>>,
+    ) -> Result<u64, Error> {
+        let blob = self.opened(job, layer, fetched).await?;
+        let progress = job.reporter.bytes(ImportStep::Unpacking, layer.blob.size_bytes());
+        let diff_id = layer.diff_id;
+        let prove = move || layer::prove(blob, &diff_id, &progress);
+        let proven = self.shared.tasks.spawn_blocking(prove).await;
+        proven.map_err(|_| Error::ShuttingDown)?.map_err(inapplicable)
+    }
+
+    async fn opened(
+        &self,
+        job: &Job,
+        layer: &Layer,
+        fetched: Option<AbortOnDropHandle<Opened>>,
+    ) -> Result<Abandoned, Error> {
+        job.reporter.step(ImportStep::Fetching);
+        let blob = match fetched {
+            Some(fetched) => fetched.await.map_err(|_| Error::ShuttingDown)?,
+            None => layer.blob.open(&Progress::unheard()).await,
+        };
+        Ok(Abandoned::new(blob.map_err(unusable)?, self.shared.closing.clone()))
     }
 
     async fn fill(
@@ -138,12 +183,7 @@ impl Broker {
         draft: &LayerDraft,
         fetched: Option<AbortOnDropHandle<Opened>>,
     ) -> Result<Applied, Error> {
-        job.reporter.step(ImportStep::Fetching);
-        let blob = match fetched {
-            Some(fetched) => fetched.await.map_err(|_| Error::ShuttingDown)?,
-            None => layer.blob.open(&Progress::unheard()).await,
-        };
-        let blob = Abandoned::new(blob.map_err(unusable)?, self.shared.closing.clone());
+        let blob = self.opened(job, layer, fetched).await?;
         let progress = job.reporter.bytes(ImportStep::Unpacking, layer.blob.size_bytes());
         let (root, lowers) = (draft.root.clone(), draft.lowers.clone());
         let (whiteouts, ids, diff_id) = (draft.whiteouts, draft.ids, layer.diff_id);
@@ -224,6 +264,11 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 /// As the storage names the layer.
 pub fn id_of(diff_id: &Digest) -> LayerId {
     diff_id.to_string().parse().expect("a digest is written as layers are named")
+}
+
+/// What a layer is kept as: where it needs nothing of those below, and where it does.
+fn names(below: &[LayerId], diff_id: &Digest) -> [LayerId; 2] {
+    [id_of(diff_id), id_of(&layer::id_above(&digests_of(below), diff_id))]
 }
 
 fn digests_of(layers: &[LayerId]) -> Vec<Digest> {

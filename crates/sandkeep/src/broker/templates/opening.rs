@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
+use super::claim::Claim;
 use super::import::unusable;
 use super::upload::Upload;
 use crate::broker::shared::{Handle, Shared};
@@ -75,6 +76,7 @@ pub enum Opened {
 pub async fn open(
     shared: &Arc<Shared>,
     who: &Principal,
+    claim: &Claim,
     source: TemplateSource,
 ) -> Result<Opened, Error> {
     match source {
@@ -86,7 +88,7 @@ pub async fn open(
         }
         TemplateSource::Registry { reference, credentials } => {
             let said = format!("registry {}", reference.familiar());
-            let image = Box::new(shared.registries.image(reference, credentials));
+            let image = Box::new(shared.registries.image(reference, credentials, claim.owner()));
             Ok(Opened::Registry { image, said })
         }
         TemplateSource::Upload(upload) => {

@@ -112,7 +112,8 @@ impl Supervisor {
         self.runtime.start(&plan?).await?;
         failpoint!("create.after_launch");
         let guest = self.enter().await?;
-        self.finish_source(&*guest).await?;
+        self.finish_source(&guest).await?;
+        self.expect_start_up().await?;
         failpoint!("create.after_source_finished");
         self.meta.phase = Phase::Ready;
         let status = self.after(Event::Done(Operation::Create));

@@ -50,6 +50,7 @@ impl Supervisor {
             self.runtime.stop(self.id(), Duration::ZERO).await?;
         }
         self.renew_meta().await?;
+        self.expect_start_up().await?;
         let root = self.shared.storage.root(self.id()).await?;
         let plan = self.plan(root)?;
         self.runtime.create(&plan).await?;

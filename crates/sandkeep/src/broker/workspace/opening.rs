@@ -11,7 +11,8 @@ use rustix::io::Errno;
 
 use crate::broker::shared::Shared;
 use crate::broker::templates::open_host_path;
-use crate::error::Error;
+use crate::error::{Error, with_causes};
+use crate::outgoing::{self, Admitted, Chosen, OutgoingError};
 use crate::sandbox::{GitUrl, HOME, HostPaths, Origin, Principal, Source, Transport, UploadId};
 use crate::template::{Found, Template};
 
@@ -23,17 +24,24 @@ pub enum Opened {
         directory: Arc<OwnedFd>,
         aside: String,
     },
+    Remote(Box<Remote>),
     Archive(Arc<File>),
+}
+
+/// A repository elsewhere.
+pub struct Remote {
+    pub url: GitUrl,
+    /// Where it is, as it was resolved once.
+    pub to: Admitted,
+    /// Certificates of those whom calls from here trust.
+    pub trust: Arc<[u8]>,
+    /// Where they lie until it was cloned.
+    pub aside: String,
 }
 
 /// What can be said of a source without looking for it.
 pub fn check(source: &Source, template: &dyn Template) -> Result<(), Error> {
-    let Origin::Git(url) = &source.origin else { return Ok(()) };
-    match url.transport() {
-        Transport::File => {}
-        // No sandbox has a network yet.
-        Transport::Https => return Err(Error::NoNetwork { url: url.url().to_owned() }),
-    }
+    let Origin::Git(_) = &source.origin else { return Ok(()) };
     match template.has_program("git") {
         Found::Yes | Found::Unknown => Ok(()),
         Found::No => Err(Error::SourceInvalid { problem: without_git(template.name()) }),
@@ -56,6 +64,10 @@ pub async fn open(
             Ok(Opened::Directory(Arc::new(directory)))
         }
         Origin::Upload(id) => Ok(Opened::Archive(shared.uploads.find(who, id)?)),
+        Origin::Git(url) if url.transport() == Transport::Https => {
+            let remote = remote(shared, url).await?;
+            Ok(Opened::Remote(Box::new(remote)))
+        }
         Origin::Git(url) => {
             let path = path_of(url)?;
             let directory = open_directory(shared, path.clone(), reach).await?;
@@ -64,6 +76,27 @@ pub async fn open(
             Ok(Opened::Repository { url: url.clone(), directory, aside: aside() })
         }
     }
+}
+
+/// Finds out where a repository is, and whether anybody may go there from here.
+async fn remote(shared: &Shared, url: &GitUrl) -> Result<Remote, Error> {
+    let unusable = |error: OutgoingError| match error {
+        OutgoingError::Unknown { .. } | OutgoingError::Resolve { .. } => {
+            Error::SourceUnavailable { problem: with_causes(&error) }
+        }
+        OutgoingError::NotAUrl { .. }
+        | OutgoingError::NotEncrypted { .. }
+        | OutgoingError::NotPublic { .. }
+        | OutgoingError::Certificates { .. }
+        | OutgoingError::Client { .. } => Error::SourceInvalid { problem: with_causes(&error) },
+    };
+    let place = outgoing::url(url.url()).map_err(unusable)?;
+    let outgoing = shared.registries.outgoing();
+    let to = outgoing.admit(&place, Chosen::ByOthers).await.map_err(unusable)?;
+    let roots = to.roots().clone();
+    let trust = tokio::task::spawn_blocking(move || roots.all_as_pem()).await;
+    let trust = trust.map_err(|_| Error::ShuttingDown)?.into();
+    Ok(Remote { url: url.clone(), to, trust, aside: aside() })
 }
 
 /// A name that nothing in a template has.

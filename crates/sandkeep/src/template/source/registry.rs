@@ -36,6 +36,7 @@ use crate::limits::{
     REGISTRY_DOWNLOADS_MAX, REGISTRY_LAYER_MAX_BYTES,
 };
 use crate::outgoing::Outgoing;
+use crate::sandbox::Owner;
 use crate::template::digest::{Digest, Mismatch};
 use crate::template::image::{Image, ImageConfig, ImageError, Platform};
 use crate::template::manifest::{self, Descriptor, Manifest};
@@ -61,13 +62,24 @@ impl Registries {
         Self { outgoing, spool, auth_file }
     }
 
+    /// The rule by which other places are called.
+    pub fn outgoing(&self) -> &Outgoing {
+        &self.outgoing
+    }
+
     /// An image to be pulled. Credentials are for the registry that the reference names; without any,
-    /// those of the configuration are used if it has some for that registry.
-    pub fn image(&self, reference: Reference, credentials: Option<Credentials>) -> RegistryImage {
+    /// those of the configuration are used if it has some for that registry. What is brought is its owner's.
+    pub fn image(
+        &self,
+        reference: Reference,
+        credentials: Option<Credentials>,
+        owner: &Owner,
+    ) -> RegistryImage {
         RegistryImage {
             registries: self.clone(),
             reference,
             credentials,
+            owner: owner.clone(),
             spooled: Mutex::default(),
         }
     }
@@ -81,6 +93,7 @@ pub struct RegistryImage {
     registries: Registries,
     reference: Reference,
     credentials: Option<Credentials>,
+    owner: Owner,
     /// What may lie in the spool because of us.
     spooled: Mutex<Vec<Digest>>,
 }
@@ -112,7 +125,7 @@ impl RegistryImage {
     pub fn taken_over(self) {
         let spooled = self.spooled.into_inner().unwrap_or_else(PoisonError::into_inner);
         for digest in spooled {
-            if let Err(error) = self.registries.spool.discard(&digest) {
+            if let Err(error) = self.registries.spool.discard(&self.owner, &digest) {
                 tracing::warn!("a layer that is not needed stays in the spool: {error}");
             }
         }
@@ -173,7 +186,8 @@ impl RegistryImage {
             }
             let (session, permits) = (Arc::clone(session), Arc::clone(&permits));
             let spool = Arc::clone(&self.registries.spool);
-            Ok(RegistryBlob { session, spool, permits, digest, size_bytes })
+            let owner = self.owner.clone();
+            Ok(RegistryBlob { session, spool, owner, permits, digest, size_bytes })
         };
         descriptors.iter().map(blob).collect()
     }

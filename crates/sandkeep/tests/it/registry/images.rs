@@ -28,6 +28,9 @@ pub fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         builder.append_data(&mut header, path, *content).expect("an archive in memory");
     }
     builder.into_inner().expect("an archive in memory")

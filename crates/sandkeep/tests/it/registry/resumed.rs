@@ -62,7 +62,7 @@ fn a_pull_that_was_given_up_is_taken_up_by_the_next_daemon() {
     let (fake, client) = (stalling(&made), Client::new());
     let reference = format!("{}/app:it", fake.address);
     let half = made.layers[0].len() as u64 / 2;
-    let partial = format!("{}.partial", Digest::of(&made.layers[0]).hex());
+    let partial = format!("{}.partial", Client::spool_name(&made.layers[0]));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let image = client.image(&reference, None);
     let pulling = runtime.spawn(async move { pull(&image).await });
@@ -83,7 +83,7 @@ fn a_part_that_is_not_of_the_layer_is_thrown_away() {
     let content = Content::of(&made);
     let fake = Fake::answering(move |asked| content.answer(asked));
     let client = Client::new();
-    let name = Digest::of(&made.layers[0]).hex();
+    let name = Client::spool_name(&made.layers[0]);
     let plant = |name: String, bytes: &[u8]| {
         std::fs::write(client.spool.path().join(name), bytes).expect("a file");
     };
@@ -124,7 +124,7 @@ fn a_registry_that_knows_no_ranges_is_asked_for_everything() {
         content.answer(&asked)
     });
     let client = Client::new();
-    let name = format!("{}.partial", Digest::of(&made.layers[0]).hex());
+    let name = format!("{}.partial", Client::spool_name(&made.layers[0]));
     std::fs::write(client.spool.path().join(name), &made.layers[0][..1000]).expect("a file");
     let layers = now(pull(&client.image(&format!("{}/app:it", fake.address), None)));
     assert_eq!(layers.expect("all of it"), made.layers);

@@ -2,12 +2,12 @@
 //! there, a sandbox that was becoming one goes on, and layers that nobody needs go.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::images::{self, Image};
-use super::{STORAGES, create, import, names, on};
+use super::{STORAGES, create, import, layers, names, on};
 use crate::skip_if;
 use crate::support::{Daemon, Patience, until};
 
@@ -39,18 +39,6 @@ const POINTS: [(Deed, &[&str]); 3] = [
 /// All points that are tried here.
 pub fn points() -> impl Iterator<Item = &'static str> {
     POINTS.into_iter().flat_map(|(_, points)| points.iter().copied())
-}
-
-/// The layers that a storage has, and those that it was making.
-fn layers(daemon: &Daemon, storage: &str) -> Vec<PathBuf> {
-    let storages = daemon.data_dir().join("storage");
-    let places = match storage {
-        "btrfs" => vec![storages.join("btrfs/layers")],
-        _ => vec![storages.join("local/.layers"), storages.join("local/.drafts")],
-    };
-    let entries =
-        places.into_iter().flat_map(|place| std::fs::read_dir(place).into_iter().flatten());
-    entries.flatten().map(|entry| entry.path()).collect()
 }
 
 impl Deed {

@@ -8,14 +8,20 @@ use crate::keys::{create_key, key_of, with_admin};
 use crate::skip_if;
 use crate::support::{Daemon, Ran, Setup, binary};
 
-fn import_as(daemon: &Daemon, key: &str, path: &std::path::Path, name: &str, more: &[&str]) -> Ran {
+pub fn import_as(
+    daemon: &Daemon,
+    key: &str,
+    path: &std::path::Path,
+    name: &str,
+    more: &[&str],
+) -> Ran {
     let mut command = binary();
     command.args(["template", "import"]).arg(path).args(["--name", name]).args(more);
     command.env("SANDKEEP_URL", daemon.url()).env("SANDKEEP_API_KEY", key);
     command.output().expect("the binary runs").into()
 }
 
-fn ask(daemon: &Daemon, key: &str, method: &str, target: &str, body: &Value) -> (u16, Value) {
+pub fn ask(daemon: &Daemon, key: &str, method: &str, target: &str, body: &Value) -> (u16, Value) {
     daemon.request_with(&[("x-api-key", key)], method, target, body).expect("an answer")
 }
 

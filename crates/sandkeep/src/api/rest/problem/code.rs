@@ -78,9 +78,6 @@ codes! {
     SourceInvalid "source_invalid" 400 Useless
         "what was to become a template or a workspace cannot be used"
         "mend or replace what the detail names: for a template an image for this machine, a tar, an OCI layout or a docker save archive; for a workspace a directory, a git repository or a tar";
-    NoNetwork "no_network" 400 Useless
-        "the source is elsewhere, and sandboxes have no network"
-        "clone it on the host and give that as source.dir or as git file:///…, or send an archive of it to POST /api/v1/uploads (--source-tar)";
     BuildFileInvalid "build_file_invalid" 400 Useless
         "the build file, or what came with it, cannot be carried out"
         "mend the line that the detail names; docs/build-files.md says what can be written";
@@ -135,6 +132,9 @@ codes! {
     SourceForbidden "source_forbidden" 403 Useless
         "this path of the host is not for callers of the API"
         "upload it instead: a template with PUT /api/v1/templates/{name}/upload (sandkeep template import), a workspace with POST /api/v1/uploads (--source-tar); the operator can open directories with source_roots";
+    RepositoryPrivate "repository_private" 403 Useless
+        "the git repository asks for credentials"
+        "check the URL; clone a private one on the host and give it as git file:///… or source.dir, or send an archive of it (--source-tar)";
     TemplateShared "template_shared" 403 Useless
         "the template is for everybody, so only an admin may make or change it"
         "make one of your own under the same name, which comes first, or ask an admin";
@@ -156,6 +156,12 @@ codes! {
     TemplateNotFound "template_not_found" 404 Useless
         "there is no such template"
         "list those that exist with GET /api/v1/templates (sandkeep template ls)";
+    RepositoryNotFound "repository_not_found" 404 Useless
+        "there is no such git repository"
+        "check the URL of the source; some hosts say so of private ones, too";
+    ReferenceNotFound "reference_not_found" 404 Useless
+        "the git repository has no such branch, tag or commit"
+        "name one that `git ls-remote` shows after the # of the URL, or leave it out for the default branch";
     UploadNotFound "upload_not_found" 404 Useless
         "there is no such upload"
         "send it (again) with POST /api/v1/uploads: one is kept for an hour, and not over the end of the daemon";

@@ -154,6 +154,7 @@ fn errors() -> Vec<Error> {
         Error::RuntimeUnusable { name: "native".to_owned(), reason: "why".to_owned() },
         Error::UnknownTemplate { name: "x".to_owned(), known: known() },
         Error::TemplateNotFound { name: "x".to_owned() },
+        Error::BaseNotFound { line: 1, name: "x".to_owned(), problem: "why".to_owned() },
         Error::TemplateInUse { name: "x".to_owned(), users: vec![id()] },
         Error::TemplateShared { name: "x".to_owned() },
         Error::SourceInvalid { problem: "why".to_owned() },

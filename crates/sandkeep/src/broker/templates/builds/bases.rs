@@ -57,7 +57,7 @@ impl Builder<'_> {
                 let why = with_causes(&error);
                 let problem =
                     format!("there is no such template here, and it cannot be pulled: {why}");
-                Error::BuildFailed { line, instruction: format!("FROM {name}"), problem }
+                Error::BaseNotFound { line, name: name.to_owned(), problem }
             }
             other => other,
         })
@@ -67,7 +67,7 @@ impl Builder<'_> {
         let wrong =
             |error: &dyn std::error::Error| Error::SourceInvalid { problem: with_causes(error) };
         let reference: Reference = name.parse().map_err(|error| wrong(&error))?;
-        let source = self.broker.shared.registries.image(reference, None);
+        let source = self.broker.shared.registries.image(reference, None, &self.owner);
         let image = source.image().await.map_err(unusable)?;
         image.config.check_platform(&Platform::here()).map_err(unusable)?;
         let taken = self.broker.take_layers(self.job, &image.layers).await?;

@@ -101,7 +101,17 @@ pub async fn remember(
 
 /// All lists of layers that steps name.
 pub async fn needed(shared: &Shared) -> Result<Vec<Vec<LayerId>>, StoreError> {
-    let entries = shared.images.records.store().list(&Prefix::new([STEPS])).await?.entries;
+    named(shared, &Prefix::new([STEPS])).await
+}
+
+/// Those that steps of this owner's builds name.
+pub async fn needed_of(shared: &Shared, owner: &Owner) -> Result<Vec<Vec<LayerId>>, StoreError> {
+    let Owner { organization, user, project } = owner;
+    named(shared, &Prefix::new([STEPS, organization, user, project])).await
+}
+
+async fn named(shared: &Shared, prefix: &Prefix) -> Result<Vec<Vec<LayerId>>, StoreError> {
+    let entries = shared.images.records.store().list(prefix).await?.entries;
     Ok(entries.iter().filter_map(Row::read).map(|row| row.layer_ids()).collect())
 }
 

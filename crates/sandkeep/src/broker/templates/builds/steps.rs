@@ -190,8 +190,11 @@ impl<'a> Builder<'a> {
             Work::Write(copying) => &copying.files,
         };
         built.key = built.key.after(&effect, files);
-        // Of those who need the same step, the first carries it out and the others find it done.
-        let name = store::Key::new(["build-step", &built.key.digest().hex()]);
+        // Of an owner's builds that need the same step, the first carries it out and the others find it done. Other
+        // owners' do not wait for it, from which they could tell that it is carried out.
+        let Owner { organization, user, project } = &self.owner;
+        let step_key = built.key.digest().hex();
+        let name = store::Key::new(["build-step", organization, user, project, &step_key]);
         let _only = self.broker.shared.images.layers.join(name).await;
         if self.cache == Cache::Used
             && let Some((layers, pin)) =

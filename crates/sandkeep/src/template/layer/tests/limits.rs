@@ -154,6 +154,24 @@ fn a_layer_that_swells_beyond_all_measure_is_refused() {
 }
 
 #[test]
+fn a_layer_is_proven_by_all_of_its_bytes_and_within_the_same_bounds() {
+    let prove = |layer: Vec<u8>, diff_id: &Digest| {
+        prove(io::Cursor::new(layer), diff_id, &Progress::unheard())
+    };
+    let whole = Tar::new().file("a", [7; 3000]).file("b", "").end();
+    let diff_id = Digest::of(&whole);
+    for layer in [whole.clone(), gzip(&whole), zstd(&whole)] {
+        assert_eq!(prove(layer.clone(), &diff_id).unwrap(), 3000);
+        let other = prove(layer.clone(), &Digest::of(b"other"));
+        assert!(matches!(other, Err(LayerError::Mismatch(_))), "{other:?}");
+        prove(layer[..layer.len() - 1].to_vec(), &diff_id).expect_err("cut off");
+    }
+    let bomb = zstd::stream::encode_all(io::repeat(0).take(limits::LAYER_RATIO_FREE_BYTES + 1), 1);
+    let refused = prove(bomb.unwrap(), &Digest::of(b"")).expect_err("a bomb");
+    assert!(crate::error::with_causes(&refused).contains("out of each compressed one"));
+}
+
+#[test]
 fn a_path_that_links_make_too_long_is_refused() {
     let part = "p".repeat(200);
     let long = vec![part.as_str(); 15].join("/");

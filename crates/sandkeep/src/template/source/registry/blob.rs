@@ -26,12 +26,15 @@ use super::retry::Attempts;
 use super::session::{Session, Thing};
 use super::spool::{Found, Origin, Part, Spool};
 use crate::limits::{REGISTRY_CHUNKS_MAX, REGISTRY_IDLE, REGISTRY_PROGRESS_MIN_BYTES};
+use crate::sandbox::Owner;
 use crate::template::digest::{Digest, Mismatch};
 use crate::template::image::{Blob, ImageError, Progress};
 
 pub struct RegistryBlob {
     pub session: Arc<Session>,
     pub spool: Arc<Spool>,
+    /// Whose it is to be.
+    pub owner: Owner,
     /// How many blobs of an image are brought at once.
     pub permits: Arc<Semaphore>,
     pub digest: Digest,
@@ -62,7 +65,7 @@ enum Received {
 impl RegistryBlob {
     async fn bring(&self, progress: &Progress) -> Result<File, RegistryError> {
         let _permit = self.permits.acquire().await.expect("nobody closes the semaphore");
-        let found = self.spool.claim(self.digest, self.size_bytes).await;
+        let found = self.spool.claim(&self.owner, self.digest, self.size_bytes).await;
         let mut part = match found.map_err(RegistryError::Spool)? {
             Found::Whole(file) => {
                 progress.tell(self.size_bytes);

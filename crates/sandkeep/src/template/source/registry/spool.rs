@@ -1,13 +1,14 @@
-//! Where blobs are kept while an image is pulled: a directory with a file per digest.
+//! Where blobs are kept while an image is pulled: a directory with a file per owner and digest.
 //!
 //! ```text
-//! <64 hex>.partial   the first bytes of a blob; how many is all that is known of it
-//! <64 hex>           a whole blob that was what its name says when it was put there
+//! <owner>-<digest>.partial   the first bytes of a blob; how many is all that is known of it
+//! <owner>-<digest>           a whole blob that was what its name says when it was put there
 //! ```
 //!
-//! The invariant: no bytes leave here that do not have the digest they are asked by. A partial file is
-//! hashed from its beginning when it is taken up again, a whole one when it is found, so a crash or a
-//! torn write costs a download and nothing else. One works on a digest at a time.
+//! The invariant: no bytes leave here that do not have the digest they are asked by, and none to another than
+//! the owner whose pull brought them: a digest is no secret, and naming one is not having what it names. A partial
+//! file is hashed from its beginning when it is taken up again, a whole one when it is found, so a crash or a
+//! torn write costs a download and nothing else. One works on a file at a time.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -21,6 +22,7 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
 use crate::limits::{REGISTRY_CHUNK_BYTES, REGISTRY_SPOOL_KEPT};
+use crate::sandbox::Owner;
 use crate::template::digest::{Digest, Hasher, Mismatch};
 
 const PARTIAL: &str = "partial";
@@ -29,7 +31,7 @@ const PARTIAL: &str = "partial";
 #[derive(Debug)]
 pub struct Spool {
     directory: PathBuf,
-    turns: Mutex<HashMap<Digest, Weak<Turn<()>>>>,
+    turns: Mutex<HashMap<String, Weak<Turn<()>>>>,
 }
 
 /// What there is of a blob.
@@ -72,14 +74,22 @@ impl Spool {
         Ok(Self { directory: directory.to_owned(), turns: Mutex::default() })
     }
 
-    fn whole(&self, digest: &Digest) -> PathBuf {
-        self.directory.join(digest.hex())
+    /// What a whole blob of an owner is called.
+    pub fn file_name(owner: &Owner, digest: &Digest) -> String {
+        let mut hasher = Hasher::new();
+        for part in [&owner.organization, &owner.user, &owner.project] {
+            // With its length, so that no two owners' are the same.
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        format!("{}-{}", hasher.finish().hex(), digest.hex())
     }
 
     /// Waits until nobody else works on the blob, and looks what there is of it.
-    pub async fn claim(&self, digest: Digest, size_bytes: u64) -> io::Result<Found> {
-        let turn = self.turn(digest).lock_owned().await;
-        let path = self.whole(&digest);
+    pub async fn claim(&self, owner: &Owner, digest: Digest, size_bytes: u64) -> io::Result<Found> {
+        let name = Self::file_name(owner, &digest);
+        let path = self.directory.join(&name);
+        let turn = self.turn(name).lock_owned().await;
         let look = move || match whole(&path, digest, size_bytes)? {
             Some(file) => Ok(Found::Whole(file)),
             None => Part::take_up(&path, digest, size_bytes, turn)
@@ -89,18 +99,18 @@ impl Spool {
     }
 
     /// Removes a whole blob that is not needed any more. Who has it open keeps it.
-    pub fn discard(&self, digest: &Digest) -> io::Result<()> {
-        gone(std::fs::remove_file(self.whole(digest)))
+    pub fn discard(&self, owner: &Owner, digest: &Digest) -> io::Result<()> {
+        gone(std::fs::remove_file(self.directory.join(Self::file_name(owner, digest))))
     }
 
-    fn turn(&self, digest: Digest) -> Arc<Turn<()>> {
+    fn turn(&self, name: String) -> Arc<Turn<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(&digest).and_then(Weak::upgrade) {
+        if let Some(turn) = turns.get(&name).and_then(Weak::upgrade) {
             return turn;
         }
         let turn = Arc::new(Turn::new(()));
-        turns.insert(digest, Arc::downgrade(&turn));
+        turns.insert(name, Arc::downgrade(&turn));
         turn
     }
 }
