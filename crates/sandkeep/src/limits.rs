@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+mod volumes;
+
+pub use volumes::*;
+
 /// The unit of `memory_mb` and `disk_mb`, in bytes.
 pub const MIB: u64 = 1024 * 1024;
 

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "failpoints")]
 mod killed;
+mod limits;
 mod runtimes;
 
 use serde_json::{Value, json};

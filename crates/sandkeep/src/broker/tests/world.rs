@@ -417,6 +417,10 @@ impl Storage for Volumes {
         Err(NO_LAYERS)
     }
 
+    async fn tend(&self, _id: Option<&SandboxId>) -> Result<(), StorageError> {
+        Ok(())
+    }
+
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
         let pool = *self.pool.lock().expect("no test panics with it");
         match pool {

@@ -1,0 +1,10 @@
+//! Bounds of what is looked at in volumes.
+
+use std::time::Duration;
+
+/// How often the daemon has the storage look after its limits.
+pub const TEND_INTERVAL: Duration = Duration::from_secs(5);
+/// A tree that may hold more than it was last found to is looked at again after so long.
+pub const TREE_LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// How many extents of a tree are remembered while they are counted, so that none counts twice.
+pub const EXTENTS_REMEMBERED_MAX: usize = 1024 * 1024;
