@@ -4,6 +4,7 @@
 #[cfg(feature = "failpoints")]
 mod killed;
 mod limits;
+mod names;
 mod runtimes;
 
 use serde_json::{Value, json};

@@ -196,7 +196,7 @@ impl Template for EmptyTemplate {
         Privilege::Root
     }
 
-    async fn lay_out(&self, _root: &Root) -> Result<(), StorageError> {
+    async fn lay_out(&self, _root: &Root, _id: &SandboxId) -> Result<(), StorageError> {
         Ok(())
     }
 }
