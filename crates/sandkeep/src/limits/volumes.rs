@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The bench does not use a connection again that nothing went over for so long; well below [`super::HEADERS_READ`].
+pub const BENCH_IDLE: Duration = Duration::from_secs(5);
+
 /// How often the daemon has the storage look after its limits.
 pub const TEND_INTERVAL: Duration = Duration::from_secs(5);
 /// A tree that may hold more than it was last found to is looked at again after so long.
