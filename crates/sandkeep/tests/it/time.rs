@@ -6,6 +6,7 @@ mod killed;
 mod limits;
 mod names;
 mod runtimes;
+mod stopped;
 
 use serde_json::{Value, json};
 
