@@ -159,6 +159,7 @@ impl Broker {
         reconcile::report_orphans(&shared).await;
         health::begin(&shared).await;
         shared.tasks.spawn(reconcile::at_intervals(Arc::clone(&shared)));
+        shared.tasks.spawn(reconcile::tend_limits(Arc::clone(&shared)));
         shared.tasks.spawn(reaper::run(Arc::clone(&shared)));
         Ok(Self { shared, _close_on_drop: close_on_drop })
     }

@@ -199,3 +199,5 @@ pub fn add_text(diff: &mut Diff, from: &View, to: &View) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unread;

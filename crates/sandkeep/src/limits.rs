@@ -1,10 +1,12 @@
 //! Every bound in one place: sizes, counts, waits. Units come last in the names of numbers;
 //! waits are `Duration`s.
 
+mod volumes;
 mod workspace;
 
 use std::time::Duration;
 
+pub use volumes::*;
 pub use workspace::*;
 
 /// The unit of `memory_mb` and `disk_mb`, in bytes.

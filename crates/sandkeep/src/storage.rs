@@ -254,6 +254,11 @@ pub trait Storage: Send + Sync {
     /// themselves, it just goes. Layers above it that are kept stay usable only on the latter.
     async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError>;
 
+    /// Brings the limits of a volume, or of all, in line with what is in it now, where that is not the filesystem's own
+    /// work. It is called at intervals, and after a snapshot when the sandbox runs again, beside all other
+    /// methods; it may be left out at any time, and then limits are stricter or laxer than they could be.
+    async fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError>;
+
     /// How full the place is. One that can grow has done so first, if it was getting full.
     async fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 

@@ -4,6 +4,7 @@ pub mod archive;
 pub mod copying;
 pub mod digest;
 mod host;
+mod host_name;
 pub(crate) mod identity;
 pub mod image;
 mod image_template;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::runtime::Bind;
-use crate::sandbox::Privilege;
+use crate::sandbox::{Privilege, SandboxId};
 use crate::storage::{Root, StorageError};
 
 pub use host::HostTemplate;
@@ -52,8 +53,8 @@ pub trait Template: Send + Sync {
     /// The privilege of a sandbox that asks for none in particular.
     fn default_privilege(&self) -> Privilege;
 
-    /// Puts the template's own files into a new root, every target of `binds` among them. What the layers
-    /// beneath the root have already stays as it is.
+    /// Puts the template's own files into the new root of a sandbox, every target of `binds` and the files that name the
+    /// host among them. What the layers beneath the root have already stays as it is.
     /// May be repeated on a root it has filled before, by half or whole.
-    async fn lay_out(&self, root: &Root) -> Result<(), StorageError>;
+    async fn lay_out(&self, root: &Root, id: &SandboxId) -> Result<(), StorageError>;
 }

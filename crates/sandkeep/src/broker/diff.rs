@@ -206,7 +206,9 @@ impl Broker {
     async fn view(&self, comparison: &Comparison, point: &Point) -> Result<View, Error> {
         let id = &comparison.handle.id;
         let snapshot = match point {
-            Point::Base => return base::view(&self.shared, &comparison.handle.spec).await,
+            Point::Base => {
+                return base::view(&self.shared, id, &comparison.handle.spec).await;
+            }
             Point::Snapshot(record) => Some(&record.id),
             Point::Now => comparison.stand_in.as_ref(),
         };

@@ -48,6 +48,19 @@ pub(super) async fn at_intervals(shared: Arc<Shared>) {
     }
 }
 
+/// Has the storage look after its limits, beside all else, until the broker closes.
+pub(super) async fn tend_limits(shared: Arc<Shared>) {
+    loop {
+        tokio::select! {
+            () = shared.closing.cancelled() => return,
+            () = tokio::time::sleep(limits::TEND_INTERVAL) => {}
+        }
+        if let Err(error) = shared.storage.tend(None).await {
+            warn!(%error, "cannot look after the limits of volumes");
+        }
+    }
+}
+
 /// A destroy that failed is recorded and stays so until it succeeds.
 fn repeat_destroys(shared: &Shared) {
     for handle in shared.handles() {

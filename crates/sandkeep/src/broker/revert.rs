@@ -31,6 +31,7 @@ impl Broker {
             paths: paths?,
             hidden: self.hidden(&handle)?,
             reverted: reverted.clone(),
+            woken: false,
         };
         self.ask(&handle, LifecycleVerb::Revert(Box::new(wish))).await?;
         let shown = reverted.take().into_iter().map(|path| match path.is_root() {

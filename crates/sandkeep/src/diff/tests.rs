@@ -41,7 +41,7 @@ impl Trees {
     }
 }
 
-fn told(change: &Change) -> String {
+pub(super) fn told(change: &Change) -> String {
     let from = change.from_path.as_ref().map(|path| format!(" <- {}", path.shown()));
     let differs: Vec<String> =
         change.differs.iter().map(|aspect| format!(" {aspect:?}").to_lowercase()).collect();

@@ -14,8 +14,9 @@ use std::path::Path;
 use guest_proto::Privilege;
 
 use super::Plan;
-use super::grouped::{HOSTNAME, privilege, shm_bytes};
+use super::grouped::{privilege, shm_bytes};
 use super::staged::{Afterwards, Direction, Scene, Technique, UserScene, WithoutRoot, argument};
+use crate::sandbox::SandboxId;
 use crate::storage::Root;
 use crate::sys::capability;
 use crate::sys::launcher::{EntryKind, MASKED, READ_ONLY};
@@ -36,7 +37,7 @@ impl Technique for Bwrap {
     const WITHOUT_ROOT: WithoutRoot = WithoutRoot::Possible;
 
     fn direct(&self, scene: &Scene<'_>) -> io::Result<Direction> {
-        let mut arguments = arguments(privilege(scene.plan), scene.entry);
+        let mut arguments = arguments(&scene.plan.id, privilege(scene.plan), scene.entry);
         arguments.extend(scene.guest());
         Ok(Direction {
             arguments,
@@ -54,9 +55,9 @@ impl Technique for Bwrap {
 }
 
 /// All of bwrap's arguments up to the command.
-fn arguments(privilege: Privilege, groups: EntryKind) -> Vec<String> {
+fn arguments(id: &SandboxId, privilege: Privilege, groups: EntryKind) -> Vec<String> {
     let mut all = Arguments(Vec::new());
-    all.isolate();
+    all.isolate(id);
     match groups {
         EntryKind::V1 => all.push(&["--unshare-cgroup"]),
         // A namespace rooted in the guest's own group would forbid it to fill its leaves.
@@ -76,9 +77,9 @@ fn arguments(privilege: Privilege, groups: EntryKind) -> Vec<String> {
 /// and finds root and template by path.
 fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
     let mut all = Arguments(Vec::new());
-    let id = USER_ID.to_string();
-    all.push(&["--unshare-user", "--uid", &id, "--gid", &id]);
-    all.isolate();
+    let user = USER_ID.to_string();
+    all.push(&["--unshare-user", "--uid", &user, "--gid", &user]);
+    all.isolate(&plan.id);
     all.push(&["--unshare-cgroup", "--cap-drop", "ALL"]);
     let root = match &plan.root {
         Root::Dir(path) | Root::Shifted(path) => argument(path)?,
@@ -103,9 +104,9 @@ struct Arguments(Vec<String>);
 
 impl Arguments {
     /// Namespaces, and nothing that is inherited.
-    fn isolate(&mut self) {
+    fn isolate(&mut self, id: &SandboxId) {
         self.push(&["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]);
-        self.push(&["--hostname", HOSTNAME, "--as-pid-1", "--new-session", "--clearenv"]);
+        self.push(&["--hostname", id.as_str(), "--as-pid-1", "--new-session", "--clearenv"]);
     }
 
     /// /proc, and what comes last.

@@ -94,6 +94,7 @@ macro_rules! with_promises {
             lifecycle::a_started_sandbox_runs_and_answers,
             lifecycle::stop_ends_everything_and_may_be_repeated,
             lifecycle::a_stopped_sandbox_starts_again,
+            lifecycle::each_sandbox_is_called_by_its_id,
             lifecycle::a_volume_that_was_swapped_comes_back_with_the_guest,
             lifecycle::destroy_leaves_nothing_and_may_be_repeated,
             lifecycle::destroy_takes_what_is_half_made,

@@ -167,7 +167,7 @@ fn body(container: &Container) -> ContainerCreateBody {
         image: Some(format!("{repository}:{tag}")),
         entrypoint: Some(container.command.clone()),
         cmd: Some(Vec::new()),
-        hostname: Some(container.hostname.to_owned()),
+        hostname: Some(container.hostname.clone()),
         labels: Some(container.labels.clone().into_iter().collect()),
         host_config: Some(host_config(container)),
         ..ContainerCreateBody::default()

@@ -35,7 +35,7 @@ use crate::sys::pidfd;
 
 pub use leaves::Leaves;
 pub use live::Live;
-pub use parts::{HOSTNAME, Host, Parts, pieces, privilege, shm_bytes};
+pub use parts::{Host, Parts, pieces, privilege, shm_bytes};
 pub use premises::{IdRange, NoPremises, Premises, end, limits_of};
 
 /// A guest that runs, just started.

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, HOSTNAME, Host, Parts, Premises, Started, Starter, privilege, shm_bytes,
+    self, GroupedRuntime, Host, Parts, Premises, Started, Starter, privilege, shm_bytes,
 };
 use super::oci::{Bundle, CgroupNamespace, Kernel, Mount};
 use super::staged::{Act, Direction, Program, ToolMissing, tool_failed};
@@ -187,7 +187,7 @@ fn bundle(plan: &Plan, id_base: u32) -> Bundle {
     }
     Bundle {
         root: ROOT.to_owned(),
-        hostname: HOSTNAME.to_owned(),
+        hostname: plan.id.to_string(),
         id_base,
         privilege: privilege(plan),
         kernel: Kernel::Gvisor,

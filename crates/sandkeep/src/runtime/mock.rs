@@ -122,7 +122,7 @@ impl Runtime for MockRuntime {
         let machine = world.get(&plan.id).ok_or_else(|| Self::not_found(&plan.id))?;
         machine.life.send_if_modified(|life| match life {
             Life::Down(_) => {
-                *life = Life::Up(Arc::new(MockGuest::new()));
+                *life = Life::Up(Arc::new(MockGuest::new(plan.id.to_string())));
                 true
             }
             Life::Up(_) => false,

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, HOSTNAME, Host, IdRange, Parts, Premises, Started, Starter, pieces,
-    privilege, shm_bytes,
+    self, GroupedRuntime, Host, IdRange, Parts, Premises, Started, Starter, pieces, privilege,
+    shm_bytes,
 };
 use super::{Capabilities, Plan, RuntimeError};
 use crate::sys::cgroup::{Controllers, Place};
@@ -131,7 +131,7 @@ fn request<'a>(
         (None, _) | (_, None) => named(premises, plan)?,
     };
     let launch = Launch {
-        hostname: HOSTNAME.to_owned(),
+        hostname: plan.id.to_string(),
         privilege: privilege(plan),
         shm_bytes: shm_bytes(plan),
         lifeline: parts.lifeline,

@@ -21,12 +21,13 @@
 //! If the data directory is on btrfs itself there is no image and no mount, only the subvolumes. Then
 //! quotas hold only if the filesystem's owner turned simple quotas on: doing that is not ours to do.
 //!
-//! Invariant: everything is done by system calls on what the kernel holds; nothing about volumes is
-//! remembered here, so a daemon that is killed loses nothing and a new one sees all.
+//! Invariant: everything is done by system calls on what the kernel holds; nothing that is remembered here is
+//! more than a look would tell, so a daemon that is killed loses nothing and a new one sees all.
 //!
 //! A subvolume made inside a volume has no quota of its own. The runtime must keep its workload from
 //! the ioctls that make subvolumes, or the quota can be evaded; `destroy` removes such ones all the same.
 
+mod allowance;
 mod grow;
 mod image;
 mod layers;
@@ -50,6 +51,7 @@ use super::{Base, PoolHealth, Quota, Root, StorageCapabilities, StorageError, Us
 use crate::sandbox::SandboxId;
 use crate::sys::btrfs::quota::Charged;
 use crate::sys::btrfs::{self, Access};
+use allowance::Allowances;
 use pool::Pool;
 use quota::Quotas;
 
@@ -77,6 +79,7 @@ pub type BtrfsStorage = Offloaded<Btrfs>;
 pub struct Btrfs {
     pool: Pool,
     quotas: Quotas,
+    allowances: Allowances,
 }
 
 impl BtrfsStorage {
@@ -84,7 +87,7 @@ impl BtrfsStorage {
     pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
         let pool = Pool::open(data_dir, options)?;
         let quotas = Quotas::open(&pool)?;
-        let inner = Btrfs { pool, quotas };
+        let inner = Btrfs { pool, quotas, allowances: Allowances::default() };
         inner.sweep();
         Ok(Self::new(inner))
     }
@@ -180,6 +183,19 @@ impl Blocking for Btrfs {
             }
         }
         Ok(ids)
+    }
+
+    fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError> {
+        if !self.quotas.hold() {
+            return Ok(());
+        }
+        match id {
+            Some(id) => {
+                let tended = self.tend_volume(id).map(drop);
+                tended.map_err(|source| io_error(format!("look after the limit of {id}"), source))
+            }
+            None => self.tend_all().map_err(|source| io_error("look after limits", source)),
+        }
     }
 
     fn pool_health(&self) -> Result<PoolHealth, StorageError> {

@@ -69,8 +69,6 @@ pub struct Local {
     snapshots: OwnedFd,
     drafts: OwnedFd,
     trash: OwnedFd,
-    /// Files that are copied share what they hold until one changes.
-    shares_data: bool,
     /// What the snapshots of a volume take, as far as somebody looked since they changed.
     measured: Mutex<HashMap<SandboxId, u64>>,
     /// Held for reading while a volume is put above layers and for writing while a layer is removed, which
@@ -133,7 +131,6 @@ impl Local {
             above,
             layers,
             snapshots,
-            shares_data: snapshots::shares_data(&drafts),
             measured: Mutex::default(),
             drafts,
             trash,

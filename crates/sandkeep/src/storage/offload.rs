@@ -30,6 +30,11 @@ pub trait Blocking: BlockingLayers + BlockingSnapshots {
 
     fn list(&self) -> io::Result<Vec<SandboxId>>;
 
+    /// Nothing, where the filesystem keeps all limits as they are meant.
+    fn tend(&self, _id: Option<&SandboxId>) -> Result<(), StorageError> {
+        Ok(())
+    }
+
     fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 
     fn close(&self) -> Result<(), StorageError>;
@@ -290,6 +295,11 @@ impl<S: Blocking> Storage for Offloaded<S> {
     async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
         let layer = layer.clone();
         self.offload(move |inner| inner.remove_layer(&layer)).await
+    }
+
+    async fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError> {
+        let id = id.cloned();
+        self.offload(move |inner| inner.tend(id.as_ref())).await
     }
 
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {

@@ -2,6 +2,7 @@
 //! descriptors; nothing here decides anything.
 #![expect(unsafe_code, reason = "ioctls have no safe interface")]
 
+pub mod holding;
 pub mod quota;
 mod search;
 

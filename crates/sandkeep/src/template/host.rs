@@ -6,16 +6,18 @@
 
 mod etc;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, openat, symlinkat};
+use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid, mkdirat, openat, openat2, symlinkat};
 
-use super::{Found, Template};
+use super::identity::is_not_there;
+use super::{Found, Template, host_name};
 use crate::runtime::Bind;
-use crate::sandbox::Privilege;
+use crate::sandbox::{Privilege, SandboxId};
 use crate::storage::{Ids, Root, StorageError};
 
 /// The user that commands run as.
@@ -104,10 +106,11 @@ impl Template for HostTemplate {
         Privilege::None
     }
 
-    async fn lay_out(&self, root: &Root) -> Result<(), StorageError> {
+    async fn lay_out(&self, root: &Root, id: &SandboxId) -> Result<(), StorageError> {
         let path = root.own_dir();
         // A few dozen microseconds of system calls: handing them to another thread costs more.
-        self.skeleton.lay_out(path, root.ids()).map_err(|source| StorageError::Io {
+        let laid_out = self.skeleton.lay_out(path, root.ids()).and_then(|()| write_hosts(root, id));
+        laid_out.map_err(|source| StorageError::Io {
             storage: "host template",
             what: format!("fill {}", path.display()),
             source,
@@ -148,6 +151,26 @@ impl Skeleton {
             result => Ok(result?),
         }
     }
+}
+
+/// Writes what the `/etc/hosts` of this template, which all sandboxes share, leads to.
+pub(super) fn write_hosts(root: &Root, id: &SandboxId) -> io::Result<()> {
+    let dir = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let own = openat(CWD, root.own_dir(), dir, Mode::empty())?;
+    // In a layer that a sandbox left it may be anything.
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let file = match openat2(&own, host_name::SHARED_HOSTS, flags, mode, beneath) {
+        Ok(file) => File::from(file),
+        Err(error) if is_not_there(error) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    root.ids().give_to_root(&own, host_name::SHARED_HOSTS)?;
+    // Not by the mode of open, which the umask narrows.
+    rustix::fs::fchmod(&file, mode)?;
+    (&file).write_all(host_name::hosts(id).as_bytes())
 }
 
 fn unless_there(result: rustix::io::Result<()>) -> io::Result<()> {

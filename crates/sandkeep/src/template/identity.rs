@@ -1,6 +1,6 @@
 //! What tells one machine from another and lies in files: a copy of a machine must not have it twice.
 //!
-//! All of it is beneath one directory and no link is followed: what lies there is the sandbox's.
+//! All of it but the host's name ([`host_name`]) is gone or random. It is beneath one directory and no link is followed: what lies there is the sandbox's.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,14 +11,17 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::host_name;
+use crate::sandbox::SandboxId;
+
 /// Files that name the machine, as 32 hexadecimal digits and a line feed.
 const MACHINE_IDS: [&str; 2] = ["etc/machine-id", "var/lib/dbus/machine-id"];
 /// Directories with what random numbers begin with after a start, and the name of it.
 const RANDOM_SEEDS: [(&str, &str); 2] =
     [("var/lib/systemd", "random-seed"), ("var/lib/urandom", "random-seed")];
 
-/// Gives the files beneath `root` an identity of their own, as far as they have one. Nothing may be using them.
-pub fn renew(root: &Path) -> io::Result<()> {
+/// Gives the files beneath `root` the identity of a new sandbox, as far as they have one. Nothing may be using them.
+pub fn renew(root: &Path, id: &SandboxId) -> io::Result<()> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, root, directory, Mode::empty())?;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -30,6 +33,7 @@ pub fn renew(root: &Path) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+    host_name::renew(&root, id)?;
     for (parent, name) in RANDOM_SEEDS {
         match openat2(&root, parent, directory, Mode::empty(), beneath) {
             Ok(parent) => match unlinkat(parent, name, AtFlags::empty()) {
@@ -57,7 +61,7 @@ fn write_machine_id(mut file: File) -> io::Result<()> {
 }
 
 /// There is no such file, or what has its name is none that we would write to.
-fn is_not_there(error: Errno) -> bool {
+pub(super) fn is_not_there(error: Errno) -> bool {
     matches!(
         error,
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ISDIR | Errno::NXIO
@@ -84,7 +88,7 @@ mod tests {
         fs::write(at("var/lib/systemd/random-seed"), "seed").expect("a file");
         // A link stays a link, and what it leads to is not ours.
         symlink("../../../etc/hostname", at("var/lib/dbus/machine-id")).expect("a link");
-        renew(dir.path()).expect("renewed");
+        renew(dir.path(), &SandboxId::random()).expect("renewed");
         let new = fs::read_to_string(at("etc/machine-id")).expect("a file");
         assert_eq!(new.len(), old.len());
         assert_ne!(new, old);
@@ -95,14 +99,14 @@ mod tests {
     #[test]
     fn what_has_no_identity_gets_none() {
         let dir = tempfile::tempdir().expect("a directory");
-        renew(dir.path()).expect("nothing to do");
+        renew(dir.path(), &SandboxId::random()).expect("nothing to do");
         fs::create_dir_all(dir.path().join("etc/machine-id")).expect("a directory");
         fs::create_dir_all(dir.path().join("var/lib")).expect("a directory");
         symlink("/etc", dir.path().join("var/lib/systemd")).expect("a link");
-        renew(dir.path()).expect("nothing to do");
+        renew(dir.path(), &SandboxId::random()).expect("nothing to do");
         fs::remove_dir(dir.path().join("etc/machine-id")).expect("empty");
         fs::write(dir.path().join("etc/machine-id"), "").expect("a file");
-        renew(dir.path()).expect("nothing to do");
+        renew(dir.path(), &SandboxId::random()).expect("nothing to do");
         assert_eq!(fs::read(dir.path().join("etc/machine-id")).expect("a file"), b"");
     }
 }

@@ -3,8 +3,9 @@
 //! A sandbox of it sees nothing of the host, unless the image was made of a sandbox of a built-in template:
 //! then that template shows through as it did there. All that is written into the volume is what the image
 //! lacks: mount points, and the few files of /etc that a container engine would add. The image is not
-//! trusted, so no link of it is followed, and what it has is never replaced.
+//! trusted, so no link of it is followed, and what it has is never replaced, but for the name of another sandbox.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,22 +13,26 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fchmod, fgetxattr, fstat,
-    mkdirat, openat, statat, unlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fchmod, fgetxattr, mkdirat,
+    openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
-use super::{Found, Template};
+use super::identity::is_not_there;
+use super::workdir::take_over;
+use super::{Found, Template, host, host_name};
 use crate::runtime::{Bind, MOUNT_POINTS};
-use crate::sandbox::Privilege;
+use crate::sandbox::{Privilege, SandboxId};
 use crate::storage::{Ids, OPAQUE, Root, StorageError, is_whiteout};
 
 /// Files of /etc that programs look for, and that images leave to whoever runs them.
-const FILES: [(&str, &str); 3] = [
-    ("hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n"),
-    ("hostname", "sandbox\n"),
-    ("resolv.conf", ""),
-];
+fn files(id: &SandboxId) -> [(&'static str, String); 3] {
+    [
+        ("hosts", host_name::hosts(id)),
+        ("hostname", host_name::host_name(id)),
+        ("resolv.conf", String::new()),
+    ]
+}
 
 pub struct ImageTemplate {
     name: String,
@@ -63,8 +68,9 @@ impl Template for ImageTemplate {
         self.over.as_ref().map_or(Privilege::Root, |over| over.default_privilege())
     }
 
-    async fn lay_out(&self, root: &Root) -> Result<(), StorageError> {
-        let (root, binds, over) = (root.clone(), self.binds(), self.over.is_some());
+    async fn lay_out(&self, root: &Root, id: &SandboxId) -> Result<(), StorageError> {
+        let (root, id, binds) = (root.clone(), id.clone(), self.binds());
+        let over = self.over.is_some();
         let what = format!("fill {}", root.own_dir().display());
         let fill = move || {
             for bind in binds.iter() {
@@ -76,9 +82,11 @@ impl Template for ImageTemplate {
             for (name, mode) in MOUNT_POINTS {
                 root.make_directory(name, mode)?;
             }
-            // The /etc of a built-in template is its own.
-            let files: &[(&str, &str)] = if over { &[] } else { &FILES };
-            files.iter().try_for_each(|(name, text)| add_to_etc(&root, name, text.as_bytes()))
+            match over {
+                // The /etc of a built-in template is its own.
+                true => take_over(&root, "run").and_then(|()| host::write_hosts(&root, &id)),
+                false => add_to_etc(&root, &id),
+            }
         };
         let filled = tokio::task::spawn_blocking(fill).await.unwrap_or_else(|error| {
             Err(io::Error::other(format!("the work was given up: {error}")))
@@ -92,32 +100,50 @@ impl Template for ImageTemplate {
 enum Seen {
     /// Nothing, or a file with nothing in it, as engines leave behind where they mounted theirs.
     Nothing,
+    Text(String),
     Something,
 }
 
-/// /etc as the topmost layer that has it shows it, and what it has under a name.
-struct Look {
-    etc: Option<Stat>,
-    file: Seen,
+/// Writes files into the volume's own part, where the image has nothing, or what another sandbox was called.
+fn add_to_etc(root: &Root, id: &SandboxId) -> io::Result<()> {
+    let etc = Etc::open(root)?;
+    let mut own = None;
+    for (name, text) in files(id) {
+        let text = match etc.look(name)? {
+            Seen::Nothing => text,
+            Seen::Text(found) => match host_name::renamed(&found, id) {
+                Some(renamed) => renamed,
+                None => continue,
+            },
+            Seen::Something => continue,
+        };
+        let own = match &own {
+            Some(own) => own,
+            None => own.insert(make_own_etc(root, etc.stat.as_ref())?),
+        };
+        put(own, name, text.as_bytes(), root.ids())?;
+    }
+    Ok(())
 }
 
-/// Writes a file into the volume's own part, unless the image has something there.
-fn add_to_etc(root: &Root, name: &str, content: &[u8]) -> io::Result<()> {
-    let Look { etc, file: Seen::Nothing } = look(root, name)? else { return Ok(()) };
+fn make_own_etc(root: &Root, below: Option<&Stat>) -> io::Result<OwnedFd> {
     let own = directory(CWD, root.own_dir())?;
-    make_etc(&own, etc.as_ref(), root.ids())?;
-    let etc = directory(&own, "etc")?;
-    match unlinkat(&etc, name, AtFlags::empty()) {
-        // What is there hides a name, or is empty.
+    make_etc(&own, below, root.ids())?;
+    directory(&own, "etc")
+}
+
+/// Puts a file in the place of one that is empty, or hides a name, or says what it must not.
+fn put(etc: &OwnedFd, name: &str, content: &[u8], ids: Ids) -> io::Result<()> {
+    match unlinkat(etc, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(&etc, name, flags, Mode::from_raw_mode(0o644))?;
-    root.ids().give_to_root(&etc, name)?;
+    let file = openat(etc, name, flags, Mode::from_raw_mode(0o644))?;
+    ids.give_to_root(etc, name)?;
     // Not by the mode of open, which the umask narrows.
     fchmod(&file, Mode::from_raw_mode(0o644))?;
-    io::Write::write_all(&mut std::fs::File::from(file), content)
+    io::Write::write_all(&mut File::from(file), content)
 }
 
 /// Makes the volume's own /etc, if it is still only in a layer, as it is there.
@@ -142,39 +168,62 @@ fn make_etc(own: &OwnedFd, below: Option<&Stat>, ids: Ids) -> io::Result<()> {
     Ok(fchmod(directory(own, "etc")?, Mode::from_raw_mode(mode))?)
 }
 
-/// Looks through the layers as the overlay will, the topmost first.
-fn look(root: &Root, name: &str) -> io::Result<Look> {
-    let mut found = Look { etc: None, file: Seen::Nothing };
-    for layer in parts(root) {
-        let layer = directory(CWD, layer)?;
-        match statat(&layer, "etc", AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => continue,
-            Err(error) => return Err(error.into()),
-            Ok(stat) if is_whiteout(&stat) => break,
-            Ok(stat) if !is_directory(&stat) => {
-                // A link or a file in its place: the image wants it so.
-                found.file = Seen::Something;
+/// /etc as the overlay will show it.
+struct Etc {
+    /// Of all layers that count, the topmost first.
+    directories: Vec<OwnedFd>,
+    /// As the topmost has it.
+    stat: Option<Stat>,
+    /// Beneath all of them is a link or a file in its place: the image wants it so.
+    is_something_else: bool,
+}
+
+impl Etc {
+    fn open(root: &Root) -> io::Result<Self> {
+        let mut etc = Self { directories: Vec::new(), stat: None, is_something_else: false };
+        for layer in parts(root) {
+            let layer = directory(CWD, layer)?;
+            match statat(&layer, "etc", AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(error.into()),
+                Ok(stat) if is_whiteout(&stat) => break,
+                Ok(stat) if !is_directory(&stat) => {
+                    etc.is_something_else = true;
+                    break;
+                }
+                Ok(stat) => etc.stat = etc.stat.or(Some(stat)),
+            }
+            let found = directory(&layer, "etc")?;
+            let hides_all = is_opaque(&found);
+            etc.directories.push(found);
+            if hides_all {
                 break;
             }
-            Ok(_) => {}
         }
-        let etc = directory(&layer, "etc")?;
-        found.etc = Some(match found.etc {
-            Some(above) => above,
-            None => fstat(&etc)?,
-        });
-        match statat(&etc, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if is_whiteout(&stat) || is_empty_file(&stat) => break,
-            Ok(_) => {
-                found.file = Seen::Something;
-                break;
-            }
-            Err(Errno::NOENT) if is_opaque(&etc) => break,
-            Err(Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
+        Ok(etc)
     }
-    Ok(found)
+
+    fn look(&self, name: &str) -> io::Result<Seen> {
+        for directory in &self.directories {
+            match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_whiteout(&stat) || is_empty_file(&stat) => return Ok(Seen::Nothing),
+                Ok(_) => return read(directory, name),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(if self.is_something_else { Seen::Something } else { Seen::Nothing })
+    }
+}
+
+fn read(directory: &OwnedFd, name: &str) -> io::Result<Seen> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = match openat(directory, name, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(error) if is_not_there(error) => return Ok(Seen::Something),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(host_name::read(&mut file)?.map_or(Seen::Something, Seen::Text))
 }
 
 /// What shows through in a root, the topmost first.
@@ -220,11 +269,13 @@ mod tests {
         Root::Overlay { lowers: vec![lower], upper, work }
     }
 
-    async fn laid_out(root: &Root) {
+    async fn laid_out(root: &Root) -> SandboxId {
+        let id = SandboxId::random();
         // It may be repeated.
         for _ in 0..2 {
-            ImageTemplate::new("x", None).lay_out(root).await.expect("it is filled");
+            ImageTemplate::new("x", None).lay_out(root, &id).await.expect("it is filled");
         }
+        id
     }
 
     #[tokio::test]
@@ -249,11 +300,26 @@ mod tests {
         fs::write(etc.join("hosts"), "10.0.0.1 mine\n").expect("hosts");
         fs::write(etc.join("hostname"), "").expect("an empty file");
         fs::create_dir(dir.path().join("lower/proc")).expect("proc");
-        laid_out(&root).await;
+        let id = laid_out(&root).await;
         let upper = dir.path().join("upper");
         assert!(!upper.join("proc").exists() && upper.join("dev").is_dir());
         assert!(!upper.join("etc/hosts").exists());
-        assert_eq!(fs::read_to_string(upper.join("etc/hostname")).expect("it"), "sandbox\n");
+        assert_eq!(fs::read_to_string(upper.join("etc/hostname")).expect("it"), format!("{id}\n"));
+    }
+
+    #[tokio::test]
+    async fn what_a_sandbox_left_is_not_called_as_that_was() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = overlay(dir.path());
+        let (etc, old) = (dir.path().join("lower/etc"), SandboxId::random());
+        fs::create_dir(&etc).expect("etc");
+        fs::write(etc.join("hosts"), format!("10.0.0.1 mine\n127.0.0.1 {old}\n")).expect("hosts");
+        fs::write(etc.join("hostname"), format!("{old}\n")).expect("a name");
+        let id = laid_out(&root).await;
+        let upper = dir.path().join("upper/etc");
+        let read = |name: &str| fs::read_to_string(upper.join(name)).expect("a file");
+        assert_eq!(read("hostname"), format!("{id}\n"));
+        assert_eq!(read("hosts"), format!("10.0.0.1 mine\n127.0.0.1 {id}\n"));
     }
 
     #[tokio::test]
@@ -267,7 +333,7 @@ mod tests {
         std::os::unix::fs::symlink("/", dir.path().join("x")).expect("a link");
         fs::remove_dir(dir.path().join("proc")).expect("it was made");
         std::os::unix::fs::symlink(outside.path(), dir.path().join("proc")).expect("a link");
-        let refused = ImageTemplate::new("x", None).lay_out(&root).await;
+        let refused = ImageTemplate::new("x", None).lay_out(&root, &SandboxId::random()).await;
         assert!(refused.is_err(), "nothing can be mounted on a link");
     }
 }

@@ -57,6 +57,16 @@ fn open_own(root: &Root) -> rustix::io::Result<OwnedFd> {
     openat(CWD, root.own_dir(), flags, Mode::empty())
 }
 
+/// Has the volume its own copy of a directory that may be in layers alone, if there is one.
+pub(super) fn take_over(root: &Root, path: &str) -> io::Result<()> {
+    let (view, own) = (View::of_root(root)?, open_own(root)?);
+    let path = TreePath::clean(path.as_bytes()).map_err(io::Error::other)?;
+    match view.look(&path)?.map(|node| node.kind()) {
+        Some(FileType::Directory) => make_parents(&view, &own, &path),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The volume's own copies of directories that so far are only in layers, as they are there.
 fn make_parents(view: &View, own: &OwnedFd, path: &TreePath) -> io::Result<()> {
     let mut done = TreePath::default();

@@ -47,7 +47,10 @@ fn assert_storages(report: &Value) {
     for (storage, tree) in [("btrfs", "1MB"), ("btrfs", "1000files"), ("local", "4MB")] {
         let same = |found: &&Value| found["storage"] == storage && found["tree"] == tree;
         let figures = storages.iter().find(same).expect(tree);
-        for operation in ["copy", "import", "first_create", "create", "workspace"] {
+        let made = ["copy", "import", "first_create", "create", "workspace"];
+        let synced = ["snapshot", "diff", "fork", "rollback"];
+        let dirty = ["snapshot_dirty", "diff_dirty", "fork_dirty", "rollback_dirty"];
+        for operation in made.into_iter().chain(synced).chain(dirty) {
             let operations = figures["operations"].as_array().expect("operations");
             let found = operations.iter().find(|found| found["operation"] == operation);
             let found = found.unwrap_or_else(|| panic!("{operation} of {figures}"));

@@ -3,7 +3,10 @@
 
 #[cfg(feature = "failpoints")]
 mod killed;
+mod limits;
+mod names;
 mod runtimes;
+mod stopped;
 
 use serde_json::{Value, json};
 

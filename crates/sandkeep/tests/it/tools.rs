@@ -30,7 +30,7 @@ fn looks_like_any_other(daemon: &Daemon, id: &str) {
                   grep -c . /proc/net/dev; grep NoNewPrivs /proc/self/status | cut -f2; \
                   grep 'Seccomp:' /proc/1/status | cut -f2";
     let said = daemon.sh(id, inside).ok();
-    assert_eq!(said, "1000\nsandbox\nsandkeep-guest\n1\n3\n1\n2");
+    assert_eq!(said, format!("1000\n{id}\nsandkeep-guest\n1\n3\n1\n2"));
     daemon.sh(id, "mount -t tmpfs x /mnt 2>&1; unshare -U true").refused();
     daemon.sh(id, "echo x > /usr/x").refused();
     daemon.root_sh(id, "echo 1 > /proc/sys/kernel/panic").refused();

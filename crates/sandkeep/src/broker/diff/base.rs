@@ -7,11 +7,11 @@ use std::sync::Arc;
 use crate::broker::shared::Shared;
 use crate::broker::templates;
 use crate::error::Error;
-use crate::sandbox::{SnapshotId, Spec};
+use crate::sandbox::{SandboxId, SnapshotId, Spec};
 use crate::storage::{LayerDraft, Root, StorageError, View};
 use crate::template::digest::Digest;
 
-pub(super) async fn view(shared: &Arc<Shared>, spec: &Spec) -> Result<View, Error> {
+pub(super) async fn view(shared: &Arc<Shared>, id: &SandboxId, spec: &Spec) -> Result<View, Error> {
     let base = templates::base(spec)?;
     let template = shared.template_of(spec)?;
     // Named after nothing, so that it is nobody else's.
@@ -22,7 +22,7 @@ pub(super) async fn view(shared: &Arc<Shared>, spec: &Spec) -> Result<View, Erro
     let taken = || StorageError::Unsupported { storage, what: "lay out a template twice" };
     let draft = draft.ok_or_else(taken)?;
     let root = root_of(&draft);
-    template.lay_out(&root).await?;
+    template.lay_out(&root, id).await?;
     let opened = tokio::task::spawn_blocking(move || View::of_root(&root)).await;
     let opened = opened.unwrap_or_else(|error| Err(std::io::Error::other(error)));
     let what = "look at a template".to_owned();

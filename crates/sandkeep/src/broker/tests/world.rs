@@ -196,7 +196,7 @@ impl Template for EmptyTemplate {
         Privilege::Root
     }
 
-    async fn lay_out(&self, _root: &Root) -> Result<(), StorageError> {
+    async fn lay_out(&self, _root: &Root, _id: &SandboxId) -> Result<(), StorageError> {
         Ok(())
     }
 }
@@ -415,6 +415,10 @@ impl Storage for Volumes {
 
     async fn remove_layer(&self, _layer: &LayerKey) -> Result<(), StorageError> {
         Err(NO_LAYERS)
+    }
+
+    async fn tend(&self, _id: Option<&SandboxId>) -> Result<(), StorageError> {
+        Ok(())
     }
 
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {

@@ -179,7 +179,7 @@ impl Supervisor {
         let quota = volume_quota(self.meta.spec.resources());
         let root = self.shared.storage.create(self.id(), &base, &quota).await?;
         failpoint!("create.after_volume");
-        template.lay_out(&root).await?;
+        template.lay_out(&root, self.id()).await?;
         if let Some(defaults) = self.meta.spec.image_defaults() {
             make_workdir(&root, &defaults.workdir).await?;
         }

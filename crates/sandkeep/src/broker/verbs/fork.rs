@@ -29,8 +29,8 @@ impl Supervisor {
         let quota = volume_quota(self.meta.spec.resources());
         let root = storage.fork(sandbox, snapshot, self.id(), &quota).await?;
         failpoint!("fork.after_volume");
-        let own = root.own_dir().to_owned();
-        let renewed = self.shared.blocking(move |_: &DataDir| identity::renew(&own)).await;
+        let (own, id) = (root.own_dir().to_owned(), self.id().clone());
+        let renewed = self.shared.blocking(move |_: &DataDir| identity::renew(&own, &id)).await;
         renewed.map_err(|error| match error {
             Error::DataDir { source, .. } => self.not_renewed(source),
             other => other,

@@ -4,9 +4,9 @@
 //!   row `reverts/<sandbox>` ─▶ compare ─▶ archive of what differs ─▶ toolbox, inside, as root ─▶ no row
 //! ```
 //!
-//! A sandbox that runs has its files changed from inside: what is mounted there is the sandbox's own, and an overlay
-//! must not be written to from behind. One that is stopped is changed where it lies, if its root is a plain
-//! directory; an overlay is not, and has to be started for it.
+//! A root that is a plain directory is changed where it lies. An overlay must not be written to from behind, and only
+//! inside is it mounted: there the sandbox changes its own files. One that is stopped is started for that, without
+//! the process that its template would start, and stopped again.
 //!
 //! What is done can be done again. So a daemon that finds the row of an earlier one begins anew, and compares again:
 //! what the earlier one has done is no difference any more.
@@ -37,6 +37,8 @@ pub(in crate::broker) struct RevertWish {
     /// What is mounted inside.
     pub hidden: Vec<TreePath>,
     pub reverted: Reverted,
+    /// It was started for this, and is to be stopped.
+    pub woken: bool,
 }
 
 /// Where it is told what was not as it should be.
@@ -67,16 +69,23 @@ impl Supervisor {
     pub(in crate::broker) async fn revert(&mut self, wish: RevertWish) -> Result<(), Error> {
         self.next(Event::Begin(Verb::Revert))?;
         let root = self.shared.storage.root(self.id()).await?;
-        let state = self.status().state();
-        if state == State::Stopped && matches!(root, Root::Overlay { .. }) {
-            let (id, verb, helps) = (self.id().clone(), Verb::Revert, Some(Verb::Start));
-            return Err(Error::WrongState { id, state, verb, helps });
-        }
-        let intent = Intent::of(&wish);
+        let sleeps = self.status().state() == State::Stopped;
+        let wake = sleeps && matches!(root, Root::Overlay { .. });
+        let intent = Intent::of(&wish, wish.woken || wake);
         intent.write(&*self.shared.store, self.id()).await?;
         failpoint!("revert.after_intent");
-        let done = self.restore(&wish, &root).await;
+        let done = match wake {
+            true => match self.wake().await {
+                Ok(()) => self.restore(&wish, &root).await,
+                Err(cause) => Err(cause),
+            },
+            false => self.restore(&wish, &root).await,
+        };
         failpoint!("revert.after_files");
+        // One that could not be started has failed, and tells so.
+        if (wish.woken || wake) && self.status().state() == State::Running {
+            self.stop().await?;
+        }
         // Also of one that failed: its caller knows, and may ask again.
         Intent::over(&*self.shared.store, self.id()).await?;
         failpoint!("revert.after_outcome");

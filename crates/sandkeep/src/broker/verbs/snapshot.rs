@@ -90,7 +90,12 @@ impl Supervisor {
         failpoint!("snapshot.after_snapshot");
         self.go_on(still).await?;
         failpoint!("snapshot.after_thaw");
-        Ok(made?)
+        made?;
+        // Not while it stands still: this may look at all of the tree.
+        if let Err(error) = self.shared.storage.tend(Some(self.id())).await {
+            warn!(id = %self.id(), %error, "cannot look after the limit of a volume");
+        }
+        Ok(())
     }
 
     /// From here on it is there. `None` for one that nobody will look for.

@@ -11,10 +11,17 @@ use crate::sandbox::{Event, Next, Operation, State, Verb};
 
 impl Supervisor {
     pub(in crate::broker) async fn start(&mut self) -> Result<(), Error> {
-        let (status, next) = self.next(Event::Begin(Verb::Start))?;
-        if next == Next::Stay {
+        if self.next(Event::Begin(Verb::Start))?.1 == Next::Stay {
             return Ok(());
         }
+        self.wake().await?;
+        self.note(Happening::Started).await;
+        self.start_up().await
+    }
+
+    /// Has the guest run, and nothing of the template's own.
+    pub(super) async fn wake(&mut self) -> Result<(), Error> {
+        let (status, _) = self.next(Event::Begin(Verb::Start))?;
         // Who looks at a broken runtime twice gets the same answer, not a second failure.
         self.shared.usable_runtime(self.meta.spec.runtime())?;
         let before = self.status().state();
@@ -30,8 +37,7 @@ impl Supervisor {
                 self.settle(status).await;
                 self.set_alarm();
                 failpoint!("start.after_outcome");
-                self.note(Happening::Started).await;
-                self.start_up().await
+                Ok(())
             }
             Err(cause) => {
                 self.expect_death();

@@ -3,9 +3,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::limits::BENCH_ANSWER;
+use crate::limits::{BENCH_ANSWER, BENCH_IDLE};
 
 /// One connection; requests go over it one after the other.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub struct Connection {
     stream: TcpStream,
     address: SocketAddr,
     received: Vec<u8>,
+    /// When the last answer came.
+    used: Instant,
     /// Further lines of every request's head, each with its end.
     headers: String,
 }
@@ -36,7 +38,8 @@ impl Connection {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(BENCH_ANSWER))?;
-        Ok(Self { stream, address, received: Vec::new(), headers: String::new() })
+        let (received, used) = (Vec::new(), Instant::now());
+        Ok(Self { stream, address, received, used, headers: String::new() })
     }
 
     /// The same connection, with one more header on each of its requests.
@@ -60,6 +63,7 @@ impl Connection {
 
     /// Sends a request and waits for the whole answer. `body` is JSON, or empty for none.
     pub fn request(&mut self, method: &str, target: &str, body: &str) -> io::Result<Response> {
+        self.renew_if_idle()?;
         self.send(method, target, "application/json", body)?;
         let (status, framing) = self.read_head()?;
         let body = match framing {
@@ -72,7 +76,17 @@ impl Connection {
                 body
             }
         };
+        self.used = Instant::now();
         Ok(Response { status, body })
+    }
+
+    /// A daemon closes what is not used for a while, and may do so at the very moment of the next request. So what was
+    /// not used for some time is not used again.
+    fn renew_if_idle(&mut self) -> io::Result<()> {
+        if self.used.elapsed() >= BENCH_IDLE {
+            *self = self.again()?;
+        }
+        Ok(())
     }
 
     /// Sends a request whose answer comes as lines, and gives them as they arrive.
@@ -238,6 +252,25 @@ mod tests {
         let (status, lines) = connection.stream("POST", "/", "{}").expect("an answer");
         let lines: Vec<String> = lines.map(|line| line.expect("a line")).collect();
         assert_eq!((status, lines), (200, vec!["a".to_owned(), "bc".to_owned()]));
+    }
+
+    #[test]
+    fn what_was_idle_for_long_is_not_used_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let server = std::thread::spawn(move || {
+            // The first one is closed at once; only the second is answered.
+            drop(listener.accept().expect("a client"));
+            let (mut stream, _) = listener.accept().expect("the same client");
+            let mut seen = [0u8; 4096];
+            let _ = stream.read(&mut seen).expect("a request");
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").expect("it reads");
+        });
+        let mut connection = Connection::open(address).expect("it listens");
+        connection.used = Instant::now().checked_sub(BENCH_IDLE).expect("the machine runs as long");
+        let response = connection.request("GET", "/", "").expect("an answer");
+        assert_eq!(response.status, 200);
+        server.join().expect("no panic");
     }
 
     #[test]

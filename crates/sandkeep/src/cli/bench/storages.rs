@@ -170,24 +170,26 @@ impl<'a> StorageBench<'a> {
             snapshot = id;
         }
         for _ in 0..BENCH_STORAGE_ROUNDS {
-            // As much again that is not on the disk yet.
-            subject.sh("cp -a ~/tree ~/more")?;
+            subject.write_more()?;
             let (taken, _) = timed(|| subject.snapshot())?;
             self.samples.took(Operation::SnapshotDirty, taken);
-            subject.sh("rm -rf ~/more && sync")?;
+            subject.remove_more()?;
         }
         subject.sh("echo changed > ~/tree/0/0")?;
         for _ in 0..BENCH_STORAGE_ROUNDS {
             let (taken, ()) = timed(|| subject.diff(&snapshot))?;
             self.samples.took(Operation::Diff, taken);
-            let (taken, ids) = timed(|| subject.fork(&snapshot, 1))?;
+            let (taken, ids) = timed(|| subject.fork(Some(&snapshot), 1))?;
             self.samples.took(Operation::Fork, taken);
             subject.destroy(&ids)?;
             let (taken, ()) = timed(|| subject.roll_back(&snapshot))?;
             self.samples.took(Operation::Rollback, taken);
         }
+        for _ in 0..BENCH_STORAGE_ROUNDS {
+            self.dirty(subject, &snapshot)?;
+        }
         if forks == Forks::Many {
-            let (taken, ids) = timed(|| subject.fork(&snapshot, BENCH_FORKS))?;
+            let (taken, ids) = timed(|| subject.fork(Some(&snapshot), BENCH_FORKS))?;
             self.samples.took(Operation::ForkMany, taken);
             subject.destroy(&ids)?;
         }
@@ -195,7 +197,35 @@ impl<'a> StorageBench<'a> {
     }
 }
 
+impl StorageBench<'_> {
+    /// What a storage takes when it first has to write what is not on the disk yet.
+    fn dirty(&mut self, subject: &mut Subject, snapshot: &str) -> Result<(), BenchError> {
+        subject.write_more()?;
+        let (taken, ()) = timed(|| subject.diff(snapshot))?;
+        self.samples.took(Operation::DiffDirty, taken);
+        subject.remove_more()?;
+        subject.write_more()?;
+        let (taken, ids) = timed(|| subject.fork(None, 1))?;
+        self.samples.took(Operation::ForkDirty, taken);
+        subject.destroy(&ids)?;
+        subject.remove_more()?;
+        subject.write_more()?;
+        let (taken, ()) = timed(|| subject.roll_back(snapshot))?;
+        self.samples.took(Operation::RollbackDirty, taken);
+        Ok(())
+    }
+}
+
 impl Subject {
+    /// As much again that is not on the disk yet.
+    fn write_more(&mut self) -> Result<(), BenchError> {
+        self.sh("cp -a ~/tree ~/more")
+    }
+
+    fn remove_more(&mut self) -> Result<(), BenchError> {
+        self.sh("rm -rf ~/more && sync")
+    }
+
     fn target(&self, more: &str) -> String {
         format!("/api/v1/sandboxes/{}/{more}", self.id)
     }
@@ -228,7 +258,8 @@ impl Subject {
         call(&mut self.connection, "tell what changed", "GET", &target, "").map(drop)
     }
 
-    fn fork(&mut self, snapshot: &str, count: u64) -> Result<Vec<String>, BenchError> {
+    /// Without a snapshot it is of this moment.
+    fn fork(&mut self, snapshot: Option<&str>, count: u64) -> Result<Vec<String>, BenchError> {
         let what = "fork";
         let made = self.post(what, "fork", &json!({ "snapshot": snapshot, "count": count }))?;
         let forks = made["sandboxes"].as_array().into_iter().flatten();

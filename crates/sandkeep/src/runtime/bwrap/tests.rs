@@ -6,6 +6,7 @@ use crate::runtime::conformance::{
 };
 use crate::runtime::grouped::bench::{GroupedBench, Version, as_user};
 use crate::runtime::staged::tests::staged;
+use crate::sandbox::SandboxId;
 use crate::sys::launcher::EntryKind;
 use guest_proto::Privilege;
 
@@ -30,7 +31,7 @@ async fn groups_of_version_2_serve_as_well() {
 
 #[test]
 fn a_sandbox_shares_no_namespace_and_no_capability_that_was_not_asked_for() {
-    let words = arguments(Privilege::None, EntryKind::V1);
+    let words = arguments(&SandboxId::random(), Privilege::None, EntryKind::V1);
     for kind in ["pid", "net", "ipc", "uts", "cgroup"] {
         assert!(words.contains(&format!("--unshare-{kind}")), "{kind}");
     }

@@ -50,7 +50,7 @@ impl<R: Runtime> Instance<R> {
         let root = self.data.path().join("volumes").join(id.as_str());
         std::fs::create_dir_all(&root).expect("a volume");
         let root = Root::Dir(root);
-        self.template.lay_out(&root).await.expect("a skeleton");
+        self.template.lay_out(&root, &id).await.expect("a skeleton");
         Plan {
             id,
             labels,

@@ -37,6 +37,19 @@ pub(super) async fn a_started_sandbox_runs_and_answers(lab: &Lab<'_>) -> Result<
     same("its execs", guest.execs().await?, Vec::new())
 }
 
+/// So that no two machines have the same name, and one that is found in a log says which it was.
+pub(super) async fn each_sandbox_is_called_by_its_id(lab: &Lab<'_>) -> Result<(), Broken> {
+    let plan = lab.started().await?;
+    for _ in 0..2 {
+        let guest = lab.runtime().connect(&plan.id).await?;
+        let said = run(&*guest, command(&["uname", "-n"])).await?;
+        same("its host name", said.stdout.trim_end(), plan.id.as_str())?;
+        lab.runtime().stop(&plan.id, Duration::from_secs(1)).await?;
+        lab.runtime().start(&plan).await?;
+    }
+    Ok(())
+}
+
 pub(super) async fn stop_ends_everything_and_may_be_repeated(lab: &Lab<'_>) -> Result<(), Broken> {
     let plan = lab.started().await?;
     for _ in 0..2 {

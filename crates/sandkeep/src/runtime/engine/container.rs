@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::guest::image;
 use crate::home::{self, GUEST_SOCKET};
 use crate::limits;
-use crate::runtime::grouped::{self, HOSTNAME, shm_bytes};
+use crate::runtime::grouped::{self, shm_bytes};
 use crate::runtime::{Plan, oci};
 use crate::sandbox::{Privilege, SandboxId};
 use crate::storage::Root;
@@ -42,7 +42,7 @@ const DESCRIPTORS: (u64, u64) = (1024, 65_536);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Container {
     pub name: String,
-    pub hostname: &'static str,
+    pub hostname: String,
     pub command: Vec<String>,
     /// In the order in which they are to be made.
     pub binds: Vec<Bound>,
@@ -90,7 +90,7 @@ impl Container {
         let command = [&format!("{INSIDE}/{GUEST}"), "--dial", &socket, root, VOLUME];
         let mut container = Self {
             name: name(&plan.id),
-            hostname: HOSTNAME,
+            hostname: plan.id.to_string(),
             command: command.map(str::to_owned).into(),
             binds: binds(plan),
             capabilities: capabilities(plan),

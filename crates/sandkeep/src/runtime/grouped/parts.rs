@@ -14,8 +14,6 @@ use crate::sys::cgroup::{Entry, Place};
 use crate::sys::launcher::{self, EntryKind, Lifeline, RootKind};
 use crate::sys::{mount, overlay, socket};
 
-/// What every sandbox calls itself.
-pub const HOSTNAME: &str = "sandbox";
 /// Connections that wait while the guest comes up; as many as execs may be started at once.
 const BACKLOG: i32 = 1024;
 

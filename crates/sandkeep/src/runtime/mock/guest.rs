@@ -38,6 +38,7 @@ enum Interruption {
 }
 
 pub(super) struct MockGuest {
+    host_name: String,
     execs: Arc<Mutex<HashMap<ExecId, Arc<MockExec>>>>,
 }
 
@@ -64,8 +65,8 @@ struct Chunk {
 }
 
 impl MockGuest {
-    pub(super) fn new() -> Self {
-        Self { execs: Arc::default() }
+    pub(super) fn new(host_name: String) -> Self {
+        Self { host_name, execs: Arc::default() }
     }
 
     pub(super) fn shut_down(&self, how: Shutdown) {
@@ -145,10 +146,15 @@ impl MockExec {
         });
     }
 
-    async fn run(&self, request: ExecRequest, stdin: Option<mpsc::Receiver<Input>>) {
+    async fn run(
+        &self,
+        host_name: String,
+        request: ExecRequest,
+        stdin: Option<mpsc::Receiver<Input>>,
+    ) {
         let started = Instant::now();
         let mut interruption = self.interruption.subscribe();
-        let stdio = Stdio { stdin, output: |stream, data| self.say(stream, data) };
+        let stdio = Stdio { host_name, stdin, output: |stream, data| self.say(stream, data) };
         let (outcome, error) = tokio::select! {
             Exit { code, error } = shell::run(&request, stdio) => (Outcome::Exited(code), error),
             () = elapsed(request.timeout) => (Outcome::TimedOut, None),
@@ -245,7 +251,8 @@ impl Guest for MockGuest {
         let exec = Arc::new(MockExec::new());
         lock(&self.execs).insert(id.clone(), Arc::clone(&exec));
         let execution = self.follow(id, &exec, Offsets::default(), stdin);
-        tokio::spawn(async move { exec.run(request, receiver).await });
+        let host_name = self.host_name.clone();
+        tokio::spawn(async move { exec.run(host_name, request, receiver).await });
         Ok(execution)
     }
 

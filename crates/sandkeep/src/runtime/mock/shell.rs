@@ -19,8 +19,10 @@ enum Flow {
     Exit(i32),
 }
 
-/// Where a command's words go and come from.
+/// Where a command's words go and come from, and what it is told about itself.
 pub(super) struct Stdio<F: Fn(OutputStream, Bytes)> {
+    /// What the sandbox calls itself.
+    pub host_name: String,
     pub stdin: Option<mpsc::Receiver<Input>>,
     pub output: F,
 }
@@ -54,8 +56,8 @@ pub(super) async fn run<F: Fn(OutputStream, Bytes)>(
 }
 
 fn is_known(name: &str) -> bool {
-    const KNOWN: [&str; 9] =
-        ["true", "false", "echo", "cat", "env", "pwd", "sleep", "id", "whoami"];
+    const KNOWN: [&str; 10] =
+        ["true", "false", "echo", "cat", "env", "pwd", "sleep", "id", "whoami", "uname"];
     let name = name.strip_prefix("/bin/").or(name.strip_prefix("/usr/bin/")).unwrap_or(name);
     KNOWN.contains(&name)
 }
@@ -119,6 +121,7 @@ async fn run_words<F: Fn(OutputStream, Bytes)>(
         }
         ("pwd", _) => say(format!("{}\n", request.cwd.as_deref().unwrap_or("/home/user"))),
         ("id", ["-u"]) => say(format!("{}\n", uid(&request.user))),
+        ("uname", ["-n"]) => say(format!("{}\n", stdio.host_name)),
         ("whoami", _) => say(format!("{}\n", request.user)),
         ("sleep", [seconds]) => match seconds.parse().map(Duration::try_from_secs_f64) {
             Ok(Ok(duration)) => {

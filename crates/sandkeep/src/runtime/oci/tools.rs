@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{Bundle, CgroupNamespace, Kernel};
-use crate::runtime::grouped::{HOSTNAME, privilege, shm_bytes};
+use crate::runtime::grouped::{privilege, shm_bytes};
 use crate::runtime::staged::{Afterwards, Direction, Scene, Technique};
 use crate::sys::launcher::EntryKind;
 use crate::sys::stage::{BUNDLE, Dev, Identity, ROOT, STATE};
@@ -45,7 +45,7 @@ fn direct(scene: &Scene<'_>, options: &[&str]) -> io::Result<Direction> {
     let dir = scene.plan.home.join(BUNDLE_IN_HOME);
     let bundle = Bundle {
         root: ROOT.to_owned(),
-        hostname: HOSTNAME.to_owned(),
+        hostname: scene.plan.id.to_string(),
         id_base: scene.id_base,
         privilege: privilege(scene.plan),
         kernel: Kernel::Host,

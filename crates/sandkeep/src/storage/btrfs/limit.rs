@@ -5,9 +5,9 @@
 //!
 //! - **Tree and snapshots** is what is charged to a group above the volume. All subvolumes that were ever this
 //!   volume are in it: what the one before a rollback wrote, and a snapshot still has, counts on.
-//! - **The tree** is what is charged to the volume's own group, *and* what it had when it began as a clone. The
-//!   limit of its group is therefore what is left of the one that was asked for: that is noted down, and the
-//!   difference of the two is what the volume began with.
+//! - **The tree** is what is charged to the volume's own group, *and* what it had when it began as a clone, but
+//!   not what only snapshots still have. What was asked for is noted down; how the limit of the group follows
+//!   from it is told in [`allowance`](super::allowance).
 //!
 //! Without quotas nothing of this is there, and what a volume holds is found by looking at all of it.
 
@@ -23,7 +23,7 @@ use crate::sys::btrfs;
 use crate::sys::btrfs::quota::{self, Charged, GroupId};
 
 /// Stands for no limit, where what a clone began with has to be taken from something.
-const UNLIMITED: u64 = 1 << 62;
+pub(super) const UNLIMITED: u64 = 1 << 62;
 
 impl Btrfs {
     /// The group that counts a volume with its snapshots, if there is one already.
@@ -73,16 +73,25 @@ impl Btrfs {
         let volume = tree::open_dir(self.pool.volumes()?, &c_name(id))?;
         let own = GroupId::of(btrfs::subvolume_id(&volume)?);
         let Some(charged) = self.quotas.amount(own)? else { return look_at_all(volume) };
-        let notes = self.notes(id)?;
-        let noted = |note| notes.as_ref().map_or(Ok(None), |notes| notes.get(note));
-        let tree = whole(charged, noted(Note::TreeLimit)?);
-        let group = self.total_group(&volume)?;
-        let counted = group.map(|group| self.quotas.amount(group)).transpose()?.flatten();
-        let total = match counted {
-            Some(charged) => whole(charged, noted(Note::TotalLimit)?),
-            None => Amount { limit_bytes: None, ..tree },
+        let Some(notes) = self.notes(id)? else {
+            let total = self.measure_total(&volume, None)?;
+            return Ok(Usage { tree: charged, total: total.unwrap_or(unlimited(charged)) });
         };
-        Ok(Usage { tree, total })
+        let charge = self.charge(&volume, &notes)?;
+        let told = |charge| Amount {
+            used_bytes: self.estimate(&charge),
+            limit_bytes: charge.told_limit(),
+        };
+        let tree = charge.map_or(charged, told);
+        let total = self.measure_total(&volume, notes.get(Note::TotalLimit)?)?;
+        Ok(Usage { tree, total: total.unwrap_or(unlimited(tree)) })
+    }
+
+    /// What is charged to a volume with its snapshots, if that is counted.
+    fn measure_total(&self, volume: &OwnedFd, noted: Option<u64>) -> io::Result<Option<Amount>> {
+        let group = self.total_group(volume)?;
+        let counted = group.map(|group| self.quotas.amount(group)).transpose()?.flatten();
+        Ok(counted.map(|charged| whole(charged, noted)))
     }
 
     /// Notes down what a rollback to a new snapshot will need.
@@ -95,28 +104,27 @@ impl Btrfs {
         let notes = self.notes_to_write(id)?;
         let own = GroupId::of(btrfs::subvolume_id(volume)?);
         let Some(charged) = self.quotas.amount(own)? else { return Ok(notes) };
-        let noted = notes.get(Note::TreeLimit)?;
-        if noted.is_none() {
+        if notes.get(Note::TreeLimit)?.is_none() {
             let info = btrfs::subvolume(volume)?;
             notes.set(Note::Base, if info.is_clone { info.made } else { 0 })?;
             notes.set(Note::TreeLimit, charged.limit_bytes.unwrap_or(UNLIMITED))?;
         }
-        notes.set(Note::Held(snapshot), whole(charged, noted).used_bytes)?;
+        let held = self.charge(volume, &notes)?.map_or(0, |charge| self.estimate(&charge));
+        notes.set(Note::Held(snapshot), held)?;
         Ok(notes)
     }
 
-    /// What the clone of a snapshot that takes the place of the volume is charged to.
+    /// What a clone that takes the place of the volume is charged to, if the snapshot holds so much.
     pub(super) fn charged_again(
         &self,
         notes: &Notes,
         volume: &OwnedFd,
-        snapshot: &SnapshotId,
+        held: u64,
     ) -> io::Result<Charged> {
         if !self.quotas.hold() {
             return Ok(Charged::TO_ITSELF);
         }
         let group = self.make_total_group(volume)?;
-        let held = notes.get(Note::Held(snapshot))?.unwrap_or(0);
         let limit = notes.get(Note::TreeLimit)?.unwrap_or(UNLIMITED);
         Ok(Charged { limit_bytes: Some(limit.saturating_sub(held)), group })
     }
@@ -137,6 +145,7 @@ impl Btrfs {
         notes.set(Note::Base, base.unwrap_or(0))?;
         let tree_bytes = quota.tree_bytes.unwrap_or(UNLIMITED);
         notes.set(Note::TreeLimit, tree_bytes)?;
+        notes.set(Note::Began, held)?;
         notes.set(Note::TotalLimit, quota.total_bytes.unwrap_or(UNLIMITED))?;
         Ok(Charged { limit_bytes: Some(tree_bytes.saturating_sub(held)), group: None })
     }
@@ -154,8 +163,12 @@ fn look_at_all(volume: OwnedFd) -> io::Result<Usage> {
     Ok(Usage { tree, total: tree })
 }
 
+fn unlimited(amount: Amount) -> Amount {
+    Amount { limit_bytes: None, ..amount }
+}
+
 /// What there is and may be in all, if the limit of a group is what is left of the one that was noted down.
-pub(super) fn whole(charged: Amount, noted: Option<u64>) -> Amount {
+fn whole(charged: Amount, noted: Option<u64>) -> Amount {
     let Some(limit) = noted else { return charged };
     let left = charged.limit_bytes.unwrap_or(limit);
     Amount {

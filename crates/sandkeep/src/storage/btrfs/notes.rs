@@ -17,13 +17,15 @@ use crate::storage::tree;
 /// A number that is noted down.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Note<'a> {
-    /// The limit of the tree that was asked for: that of the volume's own group is what is left of it.
+    /// The limit of the tree that was asked for: that of the volume's own group is another once it has snapshots.
     TreeLimit,
     /// The same of tree and snapshots, if the volume began as a fork.
     TotalLimit,
     /// The transaction that what is in the layers below was written before; 0 above nothing.
     Base,
-    /// How much the volume held when the snapshot was made.
+    /// What the volume had when it began as a clone: that is charged to others.
+    Began,
+    /// How much the volume held when the snapshot was made, or a little more.
     Held(&'a SnapshotId),
 }
 
@@ -33,6 +35,7 @@ impl Note<'_> {
             Self::TreeLimit => "user.sandkeep.tree_limit".to_owned(),
             Self::TotalLimit => "user.sandkeep.total_limit".to_owned(),
             Self::Base => "user.sandkeep.base".to_owned(),
+            Self::Began => "user.sandkeep.began".to_owned(),
             Self::Held(snapshot) => format!("user.sandkeep.held.{snapshot}"),
         }
     }

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, RenameFlags, renameat_with, statat, syncfs};
 use rustix::io::Errno;
 
+use super::limit::UNLIMITED;
 use super::notes::{Note, file_name};
 use super::{Btrfs, c_name, delete, exists_or, io_error, is_subvolume, unused_draft};
 use crate::failpoint;
@@ -78,7 +79,24 @@ impl Btrfs {
             btrfs::snapshot_subvolume(&notes.0, &name, volume, Access::ReadOnly, charged)
         })?;
         failpoint!("btrfs.snapshot_after_made");
+        // The snapshot is there in any case; the limit is looked after again before long.
+        if let Err(error) = self.snapshot_made(volume, &notes, snapshot) {
+            tracing::warn!(%error, %id, "cannot allow for what a snapshot holds");
+        }
         Ok(())
+    }
+
+    /// How much a snapshot holds, as exactly as these limits need it.
+    fn held_for(
+        &self,
+        id: &SandboxId,
+        snapshot: &SnapshotId,
+        tree: &OwnedFd,
+        quota: &Quota,
+    ) -> io::Result<u64> {
+        let Some(notes) = self.notes(id)?.filter(|_| self.quotas.hold()) else { return Ok(0) };
+        let limits = [quota.tree_bytes, quota.total_bytes].into_iter().flatten();
+        self.held(&notes, tree, snapshot, limits.min().unwrap_or(UNLIMITED))
     }
 
     /// Puts a clone of a snapshot in the place of the volume.
@@ -148,7 +166,12 @@ impl BlockingSnapshots for Btrfs {
             let Some(notes) = self.notes(id)? else { return Ok(()) };
             delete(&notes.0, &file_name(snapshot))?;
             failpoint!("btrfs.delete_after_snapshot");
-            notes.forget(Note::Held(snapshot))
+            notes.forget(Note::Held(snapshot))?;
+            match self.snapshot_gone(id, &notes, snapshot) {
+                // Its volume is gone already.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                done => done,
+            }
         };
         remove().map_err(|source| io_error(format!("remove {snapshot} of {id}"), source))?;
         self.quotas.volume_destroyed(&self.pool);
@@ -158,8 +181,11 @@ impl BlockingSnapshots for Btrfs {
     fn rollback(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Root, StorageError> {
         let (volume, tree) = (self.open_tree(id, None)?, self.open_tree(id, Some(snapshot))?);
         let roll_back = || {
-            let charged = self.charged_again(&self.notes_to_write(id)?, &volume, snapshot)?;
-            self.exchange(id, &tree, charged)
+            let notes = self.notes_to_write(id)?;
+            let limit = notes.get(Note::TreeLimit)?.unwrap_or(UNLIMITED);
+            let held = self.held(&notes, &tree, snapshot, limit)?;
+            self.exchange(id, &tree, self.charged_again(&notes, &volume, held)?)?;
+            notes.set(Note::Began, held)
         };
         roll_back().map_err(|source| io_error(format!("roll {id} back to {snapshot}"), source))?;
         self.root(id)
@@ -178,7 +204,7 @@ impl BlockingSnapshots for Btrfs {
         if statat(&volumes, c_name(new), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             return Err(StorageError::Exists { id: new.clone() });
         }
-        let held = self.snapshot_bytes(id, snapshot)?;
+        let held = self.held_for(id, snapshot, &tree, quota).map_err(failed)?;
         let charged = self.charged_to_fork(id, held, new, quota).map_err(failed)?;
         failpoint!("btrfs.fork_after_notes");
         let made = self.quotas.while_creating(|| {

@@ -354,6 +354,10 @@ impl Storage for Broken {
         }
     }
 
+    async fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError> {
+        self.inner.tend(id).await
+    }
+
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
         self.inner.pool_health().await
     }

@@ -1,5 +1,6 @@
-//! Snapshots as copies of what a volume has of its own. Where the filesystem can, a copy shares what the files hold
-//! until one changes; else what did not change since the last snapshot is shared with that one.
+//! Snapshots as copies of what a volume has of its own. What did not change since the last snapshot is shared with
+//! that one, so whoever compares the two finds the very same files. Of all else, where the filesystem can, a copy
+//! shares what the files hold until one changes.
 //!
 //! ```text
 //! .snapshots/<sandbox id>/<snapshot id>/
@@ -16,8 +17,8 @@ use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, chmodat, fstat, fsync, ioctl_ficlone,
-    mkdirat, openat, renameat_with, statat, syncfs, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, chmodat, fstat, fsync, mkdirat, openat,
+    renameat_with, statat, syncfs,
 };
 use rustix::io::Errno;
 
@@ -38,22 +39,6 @@ const FILES: &CStr = c"files";
 enum Kind {
     Plain,
     Above,
-}
-
-/// Whether files can share what they hold, asked of the filesystem itself.
-pub(super) fn shares_data(directory: &OwnedFd) -> bool {
-    let probe = || -> rustix::io::Result<()> {
-        let names = [tree::unused_name(), tree::unused_name()];
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let open = |name: &CStr| openat(directory, name, flags, Mode::RUSR | Mode::WUSR);
-        let (from, to) = (open(&names[0])?, open(&names[1])?);
-        let shared = ioctl_ficlone(to, from);
-        for name in &names {
-            unlinkat(directory, name, AtFlags::empty())?;
-        }
-        shared
-    };
-    probe().is_ok()
 }
 
 impl Local {
@@ -113,11 +98,8 @@ impl Local {
         self.remove(&self.snapshots, &c_name(id))
     }
 
-    /// The newest snapshot of a volume, to share with. There is none where files share what they hold anyway.
+    /// The newest snapshot of a volume, to share with.
     fn earlier(&self, id: &SandboxId) -> io::Result<Option<Earlier>> {
-        if self.shares_data {
-            return Ok(None);
-        }
         let mut newest: Option<((i64, i64), OwnedFd)> = None;
         for snapshot in self.snapshots_of(id)? {
             let directory = self.open_snapshot(id, &snapshot)?;
@@ -141,7 +123,7 @@ impl Local {
         let earlier = self.earlier(id)?;
         let mut list = List::create(&directory, FILES)?;
         Copy::new(Purpose::Twin, tree::open_dir(&directory, TREE)?)
-            .sharing(earlier.as_ref(), (!self.shares_data).then_some(&mut list))
+            .sharing(earlier.as_ref(), Some(&mut list))
             .run(own)?;
         list.finish()?;
         failpoint!("local.snapshot_after_copy");

@@ -176,9 +176,7 @@ async fn until_settled(path: &Path) {
 
 #[tokio::test]
 async fn what_did_not_change_is_not_copied_again() {
-    let (dir, mut storage) = storage();
-    // As on a filesystem whose files cannot share what they hold.
-    std::sync::Arc::get_mut(&mut storage.inner).expect("nobody else has it").shares_data = false;
+    let (dir, storage) = storage();
     let (id, path) = volume(&storage).await;
     fs::create_dir(path.join("directory")).expect("a directory");
     for name in ["same", "directory/same", "changed", "touched"] {

@@ -11,6 +11,9 @@ use super::GROUP;
 
 pub(super) const ROOT_TREE: u64 = 1;
 pub(super) const QUOTA_TREE: u64 = 8;
+/// Stands for the subvolume of the descriptor.
+pub(super) const OWN_TREE: u64 = 0;
+pub(super) const EXTENT_DATA: u32 = 108;
 pub(super) const ROOT_ITEM: u32 = 132;
 pub(super) const ROOT_BACKREF: u32 = 144;
 pub(super) const ROOT_REF: u32 = 156;
@@ -39,6 +42,15 @@ impl Key {
         }
         Some(Self { object: self.object.checked_add(1)?, kind: 0, offset: 0 })
     }
+}
+
+/// Something in a tree.
+pub(super) struct Item<'a> {
+    pub key: Key,
+    /// The transaction that wrote the block that it is in.
+    pub generation: u64,
+    /// Nothing, if it is too large for the buffer.
+    pub data: &'a [u8],
 }
 
 /// `btrfs_ioctl_search_args`
@@ -72,19 +84,18 @@ pub(super) fn search(
     last: Key,
 ) -> io::Result<Vec<Key>> {
     let mut keys = Vec::new();
-    search_data(filesystem, tree, first, last, 0, |key, _| keys.push(key))?;
+    search_data(filesystem, tree, first, last, 0, |item| keys.push(item.key))?;
     Ok(keys)
 }
 
-/// The same with the data, one at a time, and only from blocks that changed in transaction `since` or later. What is
-/// too large for the buffer comes without data.
+/// The same with the data, one at a time, and only from blocks that changed in transaction `since` or later.
 pub(super) fn search_data(
     filesystem: impl AsFd,
     tree: u64,
     first: Key,
     last: Key,
     since: u64,
-    mut found: impl FnMut(Key, &[u8]),
+    mut found: impl FnMut(Item<'_>),
 ) -> io::Result<()> {
     const OP: u32 = opcode::read_write::<SearchArgs>(GROUP, 17);
     let mut next = first;
@@ -122,7 +133,7 @@ fn search_args(tree: u64, first: Key, last: Key) -> SearchArgs {
 }
 
 /// Hands out what was found; answers with the last key.
-fn read_items(args: &SearchArgs, found: &mut impl FnMut(Key, &[u8])) -> Option<Key> {
+fn read_items(args: &SearchArgs, found: &mut impl FnMut(Item<'_>)) -> Option<Key> {
     let mut rest = &args.found[..];
     let mut last = None;
     for _ in 0..args.items {
@@ -132,7 +143,7 @@ fn read_items(args: &SearchArgs, found: &mut impl FnMut(Key, &[u8])) -> Option<K
         let key = Key { object: word(8), offset: word(16), kind: half(24) };
         let length = (half(28) as usize).min(data.len());
         let (data, after) = data.split_at(length);
-        found(key, data);
+        found(Item { key, generation: word(0), data });
         (last, rest) = (Some(key), after);
     }
     last

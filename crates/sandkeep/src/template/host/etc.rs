@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::template::host_name::SHARED_HOSTS;
+
 const PASSWD: &str = "\
 root:x:0:0:root:/root:/bin/sh
 user:x:1000:1000:user:/home/user:/bin/sh
@@ -18,7 +20,6 @@ tty:x:5:
 user:x:1000:
 nogroup:x:65534:
 ";
-const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n";
 const NSSWITCH: &str = "\
 passwd: files
 group: files
@@ -71,8 +72,9 @@ fn pieces(host: &Path) -> io::Result<Vec<(PathBuf, Piece)>> {
     let mut pieces = vec![
         file("passwd", PASSWD),
         file("group", GROUP),
-        file("hosts", HOSTS),
-        file("hostname", "sandbox\n"),
+        // The one thing in it that each sandbox has its own of: in its volume, and in its kernel.
+        link("hosts", &format!("../{SHARED_HOSTS}")),
+        link("hostname", "../proc/sys/kernel/hostname"),
         file("nsswitch.conf", NSSWITCH),
         file("resolv.conf", ""),
         link("os-release", "../usr/lib/os-release"),

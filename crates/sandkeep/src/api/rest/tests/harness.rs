@@ -16,7 +16,7 @@ use crate::home::DataDir;
 use crate::journal::JournalLimits;
 use crate::outgoing::Outgoing;
 use crate::runtime::{Bind, Lifetime, MockRuntime};
-use crate::sandbox::Privilege;
+use crate::sandbox::{Privilege, SandboxId};
 use crate::storage::{LocalStorage, Root, StorageError};
 use crate::store::MemoryStore;
 use crate::telemetry::Telemetry;
@@ -52,7 +52,7 @@ impl Template for Empty {
         Privilege::None
     }
 
-    async fn lay_out(&self, _root: &Root) -> Result<(), StorageError> {
+    async fn lay_out(&self, _root: &Root, _id: &SandboxId) -> Result<(), StorageError> {
         Ok(())
     }
 }

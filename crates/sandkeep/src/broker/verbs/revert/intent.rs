@@ -23,15 +23,19 @@ pub struct Intent {
     /// Their bytes: not every path is a text.
     paths: Vec<Vec<u8>>,
     hidden: Vec<Vec<u8>>,
+    /// The sandbox was stopped before, and is to be so again.
+    #[serde(default)]
+    woken: bool,
 }
 
 impl Intent {
-    pub fn of(wish: &RevertWish) -> Self {
+    pub fn of(wish: &RevertWish, woken: bool) -> Self {
         let bytes = |paths: &[TreePath]| paths.iter().map(|path| path.bytes().to_vec()).collect();
         Self {
             snapshot: wish.snapshot.clone(),
             paths: bytes(&wish.paths),
             hidden: bytes(&wish.hidden),
+            woken,
         }
     }
 
@@ -59,6 +63,7 @@ impl Intent {
             paths: paths(&self.paths),
             hidden: paths(&self.hidden),
             reverted: Reverted::default(),
+            woken: self.woken,
         }
     }
 }

@@ -25,6 +25,10 @@ pub enum Operation {
     Diff,
     Fork,
     Rollback,
+    /// The three with as much again that is not on the disk yet.
+    DiffDirty,
+    ForkDirty,
+    RollbackDirty,
     ForkMany,
 }
 
@@ -41,6 +45,9 @@ impl Operation {
             Self::Diff => "diff",
             Self::Fork => "fork",
             Self::Rollback => "rollback",
+            Self::DiffDirty => "diff dirty",
+            Self::ForkDirty => "fork dirty",
+            Self::RollbackDirty => "rollback dirty",
             Self::ForkMany => "fork x100",
         }
     }

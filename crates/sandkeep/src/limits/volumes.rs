@@ -1,0 +1,15 @@
+//! Bounds of what is looked at in volumes.
+
+use std::time::Duration;
+
+/// The bench does not use a connection again that nothing went over for so long; well below [`super::HEADERS_READ`].
+pub const BENCH_IDLE: Duration = Duration::from_secs(5);
+
+/// How often the daemon has the storage look after its limits.
+pub const TEND_INTERVAL: Duration = Duration::from_secs(5);
+/// A tree that may hold more than it was last found to is looked at again after so long.
+pub const TREE_LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Of a file that names hosts; a longer one is left as it is.
+pub const HOSTS_MAX_BYTES: u64 = 64 * 1024;
+/// How many extents of a tree are remembered while they are counted, so that none counts twice.
+pub const EXTENTS_REMEMBERED_MAX: usize = 1024 * 1024;
