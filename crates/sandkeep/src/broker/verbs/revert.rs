@@ -74,15 +74,9 @@ impl Supervisor {
         let intent = Intent::of(&wish, wish.woken || wake);
         intent.write(&*self.shared.store, self.id()).await?;
         failpoint!("revert.after_intent");
-        let done = match wake {
-            true => match self.wake().await {
-                Ok(()) => self.restore(&wish, &root).await,
-                Err(cause) => Err(cause),
-            },
-            false => self.restore(&wish, &root).await,
-        };
+        let done = self.restore(&wish, &root).await;
         failpoint!("revert.after_files");
-        // One that could not be started has failed, and tells so.
+        // One that could not be started has failed, and says so.
         if (wish.woken || wake) && self.status().state() == State::Running {
             self.stop().await?;
         }
@@ -92,7 +86,7 @@ impl Supervisor {
         done
     }
 
-    async fn restore(&self, wish: &RevertWish, root: &Root) -> Result<(), Error> {
+    async fn restore(&mut self, wish: &RevertWish, root: &Root) -> Result<(), Error> {
         let snapshots = Arc::clone(&self.snapshots);
         let _kept = snapshots.reading().await;
         let storage = &self.shared.storage;
@@ -122,7 +116,12 @@ impl Supervisor {
                 });
                 restored.await.map(drop)
             }
-            Root::Overlay { .. } => self.restore_inside(diff, then).await,
+            Root::Overlay { .. } => {
+                if self.status().state() == State::Stopped {
+                    self.wake().await?;
+                }
+                self.restore_inside(diff, then).await
+            }
         }
     }
 

@@ -33,3 +33,43 @@ fn files_of_a_stopped_sandbox_of_an_image_are_reverted_and_it_stays_stopped() {
         daemon.assert_no_leaks();
     }
 }
+
+/// It is started for it, so it may also be found half-started, running or half-stopped.
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_revert_of_a_stopped_sandbox_survives_kill_9_and_it_is_stopped_again() {
+    use std::os::unix::process::ExitStatusExt;
+
+    use crate::support::{Patience, until};
+
+    skip_if!(images::obstacle());
+    let (image, setup) = (Image::busybox(), on("local"));
+    let mut daemon = Daemon::start_with(&setup);
+    crate::templates::import(&daemon, &image.docker_archive(), "image:1");
+    let points = ["revert.after_intent", "start.after_launch", "revert.after_files"];
+    for point in points.into_iter().chain(["stop.after_intent", "stop.after_processes"]) {
+        let id = daemon.create_with(&json!({ "template": "image:1" }));
+        daemon.root_sh(&id, "echo one > /srv/own").ok();
+        snapshot(&daemon, &id, "first");
+        daemon.root_sh(&id, "echo two > /srv/own").ok();
+        daemon.verb(&id, "stop");
+        daemon.kill_9();
+        daemon.start_again(&on("local").env("SANDKEEP_FAILPOINT", point));
+        let wish = json!({ "snapshot": "first", "paths": ["/srv/own"] });
+        let answer = daemon.try_request("POST", &at(&id, "revert"), &wish);
+        let status = daemon.wait_for_end();
+        assert_eq!(status.signal(), Some(9), "{point} was never passed: {answer:?}");
+        daemon.start_again(&setup);
+        until("it is stopped again", Patience::Long, || {
+            let view = daemon.get(&id);
+            view["state"] == "stopped" && view["operation"].is_null()
+        });
+        // Whoever comes later waits for what was begun.
+        let answer = daemon.expect(200, "POST", &at(&id, "revert"), &wish);
+        assert_eq!(answer["reverted"], json!([]), "{point}: {answer:#}");
+        daemon.verb(&id, "start");
+        assert_eq!(daemon.root_sh(&id, "cat /srv/own").ok(), "one", "{point}");
+        daemon.destroy(&id);
+    }
+    daemon.assert_no_leaks();
+}
