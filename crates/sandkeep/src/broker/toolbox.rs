@@ -23,12 +23,12 @@ use toolbox::{
 
 use super::activity::Busy;
 use super::exec::rejoin::collect;
-use super::exec::{Place, Wanted, admitted};
+use super::exec::{ExecLimits, Place, Wanted, admitted};
 use super::shared::{Handle, Shared};
 use crate::error::Error;
 use crate::guest::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, Outcome,
-    OutputStream, Stdin, TOOLBOX,
+    ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, LeafLimits,
+    Outcome, OutputStream, Stdin, TOOLBOX,
 };
 use crate::limits;
 use crate::sandbox::{ExecId, Privilege};
@@ -48,6 +48,7 @@ pub(super) struct Errand {
     pub whom: Whom,
     /// From its start to its end; `None` for what takes as long as whoever asks for it stays.
     pub timeout: Option<Duration>,
+    pub limits: ExecLimits,
     pub presence: Presence,
 }
 
@@ -91,7 +92,13 @@ impl Errand {
     /// Something short, for the sandbox's user.
     pub fn short(operation: Operation) -> Self {
         let timeout = Some(limits::TOOLBOX_SHORT);
-        Self { operation, whom: Whom::User, timeout, presence: Presence::Command }
+        Self {
+            operation,
+            whom: Whom::User,
+            timeout,
+            limits: ExecLimits::default(),
+            presence: Presence::Command,
+        }
     }
 
     /// Something that takes as long as its bytes do, for the sandbox's user.
@@ -142,7 +149,8 @@ pub(super) async fn begin(
     // Who was admitted before a pause that has not seen it yet is turned away.
     let guest = admitted(handle)?;
     let sends = Sends::of(&errand.operation);
-    let (request, asked) = requests(handle, errand)?;
+    let limits = errand.limits.check(shared, &handle.spec)?;
+    let (request, asked) = requests(handle, errand, limits)?;
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
     // In a task of its own: one whose caller leaves in between is still known, and ended.
@@ -189,7 +197,11 @@ fn hold(handle: &Handle, presence: Presence) -> Result<Held, Error> {
 }
 
 /// What the guest is asked, and what the toolbox is.
-fn requests(handle: &Handle, errand: Errand) -> Result<(ExecRequest, Vec<u8>), Error> {
+fn requests(
+    handle: &Handle,
+    errand: Errand,
+    limits: LeafLimits,
+) -> Result<(ExecRequest, Vec<u8>), Error> {
     let user = match errand.whom {
         Whom::User => None,
         // By number: the sandbox of an image may have no such name.
@@ -218,6 +230,7 @@ fn requests(handle: &Handle, errand: Errand) -> Result<(ExecRequest, Vec<u8>), E
         terminal: None,
         timeout: errand.timeout,
         privilege,
+        limits,
     };
     let mut head = Vec::new();
     encode(&Frame::Head(asked), &mut head);
@@ -392,7 +405,7 @@ impl ToolboxRun {
                 GuestError::Refused { reason: end.error.unwrap_or_default() }.into()
             }
             Outcome::TimedOut => failed(Failure::new(FailureKind::TimedOut, "it took too long")),
-            Outcome::OomKilled => broke("it was killed for want of memory".to_owned()),
+            Outcome::OomKilled => Error::ToolboxOutOfMemory,
             Outcome::Lost => {
                 let cause = end.error.unwrap_or_default();
                 GuestError::Unreachable(std::io::Error::other(cause)).into()

@@ -192,7 +192,8 @@ impl GuestClient {
         op: impl FnOnce(Exec) -> Op,
     ) -> Result<Begun, GuestError> {
         let (id, stdin) = (request.id.clone(), request.stdin);
-        let leaf: Arc<dyn Leaf> = self.pool.clone().acquire().map_err(GuestError::Leaf)?.into();
+        let leaf = self.pool.clone().acquire(&request.limits).map_err(GuestError::Leaf)?;
+        let leaf: Arc<dyn Leaf> = leaf.into();
         let exec = wire_request(request, &*leaf);
         if strings_len(&exec) > FRAME_MAX / 2 {
             return Err(GuestError::Refused { reason: "the command is too long".to_owned() });

@@ -5,7 +5,7 @@ use crate::broker::exec::{Place, Wanted};
 use crate::broker::supervisor::Supervisor;
 use crate::broker::workspace::opening::without_git;
 use crate::error::Error;
-use crate::guest::{ExecEvent, ExecRequest, Guest, Outcome, Stdin};
+use crate::guest::{ExecEvent, ExecRequest, Guest, LeafLimits, Outcome, Stdin};
 use crate::limits;
 use crate::sandbox::{ExecId, GitUrl, HOME, Privilege};
 
@@ -64,6 +64,7 @@ impl Supervisor {
             terminal: None,
             timeout: Some(limits::SOURCE_GIT),
             privilege: Privilege::None,
+            limits: LeafLimits::NONE,
         };
         let ended = tokio::select! {
             ended = to_the_end(guest, request) => ended?,
