@@ -140,7 +140,6 @@ impl CommandRefusal {
         vec![
             Self::TimedOut { timeout_ms: 120_000 },
             Self::OutOfMemory { call_mb: Some(64) },
-            Self::OutOfMemory { call_mb: None },
             Self::Ended { how: "canceled".to_owned() },
             Self::NoShell,
             Self::NoGit,
