@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 use toolbox::{
     DATA_MAX, Decoder, Failure, FailureKind, Frame, HEAD_MAX, Operation, RawPath, Request, encode,
+    encode_data,
 };
 
 use super::activity::Busy;
@@ -253,9 +254,10 @@ impl ToolboxInput {
     /// Sends data, as fast as it is taken. Who takes no more has a reason, which the answer says: that is no
     /// error here.
     pub async fn send(&self, bytes: &[u8]) {
+        let mut frame = Vec::new();
         for chunk in bytes.chunks(DATA_MAX) {
-            let mut frame = Vec::with_capacity(chunk.len() + 8);
-            encode(&Frame::Data(chunk.to_vec()), &mut frame);
+            frame.clear();
+            encode_data(chunk, &mut frame);
             self.write(&frame).await;
         }
     }

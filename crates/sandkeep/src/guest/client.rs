@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use guest_proto::{
     Carrier, Exec, FRAME_MAX, FrameReader, FromGuest, ListedExec, OLDEST_VERSION, Op, PREFACE_LEN,
-    ProgramSource, STDIN_WINDOW, StdinMode, VERSION, encode, preface, read_preface,
+    ProgramSource, STDIN_FIRST, StdinMode, VERSION, encode, preface, read_preface,
 };
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout_at};
@@ -289,7 +289,7 @@ impl GuestClient {
         let early_end = match answer {
             FromGuest::Started { pid: _, stdin_offset } => {
                 if stdin == Stdin::Piped {
-                    link.open_stdin(stdin_offset, stdin_offset.max(STDIN_WINDOW as u64));
+                    link.open_stdin(stdin_offset, stdin_offset.max(STDIN_FIRST as u64));
                 }
                 None
             }
