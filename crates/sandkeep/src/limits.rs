@@ -1,7 +1,11 @@
 //! Every bound in one place: sizes, counts, waits. Units come last in the names of numbers;
 //! waits are `Duration`s.
 
+mod bench_tools;
+
 use std::time::Duration;
+
+pub use bench_tools::*;
 
 /// The unit of `memory_mb` and `disk_mb`, in bytes.
 pub const MIB: u64 = 1024 * 1024;
