@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::FRAME_MAX;
+use crate::{CHUNK_MAX, FRAME_MAX};
 
 /// Two bytes of magic and the version.
 pub const PREFACE_LEN: usize = 4;
@@ -43,6 +43,57 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     *out = taken;
 }
 
+/// The places of `ToGuest::Stdin`, `FromGuest::Stdout` and `FromGuest::Stderr` among their kind; a test compares.
+const STDIN: u8 = 0;
+const STDOUT: u8 = 5;
+const STDERR: u8 = 6;
+
+/// Appends the frame of a `ToGuest::Stdin`, the same as [`encode`] does, but copies the bytes once and as a whole.
+pub fn encode_stdin(bytes: &[u8], out: &mut Vec<u8>) {
+    encode_block(&[STDIN], bytes, out);
+}
+
+/// Which stream a block of output is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// The same for a `FromGuest::Stdout` or `FromGuest::Stderr`.
+pub fn encode_stream(stream: Stream, offset: u64, data: &[u8], out: &mut Vec<u8>) {
+    let mut head = vec![match stream {
+        Stream::Stdout => STDOUT,
+        Stream::Stderr => STDERR,
+    }];
+    push_varint(offset, &mut head);
+    encode_block(&head, data, out);
+}
+
+/// A frame whose payload ends with a block of bytes.
+fn encode_block(head: &[u8], block: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.reserve(HEADER_LEN + head.len() + VARINT_MAX + block.len());
+    out.extend_from_slice(&[0; HEADER_LEN]);
+    out.extend_from_slice(head);
+    push_varint(block.len() as u64, out);
+    out.extend_from_slice(block);
+    let len = out.len() - start - HEADER_LEN;
+    assert!(len <= FRAME_MAX, "a message of {len} bytes does not fit a frame");
+    out[start..start + HEADER_LEN].copy_from_slice(&(len as u32).to_le_bytes());
+}
+
+const VARINT_MAX: usize = 10;
+
+/// A number as postcard has it: seven bits a byte, the lowest first.
+fn push_varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
 /// Collects bytes from a stream and yields whole messages.
 #[derive(Debug, Default)]
 pub struct FrameReader {
@@ -58,11 +109,45 @@ impl FrameReader {
     /// Adds bytes as they came from the stream. What was consumed is dropped first, so the buffer
     /// never grows past one frame and one read, wherever a hostile peer cuts its frames.
     pub fn feed(&mut self, bytes: &[u8]) {
-        if self.consumed > 0 {
-            self.buffer.drain(..self.consumed);
-            self.consumed = 0;
-        }
+        self.let_go();
         self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Takes in what `read` reads, at most once. What belongs to a long frame that has begun is read straight to where
+    /// it is put together; everything else goes through `small`.
+    pub fn fill<E>(
+        &mut self,
+        small: &mut [u8],
+        read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        self.let_go();
+        // No more at once than a chunk: whoever announces much and sends little does not cost much.
+        let missing = self.missing().min(CHUNK_MAX);
+        if missing <= small.len() {
+            let count = read(small)?;
+            self.buffer.extend_from_slice(&small[..count]);
+            return Ok(count);
+        }
+        let begun = self.buffer.len();
+        self.buffer.resize(begun + missing, 0);
+        let result = read(&mut self.buffer[begun..]);
+        let count = result.as_ref().map_or(0, |count| *count);
+        self.buffer.truncate(begun + count.min(missing));
+        result
+    }
+
+    /// Drops what was consumed.
+    fn let_go(&mut self) {
+        self.buffer.drain(..self.consumed);
+        self.consumed = 0;
+    }
+
+    /// How much is missing of a frame whose length is known.
+    fn missing(&self) -> usize {
+        let rest = &self.buffer[self.consumed..];
+        let Some(header) = rest.first_chunk::<HEADER_LEN>() else { return 0 };
+        let len = u32::from_le_bytes(*header) as usize;
+        if len > FRAME_MAX { 0 } else { (HEADER_LEN + len).saturating_sub(rest.len()) }
     }
 
     /// Whether no byte waits to be consumed.

@@ -24,7 +24,10 @@ mod frame;
 mod message;
 mod shell;
 
-pub use frame::{DecodeError, FrameReader, PREFACE_LEN, encode, preface, read_preface};
+pub use frame::{
+    DecodeError, FrameReader, PREFACE_LEN, Stream, encode, encode_stdin, encode_stream, preface,
+    read_preface,
+};
 pub use message::{
     Carrier, End, Exec, FromGuest, How, LeafKind, ListedExec, Offsets, Op, Privilege,
     ProgramSource, StdinMode, TerminalSize, ToGuest,
@@ -58,9 +61,13 @@ pub const CHUNK_MAX: usize = 64 * 1024;
 /// stops reading the pipe, so the command blocks: back-pressure, no loss.
 pub const OUTPUT_WINDOW: usize = 256 * 1024;
 
-/// How much stdin the host may send before the guest first asks with `StdinWanted`, and how much
-/// the guest holds until the command reads it.
-pub const STDIN_WINDOW: usize = 64 * 1024;
+/// How much stdin the host may send before the guest first asks with `StdinWanted`: most commands need no more, and
+/// nobody has to be asked for it.
+pub const STDIN_FIRST: usize = 64 * 1024;
+
+/// How much stdin the guest holds until the command reads it. It asks for more when half of it is used, so that who
+/// sends much does not wait for every answer.
+pub const STDIN_WINDOW: usize = 256 * 1024;
 
 /// The most descriptors that ride with an `Exec`.
 pub const LEAF_FDS_MAX: usize = 8;

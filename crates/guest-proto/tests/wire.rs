@@ -260,3 +260,60 @@ fn bytes_after_a_message_in_its_frame_are_refused() {
     reader.feed(&wire);
     assert_eq!(reader.next_message::<Op>(), Err(DecodeError::Malformed));
 }
+
+/// What is copied as a block is on the wire what it would be otherwise.
+#[test]
+fn blocks_are_encoded_as_messages_are() {
+    for len in [0, 1, 127, 128, 300, 16_384, CHUNK_MAX] {
+        let data: Vec<u8> = (0..len).map(|index| index as u8).collect();
+        let (mut block, mut message) = (vec![7], vec![7]);
+        encode_stdin(&data, &mut block);
+        encode(&ToGuest::Stdin(data.clone()), &mut message);
+        assert_eq!(block, message, "{len} bytes of stdin");
+        for offset in [0, 127, 128, u64::from(u32::MAX), u64::MAX] {
+            let messages = [
+                (Stream::Stdout, FromGuest::Stdout { offset, data: data.clone() }),
+                (Stream::Stderr, FromGuest::Stderr { offset, data: data.clone() }),
+            ];
+            for (stream, said) in messages {
+                let (mut block, mut message) = (Vec::new(), Vec::new());
+                encode_stream(stream, offset, &data, &mut block);
+                encode(&said, &mut message);
+                assert_eq!(block, message, "{len} bytes of {stream:?} at {offset}");
+            }
+        }
+    }
+}
+
+/// Frames come whole however they are read, and a long one is not read through the small buffer.
+#[test]
+fn a_reader_that_reads_itself_finds_the_same_messages() {
+    let long = ToGuest::Stdin(vec![9; CHUNK_MAX]);
+    let messages = [ToGuest::StdinEof, long.clone(), ToGuest::Forget, long, ToGuest::StdinEof];
+    let mut wire = Vec::new();
+    messages.iter().for_each(|message| encode(message, &mut wire));
+    for most in [1, 7, 1000, usize::MAX] {
+        let (mut reader, mut rest, mut heard, mut reads) =
+            (FrameReader::new(), &wire[..], Vec::new(), 0);
+        while !rest.is_empty() {
+            let count = reader.fill(&mut [0; 512], |space| {
+                let count = space.len().min(rest.len()).min(most);
+                space[..count].copy_from_slice(&rest[..count]);
+                rest = &rest[count..];
+                Ok::<_, ()>(count)
+            });
+            assert!(count.is_ok_and(|count| count > 0));
+            reads += 1;
+            while let Some(message) = reader.next_message::<ToGuest>().expect("whole frames") {
+                heard.push(message);
+            }
+        }
+        assert_eq!(heard, messages, "at most {most} at once");
+        assert!(most < usize::MAX || reads < 8, "{reads} reads");
+    }
+    let mut reader = FrameReader::new();
+    reader.feed(&wire[..20]);
+    assert_eq!(reader.fill(&mut [0; 512], |_| Err::<usize, _>("gone")), Err("gone"));
+    reader.feed(&wire[20..]);
+    assert_eq!(reader.next_message(), Ok(Some(ToGuest::StdinEof)), "a failed read adds nothing");
+}

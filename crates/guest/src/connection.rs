@@ -8,14 +8,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use guest_proto::{
     CHUNK_MAX, Carrier, DecodeError, FrameReader, FromGuest, LEAF_FDS_MAX, OLDEST_VERSION, Op,
-    PREFACE_LEN, ToGuest, VERSION, encode, preface, read_preface,
+    PREFACE_LEN, Stream, ToGuest, VERSION, encode, encode_stream, preface, read_preface,
 };
 
 use crate::poll::{Id, Interest};
 use crate::sys;
 
-/// How much one look at a connection reads.
-const READ_LEN: usize = 8 * 1024;
+/// How much one look at a connection reads, unless it is known that more belongs together: most requests are smaller, and
+/// what was ever used of the stack stays.
+const READ_LEN: usize = 2 * 1024;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +85,12 @@ impl Connection {
     /// Takes in what has arrived. Descriptors are kept only while a request may bring them.
     pub fn receive(&mut self) -> Result<(), Broken> {
         let mut buffer = [0u8; READ_LEN];
-        match sys::receive(self.socket.as_fd(), &mut buffer, &mut self.descriptors) {
+        let Self { socket, reader, descriptors, .. } = self;
+        let received =
+            reader.fill(&mut buffer, |space| sys::receive(socket.as_fd(), space, descriptors));
+        match received {
             Ok(0) => return Err(Broken),
-            Ok(len) => self.reader.feed(&buffer[..len]),
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return Err(Broken),
         }
@@ -126,6 +130,11 @@ impl Connection {
     /// The descriptors that came with the request.
     pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.descriptors)
+    }
+
+    /// Says what an exec has written, from this offset on.
+    pub fn pass_on(&mut self, stream: Stream, offset: u64, data: &[u8]) {
+        encode_stream(stream, offset, data, &mut self.out);
     }
 
     pub fn say(&mut self, message: &FromGuest) {

@@ -20,7 +20,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use guest_proto::{
-    CHUNK_MAX, End, Fate, FromGuest, How, ListedExec, Offsets, ShellEnd, TerminalSize, ToGuest,
+    CHUNK_MAX, End, Fate, FromGuest, How, ListedExec, Offsets, ShellEnd, Stream, TerminalSize,
+    ToGuest,
 };
 use libc::pid_t;
 
@@ -453,11 +454,11 @@ impl Exec {
         let Some(connection) = connection else { return };
         while connection.has_room() && !self.stdout.window.all_sent() {
             let (offset, data) = self.stdout.window.take_unsent(CHUNK_MAX);
-            connection.say(&FromGuest::Stdout { offset, data: data.to_vec() });
+            connection.pass_on(Stream::Stdout, offset, data);
         }
         while connection.has_room() && !self.stderr.window.all_sent() {
             let (offset, data) = self.stderr.window.take_unsent(CHUNK_MAX);
-            connection.say(&FromGuest::Stderr { offset, data: data.to_vec() });
+            connection.pass_on(Stream::Stderr, offset, data);
         }
         if let Phase::Ended(end) = &self.phase {
             if self.end_told == Told::NotYet && !self.has_unsent() {

@@ -13,6 +13,7 @@
 //!   dial         a connection to a port of the sandbox, given to the host; `carry` where none can be
 //!   dial_back    connections to a host that cannot connect to us
 //!   shutdown     ending every process of the sandbox
+//! large      memory that goes back to the kernel when it is let go of
 //! sys        thin wrappers around system calls
 //! ```
 //!
@@ -32,6 +33,7 @@ mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod keeper;
+mod large;
 mod output;
 mod own_leaves;
 mod plan;
@@ -56,6 +58,8 @@ use dial_back::DialBack;
 use own_leaves::OwnLeaves;
 use reactor::{Reactor, Source};
 use spawn::Spawner;
+
+pub use large::LargeBlocks;
 
 /// How long to wait for a root. Whoever mounts it does so at once, or is gone.
 const ROOT_PATIENCE: Duration = Duration::from_secs(30);

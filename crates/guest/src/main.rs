@@ -7,6 +7,11 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use guest::LargeBlocks;
+
+#[global_allocator]
+static MEMORY: LargeBlocks = LargeBlocks;
+
 /// # Safety
 /// Called once, by the C library, with the arguments of the process.
 #[unsafe(no_mangle)]

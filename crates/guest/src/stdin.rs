@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use guest_proto::STDIN_WINDOW;
+use guest_proto::{STDIN_FIRST, STDIN_WINDOW};
 
 use crate::sys;
 
@@ -69,7 +69,7 @@ impl Stdin {
             waiting: Vec::new(),
             skip: 0,
             received: 0,
-            announced: STDIN_WINDOW as u64,
+            announced: STDIN_FIRST as u64,
             ending: Ending::Open,
             at_end,
             last: None,
@@ -165,8 +165,12 @@ impl Stdin {
         self.skip = 0;
     }
 
-    /// The offset up to which the host may send, if it is time to say so.
+    /// The offset up to which the host may send, if it is time to say so. Who waits for its turn gets no more than the
+    /// first bytes, and who sends only a few is not disturbed.
     pub fn announce(&mut self) -> Option<u64> {
+        if self.reader == Reader::Awaited || self.received < (STDIN_FIRST / 2) as u64 {
+            return None;
+        }
         // What ends the input of a terminal waits, too, and was never received.
         let written = self.received.saturating_sub((self.waiting.len() - self.skip) as u64);
         let up_to = written + STDIN_WINDOW as u64;
@@ -194,20 +198,36 @@ impl Stdin {
 mod tests {
     use super::*;
 
+    const FIRST: u64 = STDIN_FIRST as u64;
+    const WINDOW: u64 = STDIN_WINDOW as u64;
+
     #[test]
     fn stdin_nobody_reads_is_dropped_and_asked_for_again() {
         let mut stdin = Stdin::new(None, AtEnd::Close);
-        assert_eq!(stdin.announce(), None, "the first window needs no announcement");
-        stdin.feed(vec![1; STDIN_WINDOW], 0).unwrap();
-        assert_eq!(stdin.announce(), Some(2 * STDIN_WINDOW as u64));
+        assert_eq!(stdin.announce(), None, "the first bytes need no announcement");
+        stdin.feed(vec![1; 1000], 0).unwrap();
+        assert_eq!(stdin.announce(), None, "nor does one who sends a few");
+        stdin.feed(vec![1; STDIN_FIRST - 1000], 0).unwrap();
+        assert_eq!(stdin.announce(), Some(FIRST + WINDOW));
         assert_eq!(stdin.announce(), None);
+        stdin.feed(vec![1; STDIN_WINDOW / 2], 0).unwrap();
+        assert_eq!(stdin.announce(), Some(FIRST + WINDOW + WINDOW / 2));
     }
 
     #[test]
     fn more_than_was_asked_for_is_refused() {
         let mut stdin = Stdin::new(None, AtEnd::Close);
-        assert_eq!(stdin.feed(vec![1; STDIN_WINDOW], 1), Err(Unwanted));
+        assert_eq!(stdin.feed(vec![1; STDIN_FIRST], 1), Err(Unwanted));
         stdin.end();
         assert_eq!(stdin.feed(vec![1], 0), Err(Unwanted));
+    }
+
+    #[test]
+    fn who_waits_for_its_turn_is_given_no_more_than_the_first_bytes() {
+        let mut stdin = Stdin::awaited();
+        stdin.feed(vec![1; STDIN_FIRST], 0).unwrap();
+        assert_eq!(stdin.announce(), None);
+        stdin.open(None);
+        assert_eq!(stdin.announce(), Some(FIRST + WINDOW));
     }
 }

@@ -80,7 +80,9 @@ pub use abilities::{Abilities, IdRangeKind};
 pub use clock::{Clock, SystemClock};
 pub use diff::{DiffBundle, DiffWish, TextWish};
 pub use ensure::Ensured;
-pub use exec::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
+pub use exec::{
+    ExecDraft, ExecLimits, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told,
+};
 pub use files::{FileStream, FileUpload, FileWatch, Noticed};
 pub use forks::ForkDraft;
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};

@@ -24,6 +24,7 @@ mod fork;
 mod keys;
 mod kill;
 mod lifecycle;
+mod limit_args;
 mod log;
 mod logs;
 mod ls;

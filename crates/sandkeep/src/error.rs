@@ -166,6 +166,10 @@ pub enum Error {
     #[error("the toolbox inside the sandbox failed: {problem}")]
     ToolboxBroke { problem: String },
 
+    /// It had more to do than there is memory for.
+    #[error("the toolbox inside the sandbox was killed for want of memory")]
+    ToolboxOutOfMemory,
+
     #[error("there is no key {id}")]
     KeyNotFound { id: KeyId },
 

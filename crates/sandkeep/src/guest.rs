@@ -24,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::sandbox::{ExecId, Privilege, ShellId};
 
+pub use crate::sys::cgroup::LeafLimits;
 pub use client::GuestClient;
 pub use dial_back::{DialBack, DialToken, Proof};
 pub use execution::{Execution, ExecutionInput, Input};
@@ -49,6 +50,8 @@ pub struct ExecRequest {
     pub terminal: Option<TerminalSize>,
     pub timeout: Option<Duration>,
     pub privilege: Privilege,
+    /// What it may use by itself, within the sandbox's own limits. A runtime without `exec_limits` refuses any.
+    pub limits: LeafLimits,
 }
 
 /// In a terminal `Null` means that nobody types.
@@ -260,7 +263,8 @@ pub trait Leaf: Send + Sync {
 
 /// Gives out leaves; implemented by a runtime over its cgroups.
 pub trait LeafPool: Send + Sync {
-    fn acquire(self: Arc<Self>) -> std::io::Result<Box<dyn Leaf>>;
+    /// One in which these limits hold, or none.
+    fn acquire(self: Arc<Self>, limits: &LeafLimits) -> std::io::Result<Box<dyn Leaf>>;
 
     /// The leaf of this name, in use by an exec that an earlier daemon started.
     fn adopt(self: Arc<Self>, name: &str) -> std::io::Result<Box<dyn Leaf>>;

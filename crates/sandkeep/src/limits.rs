@@ -1,11 +1,13 @@
 //! Every bound in one place: sizes, counts, waits. Units come last in the names of numbers;
 //! waits are `Duration`s.
 
+mod bench_tools;
 mod volumes;
 mod workspace;
 
 use std::time::Duration;
 
+pub use bench_tools::*;
 pub use volumes::*;
 pub use workspace::*;
 

@@ -59,6 +59,8 @@ pub struct Capabilities {
     pub oom_per_exec: bool,
     pub cpu_limit: bool,
     pub pids_limit: bool,
+    /// A command can have limits of its own, of those kinds that hold for a sandbox.
+    pub exec_limits: bool,
     /// `freeze` and `thaw`.
     pub pause: bool,
     /// Commands can have a terminal.

@@ -43,7 +43,7 @@ pub use request::{
     ByteRange, ChangeMode, ListDirectory, MakeDirectory, MoveEntry, Operation, Overwrite,
     Ownership, Parents, RawPath, Reach, Request, UnpackArchive, WriteFile,
 };
-pub use wire::{DATA_MAX, Decoder, Frame, HEAD_MAX, Input, Malformed, Output, encode};
+pub use wire::{DATA_MAX, Decoder, Frame, HEAD_MAX, Input, Malformed, Output, encode, encode_data};
 
 /// What the process says with its exit code: the answer has all the rest.
 const ANSWERED: u8 = 0;

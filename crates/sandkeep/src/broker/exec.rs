@@ -9,6 +9,7 @@
 
 mod in_shell;
 mod known;
+mod own_limits;
 mod place;
 pub(super) mod pump;
 pub(super) mod rejoin;
@@ -30,7 +31,9 @@ use super::shared::{Handle, Shared};
 use super::supervisor::denied_error;
 use crate::error::Error;
 use crate::failpoint;
-use crate::guest::{ExecEvent, ExecRequest, ExecutionInput, Guest, Stdin, TerminalSize};
+use crate::guest::{
+    ExecEvent, ExecRequest, ExecutionInput, Guest, LeafLimits, Stdin, TerminalSize,
+};
 use crate::home::Home;
 use crate::journal::{
     Description, From, JOURNALS, Journal, JournalLimits, Keep, Seen, Shelf, StdinSource, Unfinished,
@@ -45,6 +48,7 @@ use watching::{Leash, Wish};
 
 pub(super) use in_shell::{ShellCommand, exec_in_shell};
 pub use known::{ExecPage, ExecView};
+pub use own_limits::ExecLimits;
 pub(super) use place::{Place, Wanted, as_asked};
 pub use stdin::StdinTurn;
 pub use watching::{ExecWatch, Told};
@@ -60,6 +64,7 @@ pub struct ExecDraft {
     pub stdin: StdinSource,
     pub terminal: Option<TerminalSize>,
     pub timeout: Option<Duration>,
+    pub limits: ExecLimits,
     pub on_disconnect: OnDisconnect,
     pub keep: Keep,
 }
@@ -74,6 +79,7 @@ impl fmt::Debug for ExecDraft {
             .field("stdin", &self.stdin)
             .field("terminal", &self.terminal)
             .field("timeout", &self.timeout)
+            .field("limits", &self.limits)
             .field("on_disconnect", &self.on_disconnect)
             .field("keep", &self.keep)
             .finish()
@@ -277,7 +283,8 @@ pub(super) async fn exec_as(
     }
     let guest = admitted(handle)?;
     let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
-    let request = ExecRequest { id: id.clone(), ..request(handle, draft)? };
+    let limits = draft.limits.check(shared, &handle.spec)?;
+    let request = ExecRequest { id: id.clone(), limits, ..request(handle, draft)? };
     failpoint!("exec.after_admission");
     let berth = berth(shared, handle, &description(&request, source, keep))?;
     failpoint!("exec.after_journal");
@@ -332,7 +339,7 @@ pub(super) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     snapshot.guest.clone().ok_or_else(unreachable)
 }
 
-/// A command as the guest is asked for it.
+/// A command as the guest is asked for it, without limits of its own.
 pub(super) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecRequest, Error> {
     if draft.argv.is_empty() {
         draft.argv = place::own_command(&handle.spec)?;
@@ -353,6 +360,7 @@ pub(super) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecReque
         terminal: draft.terminal,
         timeout: draft.timeout,
         privilege: handle.spec.privilege(),
+        limits: LeafLimits::NONE,
     };
     let env: usize = request.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     let argv: usize = request.argv.iter().map(|argument| argument.len() + 1).sum();

@@ -19,16 +19,17 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 use toolbox::{
     DATA_MAX, Decoder, Failure, FailureKind, Frame, HEAD_MAX, Operation, RawPath, Request, encode,
+    encode_data,
 };
 
 use super::activity::Busy;
 use super::exec::rejoin::collect;
-use super::exec::{Place, Wanted, admitted};
+use super::exec::{ExecLimits, Place, Wanted, admitted};
 use super::shared::{Handle, Shared};
 use crate::error::Error;
 use crate::guest::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, Outcome,
-    OutputStream, Stdin, TOOLBOX,
+    ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, LeafLimits,
+    Outcome, OutputStream, Stdin, TOOLBOX,
 };
 use crate::limits;
 use crate::sandbox::{ExecId, Privilege, Spec};
@@ -48,6 +49,7 @@ pub(super) struct Errand {
     pub whom: Whom,
     /// From its start to its end; `None` for what takes as long as whoever asks for it stays.
     pub timeout: Option<Duration>,
+    pub limits: ExecLimits,
     pub presence: Presence,
 }
 
@@ -92,7 +94,13 @@ impl Errand {
     /// Something short, for the sandbox's user.
     pub fn short(operation: Operation) -> Self {
         let timeout = Some(limits::TOOLBOX_SHORT);
-        Self { operation, whom: Whom::User, timeout, presence: Presence::Command }
+        Self {
+            operation,
+            whom: Whom::User,
+            timeout,
+            limits: ExecLimits::default(),
+            presence: Presence::Command,
+        }
     }
 
     /// Something that takes as long as its bytes do, for the sandbox's user.
@@ -169,7 +177,8 @@ async fn run(
     held: Held,
 ) -> Result<ToolboxRun, Error> {
     let sends = Sends::of(&errand.operation);
-    let (request, asked) = requests(spec, errand)?;
+    let limits = errand.limits.check(shared, spec)?;
+    let (request, asked) = requests(spec, errand, limits)?;
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
     // In a task of its own: one whose caller leaves in between is still known, and ended.
@@ -216,7 +225,11 @@ fn hold(handle: &Handle, presence: Presence) -> Result<Held, Error> {
 }
 
 /// What the guest is asked, and what the toolbox is.
-fn requests(spec: &Spec, errand: Errand) -> Result<(ExecRequest, Vec<u8>), Error> {
+fn requests(
+    spec: &Spec,
+    errand: Errand,
+    limits: LeafLimits,
+) -> Result<(ExecRequest, Vec<u8>), Error> {
     let user = match errand.whom {
         Whom::User => None,
         // By number: the sandbox of an image may have no such name.
@@ -245,6 +258,7 @@ fn requests(spec: &Spec, errand: Errand) -> Result<(ExecRequest, Vec<u8>), Error
         terminal: None,
         timeout: errand.timeout,
         privilege,
+        limits,
     };
     let mut head = Vec::new();
     encode(&Frame::Head(asked), &mut head);
@@ -267,9 +281,10 @@ impl ToolboxInput {
     /// Sends data, as fast as it is taken. Who takes no more has a reason, which the answer says: that is no
     /// error here.
     pub async fn send(&self, bytes: &[u8]) {
+        let mut frame = Vec::new();
         for chunk in bytes.chunks(DATA_MAX) {
-            let mut frame = Vec::with_capacity(chunk.len() + 8);
-            encode(&Frame::Data(chunk.to_vec()), &mut frame);
+            frame.clear();
+            encode_data(chunk, &mut frame);
             self.write(&frame).await;
         }
     }
@@ -419,7 +434,7 @@ impl ToolboxRun {
                 GuestError::Refused { reason: end.error.unwrap_or_default() }.into()
             }
             Outcome::TimedOut => failed(Failure::new(FailureKind::TimedOut, "it took too long")),
-            Outcome::OomKilled => broke("it was killed for want of memory".to_owned()),
+            Outcome::OomKilled => Error::ToolboxOutOfMemory,
             Outcome::Lost => {
                 let cause = end.error.unwrap_or_default();
                 GuestError::Unreachable(std::io::Error::other(cause)).into()

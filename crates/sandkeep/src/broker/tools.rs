@@ -32,6 +32,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::Broker;
+use super::exec::ExecLimits;
 use super::shared::{Handle, Shared};
 use crate::error::Error;
 use crate::limits;
@@ -61,9 +62,9 @@ pub enum SnapshotAfter {
     Yes,
 }
 
-/// What one call may use, within what its sandbox may.
+/// What one call may use, within what its sandbox may. All but the time needs a runtime with `exec_limits`.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, utoipa::ToSchema,
+    Clone, Copy, Debug, Default, PartialEq, Deserialize, serde::Serialize, utoipa::ToSchema,
 )]
 #[serde(deny_unknown_fields)]
 pub struct ToolResources {
@@ -72,6 +73,24 @@ pub struct ToolResources {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_800_000)]
     pub timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 8)]
+    pub memory_mb: Option<u64>,
+    /// How many processors' worth of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.01)]
+    pub cpus: Option<f64>,
+    /// Processes and threads at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4)]
+    pub pids: Option<u64>,
+}
+
+impl ToolResources {
+    fn limits(&self) -> ExecLimits {
+        let Self { timeout_ms: _, memory_mb, cpus, pids } = *self;
+        ExecLimits { memory_mb, cpus, pids }
+    }
 }
 
 /// The name of one call, by whoever makes it: a call that is repeated under its id is not made twice.
@@ -149,7 +168,9 @@ impl Broker {
         parameter::check(tool.name.as_str(), tool.parameters, &draft.arguments)?;
         let print = fingerprint(&draft);
         let timeout = asked_timeout(draft.resources)?;
-        let work = Work::of(tool, draft.arguments, timeout)?;
+        let limits = draft.resources.limits();
+        limits.check(&self.shared, &handle.spec)?;
+        let work = Work::of(tool, draft.arguments, timeout)?.within(limits);
         let work = match draft.snapshot {
             SnapshotAfter::No => work,
             SnapshotAfter::Yes => {

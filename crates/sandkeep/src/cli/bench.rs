@@ -11,6 +11,7 @@ mod report;
 mod runtimes;
 mod small_root;
 mod storages;
+mod tools;
 mod trees;
 mod yardsticks;
 
@@ -28,6 +29,7 @@ use daemon::OwnDaemon;
 use http::Connection;
 use report::{Measure, Regime, Report, Samples};
 use runtimes::Contender;
+use tools::ToolArgs;
 use trees::Tree;
 use yardsticks::Yardsticks;
 
@@ -47,6 +49,8 @@ pub struct BenchArgs {
     /// Leave out what is counted per second: streams and proxied requests
     #[arg(long)]
     no_rates: bool,
+    #[command(flatten)]
+    tools: ToolArgs,
     /// Leave out what is measured of storages
     #[arg(long)]
     no_storages: bool,
@@ -109,13 +113,18 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
         (Ok(()), false) => rates::all(address, &bench.running),
         (Err(_), _) | (_, true) => Vec::new(),
     };
+    let tools = match &outcome {
+        Ok(()) => tools::all(&args.tools, address, &bench.running),
+        Err(_) => Vec::new(),
+    };
     bench.finish()?;
     outcome?;
     let storages = match (&own, args.no_storages) {
         (Some(_), false) => storages::all(&args.storage_sizes, interrupted)?,
         (None, _) | (_, true) => Vec::new(),
     };
-    let report = bench.report(args.rounds as usize).with_rates(rates).with_storages(&storages);
+    let report = bench.report(args.rounds as usize);
+    let report = report.with_rates(rates).with_tools(tools).with_storages(&storages);
     match args.json {
         true => Ok(serde_json::to_string_pretty(&report).expect("a report is always JSON")),
         false => Ok(report.to_string()),

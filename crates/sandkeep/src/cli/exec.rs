@@ -11,6 +11,7 @@ use crate::cli::client::Client;
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::limit_args::LimitArgs;
 use crate::cli::terminal::{self, Typing};
 
 /// Run a command in a sandbox
@@ -38,6 +39,8 @@ pub struct Args {
     id: String,
     #[command(flatten)]
     pub exec: ExecArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// The command and its arguments; after `--` they may look like options [default: the image's]
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
@@ -109,6 +112,7 @@ fn body(args: Args) -> Value {
     body.insert("env".to_owned(), json!(env));
     body.extend(args.exec.cwd.map(|cwd| ("cwd".to_owned(), json!(cwd))));
     body.extend(args.exec.user.map(|user| ("user".to_owned(), json!(user))));
+    body.extend(args.limits.into_json().map(|own| ("resources".to_owned(), own.into())));
     body.extend(timeout_ms.map(|ms| ("timeout_ms".to_owned(), json!(ms))));
     Value::Object(body)
 }

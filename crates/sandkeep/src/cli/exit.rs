@@ -163,6 +163,7 @@ impl Exit {
             | Error::Journal { .. }
             | Error::File { .. }
             | Error::ToolboxBroke { .. }
+            | Error::ToolboxOutOfMemory
             | Error::KeyNotFound { .. }
             | Error::WrongState { .. }
             | Error::Busy { .. }

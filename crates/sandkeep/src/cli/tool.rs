@@ -1,11 +1,14 @@
 //! `sandkeep tool`: calls a tool in a sandbox, and prints what it answers.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
-use crate::cli::argument::pair;
+use crate::cli::argument::{duration, pair};
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::limit_args::LimitArgs;
 use crate::cli::print;
 
 /// Call a tool in a sandbox, as an agent does
@@ -23,6 +26,11 @@ pub struct Args {
     /// All arguments as one JSON object
     #[arg(long, value_name = "ARGS", value_parser = object)]
     json: Option<Map<String, Value>>,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Kill it and all it started after this long, such as 500ms, 30s or 5m
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<Duration>,
     /// Print the whole answer as JSON
     #[arg(long)]
     raw: bool,
@@ -35,7 +43,10 @@ fn object(text: &str) -> Result<Map<String, Value>, serde_json::Error> {
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
     let given = args.arguments.into_iter().map(|(name, value)| (name, read(value)));
-    let arguments = args.json.unwrap_or_else(|| given.collect());
+    let mut arguments: Map<_, _> = args.json.unwrap_or_else(|| given.collect());
+    if let Some(own) = resources(args.limits, args.timeout) {
+        arguments.insert("resources".to_owned(), own.into());
+    }
     let path = format!("/api/v1/sandboxes/{id}/tools/{}", args.name);
     let answer = client.post(&path, &Value::Object(arguments)).await?;
     match args.raw {
@@ -48,6 +59,14 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         }
     }
     Ok(if answer["is_error"] == false { Exit::Ok } else { Exit::RequestFailed })
+}
+
+/// What the call is held to, if to anything.
+fn resources(limits: LimitArgs, timeout: Option<Duration>) -> Option<Map<String, Value>> {
+    let timeout_ms = timeout.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let mut own = limits.into_json().unwrap_or_default();
+    own.extend(timeout_ms.map(|ms| ("timeout_ms".to_owned(), ms.into())));
+    (!own.is_empty()).then_some(own)
 }
 
 /// Numbers, truth values, lists and null are what they look like; everything else is text.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use guest_proto::{
     Carrier, Exec, FRAME_MAX, FrameReader, FromGuest, ListedExec, OLDEST_VERSION, Op, PREFACE_LEN,
-    ProgramSource, STDIN_WINDOW, StdinMode, VERSION, encode, preface, read_preface,
+    ProgramSource, STDIN_FIRST, StdinMode, VERSION, encode, preface, read_preface,
 };
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout_at};
@@ -192,7 +192,8 @@ impl GuestClient {
         op: impl FnOnce(Exec) -> Op,
     ) -> Result<Begun, GuestError> {
         let (id, stdin) = (request.id.clone(), request.stdin);
-        let leaf: Arc<dyn Leaf> = self.pool.clone().acquire().map_err(GuestError::Leaf)?.into();
+        let leaf = self.pool.clone().acquire(&request.limits).map_err(GuestError::Leaf)?;
+        let leaf: Arc<dyn Leaf> = leaf.into();
         let exec = wire_request(request, &*leaf);
         if strings_len(&exec) > FRAME_MAX / 2 {
             return Err(GuestError::Refused { reason: "the command is too long".to_owned() });
@@ -288,7 +289,7 @@ impl GuestClient {
         let early_end = match answer {
             FromGuest::Started { pid: _, stdin_offset } => {
                 if stdin == Stdin::Piped {
-                    link.open_stdin(stdin_offset, stdin_offset.max(STDIN_WINDOW as u64));
+                    link.open_stdin(stdin_offset, stdin_offset.max(STDIN_FIRST as u64));
                 }
                 None
             }

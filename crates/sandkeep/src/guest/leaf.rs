@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Leaf, LeafKind, LeafPool};
+use super::{Leaf, LeafKind, LeafLimits, LeafPool};
 use crate::sandbox::{ExecId, ShellId};
 
 /// Who holds a leaf.
@@ -127,8 +127,11 @@ impl Drop for Dispatch {
 pub struct NoLeaves;
 
 impl LeafPool for NoLeaves {
-    fn acquire(self: Arc<Self>) -> io::Result<Box<dyn Leaf>> {
-        Ok(Box::new(Self))
+    fn acquire(self: Arc<Self>, limits: &LeafLimits) -> io::Result<Box<dyn Leaf>> {
+        match *limits == LeafLimits::NONE {
+            true => Ok(Box::new(Self)),
+            false => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     fn adopt(self: Arc<Self>, _name: &str) -> io::Result<Box<dyn Leaf>> {

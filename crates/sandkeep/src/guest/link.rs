@@ -7,7 +7,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use guest_proto::{FrameReader, LEAF_FDS_MAX, TerminalSize, ToGuest, encode};
+use guest_proto::{
+    CHUNK_MAX, FrameReader, LEAF_FDS_MAX, TerminalSize, ToGuest, encode, encode_stdin,
+};
 use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -93,11 +95,8 @@ impl Link {
             if ready.is_writable() {
                 let _ = self.stream.try_io(Interest::WRITABLE, || self.state().send(&self.stream));
             }
-            match self.stream.try_read(buffer) {
-                Ok(count) => {
-                    reader.feed(&buffer[..count]);
-                    return Ok(count);
-                }
+            match reader.fill(buffer, |space| self.stream.try_read(space)) {
+                Ok(count) => return Ok(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -231,10 +230,10 @@ impl State {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let wanted = usize::try_from(up_to.saturating_sub(*sent)).unwrap_or(usize::MAX);
-        let count = bytes.len().min(wanted).min(guest_proto::STDIN_WINDOW);
+        let count = bytes.len().min(wanted).min(CHUNK_MAX);
         if count > 0 {
             *sent += count as u64;
-            encode(&ToGuest::Stdin(bytes[..count].to_vec()), &mut self.out);
+            encode_stdin(&bytes[..count], &mut self.out);
         }
         Ok(count)
     }

@@ -15,7 +15,7 @@ use guest_proto::{
 
 use super::client::{Along, GuestClient, millis, unexpected, wire_privilege, wire_stdin};
 use super::leaf::Dispatch;
-use super::{Execution, GuestError, Leaf, Offsets, Stdin};
+use super::{Execution, GuestError, Leaf, LeafLimits, Offsets, Stdin};
 use crate::limits;
 use crate::sandbox::{ExecId, Privilege, ShellId};
 
@@ -134,7 +134,8 @@ impl GuestClient {
 
     pub(super) async fn open(&self, request: ShellRequest) -> Result<KnownShell, GuestError> {
         let (id, user) = (request.id.clone(), request.user.clone());
-        let leaf: Arc<dyn Leaf> = self.pool.clone().acquire().map_err(GuestError::Leaf)?.into();
+        let leaf = self.pool.clone().acquire(&LeafLimits::NONE).map_err(GuestError::Leaf)?;
+        let leaf: Arc<dyn Leaf> = leaf.into();
         let open = wire_open(request, &*leaf);
         let env: usize = open.env.iter().map(|(name, value)| name.len() + value.len()).sum();
         if env > FRAME_MAX / 2 {

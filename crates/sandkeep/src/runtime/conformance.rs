@@ -141,6 +141,8 @@ macro_rules! with_promises {
             ports::a_hundred_connections_do_not_disturb_each_other,
             limits::a_memory_bomb_is_killed_and_named,
             limits::a_fork_bomb_stays_inside,
+            limits::a_command_has_its_own_memory_limit_or_is_refused,
+            limits::a_command_has_its_own_limit_of_processes_or_is_refused,
         }
     };
 }

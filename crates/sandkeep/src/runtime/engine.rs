@@ -360,6 +360,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
             oom_per_exec: limits.memory,
             cpu_limit: limits.cpu,
             pids_limit: limits.pids,
+            exec_limits: limits.hold_any(),
             pause: true,
             terminals: true,
             shells: true,

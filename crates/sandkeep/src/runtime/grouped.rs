@@ -295,6 +295,7 @@ pub fn capabilities(limits: Controllers) -> Capabilities {
         oom_per_exec: limits.memory,
         cpu_limit: limits.cpu,
         pids_limit: limits.pids,
+        exec_limits: limits.hold_any(),
         pause: limits.freezer,
         terminals: true,
         shells: true,

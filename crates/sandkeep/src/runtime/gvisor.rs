@@ -219,7 +219,13 @@ impl Starter for Gvisor {
 
     fn capabilities(&self, limits: Controllers) -> Capabilities {
         // Processes are the sentry's own business, and memory is the sentry's as a whole.
-        Capabilities { pids_limit: false, oom_per_exec: false, ..grouped::capabilities(limits) }
+        Capabilities {
+            pids_limit: false,
+            oom_per_exec: false,
+            // Its commands are processes of the sentry's kernel, which no group of ours can tell apart.
+            exec_limits: false,
+            ..grouped::capabilities(limits)
+        }
     }
 
     fn place(&self) -> Place {

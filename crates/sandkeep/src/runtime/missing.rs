@@ -44,6 +44,7 @@ impl Runtime for MissingRuntime {
             oom_per_exec: false,
             cpu_limit: false,
             pids_limit: false,
+            exec_limits: false,
             pause: false,
             terminals: false,
             shells: false,

@@ -101,6 +101,7 @@ impl Runtime for MockRuntime {
             oom_per_exec: false,
             cpu_limit: false,
             pids_limit: false,
+            exec_limits: false,
             pause: false,
             terminals: false,
             shells: false,

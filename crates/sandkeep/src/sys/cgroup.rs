@@ -84,6 +84,33 @@ pub struct Limits {
     pub pids: u64,
 }
 
+/// What one leaf may use within its sandbox's limits; what is left out is the sandbox's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeafLimits {
+    pub memory_bytes: Option<u64>,
+    /// Of each [`CPU_PERIOD_MICROS`].
+    pub cpu_micros: Option<u64>,
+    pub pids: Option<u64>,
+}
+
+impl LeafLimits {
+    pub const NONE: Self = Self { memory_bytes: None, cpu_micros: None, pids: None };
+
+    /// Whether these controllers can hold all of them.
+    fn check(&self, has: Controllers) -> io::Result<()> {
+        let held = (has.memory || self.memory_bytes.is_none())
+            && (has.cpu || self.cpu_micros.is_none())
+            && (has.pids || self.pids.is_none());
+        match held {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the control groups here cannot hold a limit that was asked for",
+            )),
+        }
+    }
+}
+
 /// What one sandbox uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
@@ -99,6 +126,13 @@ pub struct Controllers {
     pub cpu: bool,
     pub pids: bool,
     pub freezer: bool,
+}
+
+impl Controllers {
+    /// Whether anything can be limited.
+    pub fn hold_any(self) -> bool {
+        self.memory || self.cpu || self.pids
+    }
 }
 
 /// Where among a sandbox's groups the processes are that make it a sandbox.
@@ -145,8 +179,8 @@ impl LeafFiles {
 /// names, which hold only `[a-z0-9]`.
 ///
 /// # Behavior
-/// - `make`, `make_leaf` and `remove` are idempotent: a crash half-way is repaired by calling again.
-/// - `remove` needs a sandbox without processes.
+/// - `make`, `make_leaf`, `remove` and `remove_leaf` are idempotent: a crash half-way is repaired by calling again.
+/// - `remove` needs a sandbox without processes, `remove_leaf` a leaf without.
 pub trait Hierarchy: Send + Sync {
     /// What the leaves of its sandboxes are.
     fn kind(&self) -> LeafKind;
@@ -174,9 +208,13 @@ pub trait Hierarchy: Send + Sync {
 
     fn used(&self, sandbox: &str) -> io::Result<Used>;
 
-    fn make_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()>;
+    /// Limits that cannot be held are refused, and nothing is made.
+    fn make_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<()>;
 
-    fn open_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<LeafFiles>;
+    /// Who enters by these files is held to the limits that the leaf was made with.
+    fn open_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<LeafFiles>;
+
+    fn remove_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()>;
 
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>>;
 

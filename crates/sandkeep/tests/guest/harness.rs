@@ -158,6 +158,7 @@ pub fn command(argv: &[&str]) -> ExecRequest {
         terminal: None,
         timeout: None,
         privilege: Privilege::None,
+        limits: LeafLimits::NONE,
     }
 }
 
@@ -259,7 +260,7 @@ impl Drop for FreezerPool {
 }
 
 impl LeafPool for FreezerPool {
-    fn acquire(self: Arc<Self>) -> std::io::Result<Box<dyn Leaf>> {
+    fn acquire(self: Arc<Self>, _: &LeafLimits) -> std::io::Result<Box<dyn Leaf>> {
         let name = format!("leaf-{}", self.last.fetch_add(1, Ordering::Relaxed));
         std::fs::create_dir(self.directory.join(&name))?;
         self.leaf(name)

@@ -84,7 +84,7 @@ async fn random_bytes_never_stop_the_guest() {
 async fn a_peer_that_breaks_the_rules_of_an_exec_is_cut_and_the_exec_goes_on() {
     let guest = TestGuest::start();
     for violation in [
-        ToGuest::Stdin(vec![0; guest_proto::STDIN_WINDOW + 1]),
+        ToGuest::Stdin(vec![0; guest_proto::STDIN_FIRST + 1]),
         ToGuest::Ack(Offsets { stdout: 1 << 40, stderr: 0 }),
         ToGuest::Forget,
     ] {

@@ -12,6 +12,7 @@ fn the_bench_measures_what_it_says_and_leaves_nothing() {
         .env("TMPDIR", place.path())
         .env("SANDKEEP_STORAGE_SIZE_MB", "512")
         .args(["bench", "--rounds", "3", "--json"])
+        .args(["--transfer-mb", "2", "--grep-files", "250"])
         .output();
     let ran: Ran = output.expect("the binary runs").into();
     assert_eq!(ran.assert_no_panic().code, 0, "{ran:?}");
@@ -35,6 +36,13 @@ fn the_bench_measures_what_it_says_and_leaves_nothing() {
         assert!(measured || missing, "{rate}");
     }
     assert_eq!(report["rates"].as_array().map(Vec::len), Some(2));
+    let tools = report["tools"].as_array().expect("tools");
+    let names: Vec<_> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
+    assert_eq!(names, ["upload", "download", "grep", "tool", "mcp"]);
+    for tool in tools {
+        let measured = tool["times"].as_f64().is_some_and(|times| times > 0.0);
+        assert!(measured || tool["reason"] == "rg is not installed", "{tool}");
+    }
     assert_storages(&report);
     assert_eq!(report["regime"], "back_to_back");
     let left = std::fs::read_dir(place.path()).expect("it is there").count();

@@ -5,6 +5,7 @@ mod archives;
 mod copying;
 mod odd;
 mod runtimes;
+mod transfer;
 mod watching;
 
 use serde_json::{Value, json};

@@ -168,7 +168,7 @@ fn a_runtime_has_a_browser_exactly_if_its_sandboxes_find_one() {
 }
 
 /// All single-line files beneath the cgroups of this name, in every hierarchy.
-fn cgroup_values(name: &str) -> Vec<(String, String)> {
+pub fn cgroup_values(name: &str) -> Vec<(String, String)> {
     let mut pending: Vec<PathBuf> = vec![Path::new("/sys/fs/cgroup").join(name)];
     pending.extend(list(Path::new("/sys/fs/cgroup")).into_iter().map(|h| h.join(name)));
     let mut values = Vec::new();

@@ -25,6 +25,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod mcp;
+mod own_limits;
 mod parallel;
 mod pausing;
 mod ports;

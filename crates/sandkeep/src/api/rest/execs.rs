@@ -25,7 +25,7 @@ use super::problem::Refusal;
 use super::query::{Asked, query};
 use super::terminal::{Size, WhenGone};
 use super::who::Who;
-use crate::broker::{Broker, ExecDraft, Running};
+use crate::broker::{Broker, ExecDraft, ExecLimits, Running};
 use crate::error::Error;
 use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream, ShellFate};
 use crate::journal::{End, Follow, Keep, StdinSource};
@@ -58,6 +58,9 @@ pub struct ExecBody {
     /// After so many milliseconds the whole tree of the command is killed; never if left out.
     #[schema(minimum = 1)]
     timeout_ms: Option<u64>,
+    /// What it may use, with all that it starts, within what the sandbox may.
+    #[serde(default)]
+    resources: Option<ExecLimits>,
     /// A terminal of this size instead of pipes: all output is stdout. Attach to it with `GET …/attach`.
     terminal: Option<Size>,
     /// What happens if this request's connection ends before the command does.
@@ -227,6 +230,7 @@ impl ExecBody {
             user: self.user,
             stdin: source(stdin.as_ref(), self.stdin_open),
             timeout,
+            limits: self.resources.unwrap_or_default(),
             terminal: self.terminal.map(Into::into),
             on_disconnect: self.on_disconnect.into(),
             keep: Keep::AmongTheLast,

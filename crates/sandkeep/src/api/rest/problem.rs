@@ -210,6 +210,7 @@ pub fn code_of(error: &Error) -> Code {
         Error::KeyNotFound { .. } => Code::KeyNotFound,
         Error::File { kind, .. } => code_of_file(*kind),
         Error::ToolboxBroke { .. } => Code::ToolboxBroke,
+        Error::ToolboxOutOfMemory => Code::OutOfMemory,
         Error::WrongState { .. } => Code::WrongState,
         Error::Busy { .. } => Code::Busy,
         Error::ExecsInFlight { .. } => Code::ExecsInFlight,

@@ -28,7 +28,7 @@ use super::path::{Id, In};
 use super::problem::Refusal;
 use super::query::{Asked, query};
 use super::who::{Who, require};
-use crate::broker::{Broker, ExecDraft, ExecWatch, OnDisconnect, Told};
+use crate::broker::{Broker, ExecDraft, ExecLimits, ExecWatch, OnDisconnect, Told};
 use crate::guest::TerminalSize;
 use crate::journal::{Follow, Keep, Seen, StdinSource};
 use crate::limits::{
@@ -187,6 +187,7 @@ impl TerminalQuery {
             stdin: StdinSource::Open,
             terminal: Some(TerminalSize { rows, cols }),
             timeout: None,
+            limits: ExecLimits::default(),
             on_disconnect: self.on_disconnect.into(),
             keep: Keep::AmongTheLast,
         }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::world::{LONG, World, create, me, reaches};
-use crate::broker::{Broker, ExecDraft, Running, Told};
+use crate::broker::{Broker, ExecDraft, ExecLimits, Running, Told};
 use crate::error::Error;
 use crate::guest::{ExecEvent, Outcome, OutputStream};
 use crate::journal::{Follow, From, Seen, StdinSource};
@@ -242,4 +242,17 @@ async fn who_may_not_see_a_sandbox_sees_none_of_its_execs() {
     assert!(hidden(broker.exec_stdin(&stranger, &id, &exec).await.err()));
     assert!(hidden(broker.signal_exec(&stranger, &id, &exec, 9).await.err()));
     assert!(hidden(broker.cancel_exec(&stranger, &id, &exec).await.err()));
+}
+
+#[tokio::test]
+async fn limits_that_the_runtime_does_not_hold_are_refused_before_anything_is_begun() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    let limits = ExecLimits { memory_mb: Some(16), ..ExecLimits::default() };
+    let refused = broker.exec(&me(), &id, ExecDraft { limits, ..draft(&["true"]) }).await.err();
+    let said = refused.expect("the mock limits nothing").to_string();
+    assert_eq!(said, "runtime mock cannot hold memory_mb for a single command here");
+    let (.., outcome) = exec(&broker, &id, draft(&["true"])).await;
+    assert_eq!(outcome, Outcome::Exited(0));
 }

@@ -15,7 +15,7 @@ use crate::broker::exec::pump::{Berth, Pump};
 use crate::broker::exec::sending::send;
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec,
-    KnownShell, Offsets, Outcome, Program, ShellExecRequest, ShellRequest, Stdin,
+    KnownShell, LeafLimits, Offsets, Outcome, Program, ShellExecRequest, ShellRequest, Stdin,
 };
 use crate::journal::{Description, Keep, StdinSource};
 use crate::limits;
@@ -134,6 +134,7 @@ fn request() -> ExecRequest {
         terminal: None,
         timeout: None,
         privilege: Privilege::None,
+        limits: LeafLimits::NONE,
     }
 }
 

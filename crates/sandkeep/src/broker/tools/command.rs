@@ -2,7 +2,6 @@
 //! answer has the head and the tail of what it said.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use toolbox::tools::{CommandRefusal, Refusal};
 
@@ -10,6 +9,7 @@ use super::Scene;
 use super::answer::{Block, ToolAnswer, ToolEvent, in_ms};
 use super::catalogue::Tool;
 use super::git;
+use super::work::Bounds;
 use crate::broker::exec::{self, ExecDraft, OnDisconnect, Running};
 use crate::error::Error;
 use crate::excerpt::{Cut, Excerpt};
@@ -47,7 +47,7 @@ impl Command {
         self,
         scene: &Scene,
         tool: &Tool,
-        timeout: Duration,
+        bounds: Bounds,
     ) -> Result<ToolAnswer, Error> {
         let Self { kind, ways, env, cwd } = self;
         let mut ran = None;
@@ -56,7 +56,8 @@ impl Command {
                 argv,
                 env: env.clone(),
                 cwd: cwd.clone(),
-                timeout: Some(timeout),
+                timeout: Some(bounds.timeout),
+                limits: bounds.limits,
                 on_disconnect: OnDisconnect::Kill,
                 ..ExecDraft::default()
             };
@@ -70,7 +71,7 @@ impl Command {
         }
         let ran = ran.expect("every command has a way");
         let place = cwd.unwrap_or_else(|| "the working directory".to_owned());
-        Ok(ran.answer(tool, kind, timeout, &place))
+        Ok(ran.answer(tool, kind, bounds, &place))
     }
 }
 
@@ -111,8 +112,8 @@ impl Ran {
         self.end.outcome == Outcome::Exited(NOT_FOUND) && self.end.error.is_some()
     }
 
-    fn answer(self, tool: &Tool, kind: Kind, timeout: Duration, place: &str) -> ToolAnswer {
-        let refusal = self.refusal(kind, timeout, place);
+    fn answer(self, tool: &Tool, kind: Kind, bounds: Bounds, place: &str) -> ToolAnswer {
+        let refusal = self.refusal(kind, bounds, place);
         let exit_code = match self.end.outcome {
             Outcome::Exited(code) if self.end.error.is_none() => Some(code),
             _ => None,
@@ -145,7 +146,7 @@ impl Ran {
     }
 
     /// Why it did not do what it was to. A shell that ends with another code than 0 has done so.
-    fn refusal(&self, kind: Kind, timeout: Duration, place: &str) -> Option<Refusal> {
+    fn refusal(&self, kind: Kind, bounds: Bounds, place: &str) -> Option<Refusal> {
         let ended = |how: String| Some(CommandRefusal::Ended { how }.into());
         match (&self.end.outcome, &self.end.error, kind) {
             (Outcome::Exited(NOT_FOUND), Some(_), Kind::Shell) => {
@@ -160,9 +161,11 @@ impl Ran {
                 Some(git::explained(*code, &self.stdout, &self.stderr, place))
             }
             (Outcome::TimedOut, ..) => {
-                Some(CommandRefusal::TimedOut { timeout_ms: in_ms(timeout) }.into())
+                Some(CommandRefusal::TimedOut { timeout_ms: in_ms(bounds.timeout) }.into())
             }
-            (Outcome::OomKilled, ..) => Some(CommandRefusal::OutOfMemory.into()),
+            (Outcome::OomKilled, ..) => {
+                Some(CommandRefusal::OutOfMemory { call_mb: bounds.limits.memory_mb }.into())
+            }
             (Outcome::Signaled(signal), ..) => ended(format!("signal {signal} killed it")),
             (Outcome::Canceled, ..) => ended("it was canceled".to_owned()),
             (Outcome::Lost, error, _) => {

@@ -1,6 +1,6 @@
 //! Tools that work on files: one run of the toolbox inside, which says how far it is and then its answer.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use toolbox::tools::{Call, CommandRefusal, Line, Refusal};
 use toolbox::{FailureKind, Operation};
@@ -8,6 +8,7 @@ use toolbox::{FailureKind, Operation};
 use super::Scene;
 use super::answer::{ToolAnswer, ToolEvent, in_ms};
 use super::catalogue::Tool;
+use super::work::Bounds;
 use crate::broker::toolbox::{Errand, Presence, ToolboxRun, Whom, begin};
 use crate::error::Error;
 use crate::limits::TOOL_ANSWER_MAX_BYTES;
@@ -16,27 +17,27 @@ pub async fn carry_out(
     scene: &Scene,
     tool: &Tool,
     call: Call,
-    timeout: Duration,
+    bounds: Bounds,
 ) -> Result<ToolAnswer, Error> {
     let began = Instant::now();
-    let done = match said(scene, call, timeout).await {
+    let done = match said(scene, call, bounds).await {
         Err(Error::File { kind: FailureKind::TimedOut, .. }) => {
-            Err(CommandRefusal::TimedOut { timeout_ms: in_ms(timeout) }.into())
+            Err(CommandRefusal::TimedOut { timeout_ms: in_ms(bounds.timeout) }.into())
+        }
+        Err(Error::ToolboxOutOfMemory) => {
+            Err(CommandRefusal::OutOfMemory { call_mb: bounds.limits.memory_mb }.into())
         }
         done => done?,
     };
     Ok(ToolAnswer::of_files(tool, done, began.elapsed()))
 }
 
-async fn said(
-    scene: &Scene,
-    call: Call,
-    timeout: Duration,
-) -> Result<Result<String, Refusal>, Error> {
+async fn said(scene: &Scene, call: Call, bounds: Bounds) -> Result<Result<String, Refusal>, Error> {
     let errand = Errand {
         operation: Operation::Tool(call),
         whom: Whom::User,
-        timeout: Some(timeout),
+        timeout: Some(bounds.timeout),
+        limits: bounds.limits,
         presence: Presence::Command,
     };
     let mut run = begin(&scene.shared, &scene.handle, errand).await?;

@@ -10,14 +10,23 @@ use super::answer::{Block, ToolAnswer};
 use super::catalogue::{Tool, ToolName};
 use super::command::Command;
 use super::{Scene, SnapshotAfter, files, git};
+use crate::broker::exec::ExecLimits;
 use crate::error::Error;
 use crate::limits;
 
 pub struct Work {
     tool: &'static Tool,
     timeout: Duration,
+    limits: ExecLimits,
     snapshot: SnapshotAfter,
     task: Task,
+}
+
+/// What a call is held to.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub timeout: Duration,
+    pub limits: ExecLimits,
 }
 
 enum Task {
@@ -58,7 +67,7 @@ impl Work {
                 let task = Task::Command(Command::in_a_shell(command, cwd));
                 // What is said of the command itself comes before what is said of the call.
                 let timeout = given.or(asked).unwrap_or(limits::BASH_TIMEOUT);
-                return Ok(Self { tool, timeout, snapshot: SnapshotAfter::No, task });
+                return Ok(Self::new(tool, timeout, task));
             }
             ToolName::Git(verb) => {
                 let command = git::command(tool, verb, typed(tool, arguments)?)?;
@@ -66,7 +75,17 @@ impl Work {
             }
         };
         let timeout = asked.unwrap_or(usual);
-        Ok(Self { tool, timeout, snapshot: SnapshotAfter::No, task })
+        Ok(Self::new(tool, timeout, task))
+    }
+
+    fn new(tool: &'static Tool, timeout: Duration, task: Task) -> Self {
+        let (limits, snapshot) = (ExecLimits::default(), SnapshotAfter::No);
+        Self { tool, timeout, limits, snapshot, task }
+    }
+
+    /// The same with limits of its own.
+    pub fn within(self, limits: ExecLimits) -> Self {
+        Self { limits, ..self }
     }
 
     /// The same, and the files are kept as they are after it.
@@ -75,10 +94,11 @@ impl Work {
     }
 
     pub async fn carry_out(self, scene: &Scene) -> Result<ToolAnswer, Error> {
-        let Self { tool, timeout, snapshot, task } = self;
+        let Self { tool, timeout, limits, snapshot, task } = self;
+        let bounds = Bounds { timeout, limits };
         let mut answer = match task {
-            Task::Files(call) => files::carry_out(scene, tool, call, timeout).await?,
-            Task::Command(command) => command.carry_out(scene, tool, timeout).await?,
+            Task::Files(call) => files::carry_out(scene, tool, call, bounds).await?,
+            Task::Command(command) => command.carry_out(scene, tool, bounds).await?,
         };
         if snapshot == SnapshotAfter::Yes {
             let (id, name) = (&scene.handle.id, tool.name.as_str());

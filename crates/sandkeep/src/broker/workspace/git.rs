@@ -8,7 +8,7 @@ use super::relay::{Relay, Trouble};
 use crate::broker::exec::{Place, Wanted};
 use crate::broker::supervisor::Supervisor;
 use crate::error::Error;
-use crate::guest::{ExecEvent, ExecRequest, Guest, Outcome, Stdin};
+use crate::guest::{ExecEvent, ExecRequest, Guest, LeafLimits, Outcome, Stdin};
 use crate::limits;
 use crate::sandbox::{ExecId, GitUrl, HOME, Privilege};
 
@@ -203,6 +203,7 @@ impl Supervisor {
             terminal: None,
             timeout: Some(limits::SOURCE_GIT),
             privilege: Privilege::None,
+            limits: LeafLimits::NONE,
         };
         let ended = tokio::select! {
             ended = to_the_end(guest, request) => ended?,

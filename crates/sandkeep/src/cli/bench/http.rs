@@ -63,8 +63,19 @@ impl Connection {
 
     /// Sends a request and waits for the whole answer. `body` is JSON, or empty for none.
     pub fn request(&mut self, method: &str, target: &str, body: &str) -> io::Result<Response> {
+        self.request_accepting(method, target, "application/json", body)
+    }
+
+    /// The same, for who answers in another form.
+    pub fn request_accepting(
+        &mut self,
+        method: &str,
+        target: &str,
+        accept: &str,
+        body: &str,
+    ) -> io::Result<Response> {
         self.renew_if_idle()?;
-        self.send(method, target, "application/json", body)?;
+        self.send(method, target, accept, body)?;
         let (status, framing) = self.read_head()?;
         let body = match framing {
             Framing::Length(length) => self.take(length)?,

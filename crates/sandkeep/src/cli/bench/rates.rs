@@ -52,12 +52,12 @@ pub fn all(address: SocketAddr, sandbox: &str) -> Vec<Rate> {
     ]
 }
 
-fn not_measured(error: io::Error) -> Taken {
+pub fn not_measured(error: io::Error) -> Taken {
     Taken::NotMeasured { reason: error.to_string() }
 }
 
 /// The medians of both, one sample of each at a time.
-fn in_turn(
+pub fn in_turn(
     mut ours: impl FnMut() -> io::Result<f64>,
     mut theirs: impl FnMut() -> io::Result<f64>,
 ) -> Taken {
@@ -74,12 +74,12 @@ fn in_turn(
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn megabytes_a_second(bytes: u64, began: Instant) -> f64 {
+pub fn megabytes_a_second(bytes: u64, began: Instant) -> f64 {
     bytes as f64 / 1e6 / began.elapsed().as_secs_f64()
 }
 

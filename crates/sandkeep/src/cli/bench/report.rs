@@ -123,6 +123,7 @@ pub struct Report {
     runtimes: Vec<RuntimeFigures>,
     left_out: Vec<LeftOut>,
     rates: Vec<Rate>,
+    tools: Vec<Rate>,
     storages: Vec<StorageFigures>,
 }
 
@@ -166,12 +167,17 @@ impl Report {
             runtimes,
             left_out,
             rates: Vec::new(),
+            tools: Vec::new(),
             storages: Vec::new(),
         }
     }
 
     pub fn with_rates(self, rates: Vec<Rate>) -> Self {
         Self { rates, ..self }
+    }
+
+    pub fn with_tools(self, tools: Vec<Rate>) -> Self {
+        Self { tools, ..self }
     }
 
     pub fn with_storages(self, samples: &[StorageSamples]) -> Self {
@@ -201,6 +207,11 @@ impl Figures {
     }
 }
 
+/// As many digits as say something.
+fn figure(value: f64) -> String {
+    if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
+}
+
 /// The nearest-rank quantile, in milliseconds.
 fn quantile_ms(taken: &[Duration], quantile: f64) -> Option<f64> {
     let mut sorted = taken.to_vec();
@@ -227,11 +238,13 @@ impl fmt::Display for Report {
         for left_out in &self.left_out {
             writeln!(f, "{:<12} not measured: {}", left_out.measure.name(), left_out.reason)?;
         }
-        for Rate { name, meaning, unit, taken } in &self.rates {
+        for Rate { name, meaning, unit, taken } in self.rates.iter().chain(&self.tools) {
             match taken {
                 Taken::Measured { value, yardstick, times } => writeln!(
                     f,
-                    "{name:<12} {meaning:<46} {value:>9.0} of {yardstick:.0} {unit}: {times:.2}"
+                    "{name:<12} {meaning:<46} {:>9} of {} {unit}: {times:.2}",
+                    figure(*value),
+                    figure(*yardstick),
                 )?,
                 Taken::NotMeasured { reason } => writeln!(f, "{name:<12} not measured: {reason}")?,
             }

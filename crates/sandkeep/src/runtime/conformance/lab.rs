@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::Bench;
 use crate::guest::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Outcome, OutputStream, Stdin,
+    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, LeafLimits, Outcome,
+    OutputStream, Stdin,
 };
 use crate::runtime::{Found, Plan, Runtime, RuntimeError};
 use crate::sandbox::{ExecId, Privilege, Resources, SandboxId};
@@ -170,6 +171,7 @@ pub(super) fn command(argv: &[&str]) -> ExecRequest {
         terminal: None,
         timeout: None,
         privilege: Privilege::None,
+        limits: LeafLimits::NONE,
     }
 }
 

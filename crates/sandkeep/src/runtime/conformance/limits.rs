@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::lab::{Broken, Lab, command, hold, modest, run, same, script, soon};
-use crate::guest::{ExecRequest, Outcome};
+use super::lab::{Broken, Lab, Said, command, hold, modest, run, same, script, soon};
+use crate::guest::{ExecRequest, Guest, LeafLimits, Outcome};
 use crate::sandbox::Resources;
 
 pub(super) async fn a_memory_bomb_is_killed_and_named(lab: &Lab<'_>) -> Result<(), Broken> {
@@ -47,4 +47,52 @@ pub(super) async fn a_fork_bomb_stays_inside(lab: &Lab<'_>) -> Result<(), Broken
     let outcome = exploded?.outcome();
     hold!(outcome != Outcome::Exited(0), "a fork bomb ended well");
     beside
+}
+
+/// Runs a command with limits of its own; `None` if the runtime holds no such limit, and refuses it.
+async fn run_within(
+    guest: &dyn Guest,
+    limits: LeafLimits,
+    held: bool,
+    request: ExecRequest,
+) -> Result<Option<Said>, Broken> {
+    let request = ExecRequest { limits, ..request };
+    if held {
+        return soon("the end of a limited exec", run(guest, request)).await?.map(Some);
+    }
+    hold!(guest.exec(request).await.is_err(), "a limit was taken that does not hold");
+    let said = soon("the next exec", run(guest, command(&["echo", "fine"]))).await??;
+    same("stdout after a refusal", said.stdout.as_str(), "fine\n")?;
+    Ok(None)
+}
+
+pub(super) async fn a_command_has_its_own_memory_limit_or_is_refused(
+    lab: &Lab<'_>,
+) -> Result<(), Broken> {
+    let can = lab.runtime().capabilities();
+    let guest = lab.guest().await?;
+    let limits = LeafLimits { memory_bytes: Some(32 << 20), ..LeafLimits::NONE };
+    let bomb = command(&["tail", "/dev/zero"]);
+    let held = can.exec_limits && can.memory_limit;
+    let Some(said) = run_within(&*guest, limits, held, bomb).await? else { return Ok(()) };
+    same("the outcome above its own limit", said.outcome(), Outcome::OomKilled)?;
+    // Keeps as much as the other may not, and not all that the sandbox may.
+    let keeps = script("head -c 48000000 /dev/zero | tail | wc -c");
+    let said = soon("the next exec", run(&*guest, keeps)).await??;
+    same("what another keeps", said.stdout.trim(), "48000000")
+}
+
+pub(super) async fn a_command_has_its_own_limit_of_processes_or_is_refused(
+    lab: &Lab<'_>,
+) -> Result<(), Broken> {
+    let can = lab.runtime().capabilities();
+    let guest = lab.guest().await?;
+    let limits = LeafLimits { pids: Some(6), ..LeafLimits::NONE };
+    // Ten at once, each of which waits for the one before it.
+    let many = || script("true | cat | cat | cat | cat | cat | cat | cat | cat | cat && echo all");
+    let held = can.exec_limits && can.pids_limit;
+    let Some(said) = run_within(&*guest, limits, held, many()).await? else { return Ok(()) };
+    hold!(said.outcome() != Outcome::Exited(0), "ten processes ran where six may: {said:?}");
+    let said = soon("the next exec", run(&*guest, many())).await??;
+    same("what another may", said.stdout.as_str(), "all\n")
 }

@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use super::{Bench, PROMISE_MAX, PROMISES, keeps, promise_tests, run_all, runtime_conformance};
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
-    KnownShell, Offsets, Outcome, OutputStream, Program, ShellExecRequest, ShellRequest,
+    KnownShell, LeafLimits, Offsets, Outcome, OutputStream, Program, ShellExecRequest,
+    ShellRequest,
 };
 use crate::runtime::{
     Capabilities, Death, Found, Labels, Lifetime, MockRuntime, Plan, Runtime, RuntimeError, Stats,
@@ -43,6 +44,7 @@ enum Fault {
     EveryPortAnswers,
     TerminalIsPipes,
     EndOnlyAsks,
+    LimitsIgnored,
 }
 
 struct MockBench {
@@ -228,6 +230,9 @@ impl Guest for FaultyGuest {
         if self.fault == Fault::TimeoutIgnored {
             request.timeout = None;
         }
+        if self.fault == Fault::LimitsIgnored {
+            request.limits = LeafLimits::NONE;
+        }
         if self.fault == Fault::TerminalIsPipes {
             request.terminal = None;
         }
@@ -333,6 +338,8 @@ async fn every_broken_runtime_is_caught_by_the_promise_it_breaks() {
         (Fault::DeadButListedAsRunning, "stop_ends_everything_and_may_be_repeated"),
         (Fault::TerminalIsPipes, "a_terminal_is_the_users_own_and_has_its_size"),
         (Fault::EndOnlyAsks, "exec_can_be_ended"),
+        (Fault::LimitsIgnored, "a_command_has_its_own_memory_limit_or_is_refused"),
+        (Fault::LimitsIgnored, "a_command_has_its_own_limit_of_processes_or_is_refused"),
         (Fault::EveryPortAnswers, "a_closed_port_is_refused_at_once"),
     ];
     for (fault, promise) in faults {

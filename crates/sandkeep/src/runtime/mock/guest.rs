@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::shell::{self, Exit, Stdio};
 use crate::guest::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
-    KnownShell, Offsets, Origin, Outcome, OutputStream, Program, ShellExecRequest, ShellRequest,
-    Stdin,
+    KnownShell, LeafLimits, Offsets, Origin, Outcome, OutputStream, Program, ShellExecRequest,
+    ShellRequest, Stdin,
 };
 use crate::limits;
 use crate::sandbox::{ExecId, ShellId};
@@ -241,6 +241,9 @@ impl Guest for MockGuest {
     async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError> {
         if request.terminal.is_some() {
             return Err(GuestError::Unsupported { runtime: "mock", what: "open a terminal" });
+        }
+        if request.limits != LeafLimits::NONE {
+            return Err(GuestError::Unsupported { runtime: "mock", what: "limit a command" });
         }
         let (stdin, receiver) = mpsc::channel(limits::EXEC_EVENTS_MAX);
         let receiver = match request.stdin {

@@ -17,7 +17,7 @@ use guest_proto::LeafKind;
 
 use crate::sys::namespace;
 
-use super::{Controllers, Entry, Hierarchy, LeafFiles, Limits, Place, Used, files};
+use super::{Controllers, Entry, Hierarchy, LeafFiles, LeafLimits, Limits, Place, Used, files};
 
 pub struct Groupless {
     /// A directory for each sandbox.
@@ -119,12 +119,17 @@ impl Hierarchy for Groupless {
         usage::of_tree(guest)
     }
 
-    fn make_leaf(&self, _: &str, _: &str) -> io::Result<()> {
+    fn make_leaf(&self, _: &str, _: &str, _: &LeafLimits) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn open_leaf(&self, _: &str, _: &str) -> io::Result<LeafFiles> {
+    fn open_leaf(&self, _: &str, _: &str, _: &LeafLimits) -> io::Result<LeafFiles> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// There never is one.
+    fn remove_leaf(&self, _: &str, _: &str) -> io::Result<()> {
+        Ok(())
     }
 
     fn leaves(&self, _: &str) -> io::Result<Vec<String>> {

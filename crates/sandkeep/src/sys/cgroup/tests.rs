@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command};
 
-use super::{Hierarchy, Limits, Place, Unusable, V1, V2, files};
+use super::{Controllers, Hierarchy, LeafLimits, Limits, Place, Unusable, V1, V2, files};
 
 const LIMITS: Limits = Limits { memory_bytes: 64 << 20, cpus: 0.5, pids: 32 };
 
@@ -69,8 +69,9 @@ fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
         hierarchy.entry("sandbox", place).expect("it can be entered");
     }
 
-    hierarchy.make_leaf("sandbox", "l0").expect("a leaf is made");
-    let leaf = hierarchy.open_leaf("sandbox", "l0").expect("a leaf is opened");
+    let none = LeafLimits::NONE;
+    hierarchy.make_leaf("sandbox", "l0", &none).expect("a leaf is made");
+    let leaf = hierarchy.open_leaf("sandbox", "l0", &none).expect("a leaf is opened");
     assert_eq!(leaf.oom_kills().expect("read"), 0);
     assert_eq!(hierarchy.leaves("sandbox").expect("listed"), ["l0"]);
     assert!(hierarchy.leaf_is_empty("sandbox", "l0").expect("read"));
@@ -83,6 +84,7 @@ fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
     assert!(busy.advances(), "a thawed process stood still");
     assert!(hierarchy.remove("sandbox").is_err(), "groups in use cannot be removed");
     drop(busy);
+    a_leaf_has_its_own_limits(hierarchy);
 
     hierarchy.remove("sandbox").expect("removed");
     hierarchy.remove("sandbox").expect("removing again is fine");
@@ -92,7 +94,7 @@ fn keeps_its_promises(hierarchy: &dyn Hierarchy) {
 /// A shell that starts programs is in vfork(2) for much of its time, where a process of v1 can miss being asked.
 fn freezes_what_starts_programs(hierarchy: &dyn Hierarchy) {
     hierarchy.make("sandbox", &LIMITS).expect("groups are made");
-    hierarchy.make_leaf("sandbox", "l0").expect("a leaf is made");
+    hierarchy.make_leaf("sandbox", "l0", &LeafLimits::NONE).expect("a leaf is made");
     let busy = Busy::doing("while :; do /bin/true; done", hierarchy, "l0");
     for round in 0..500 {
         let frozen = hierarchy.freeze("sandbox");
@@ -115,6 +117,41 @@ fn freezes_what_starts_programs(hierarchy: &dyn Hierarchy) {
         std::thread::yield_now();
     }
     hierarchy.remove("sandbox").expect("removed");
+}
+
+/// All that the controllers which are there can hold; what others would have to is refused.
+fn a_leaf_has_its_own_limits(hierarchy: &dyn Hierarchy) {
+    let Controllers { memory, cpu, pids, .. } = hierarchy.controllers();
+    let all = LeafLimits { memory_bytes: Some(16 << 20), cpu_micros: Some(25_000), pids: Some(8) };
+    let held = LeafLimits {
+        memory_bytes: all.memory_bytes.filter(|_| memory),
+        cpu_micros: all.cpu_micros.filter(|_| cpu),
+        pids: all.pids.filter(|_| pids),
+    };
+    if held != all {
+        hierarchy.make_leaf("sandbox", "m1", &all).expect_err("a limit cannot be held");
+    }
+    hierarchy.make_leaf("sandbox", "m1", &held).expect("a leaf is made");
+    hierarchy.make_leaf("sandbox", "m1", &held).expect("making it again is fine");
+    let files = hierarchy.open_leaf("sandbox", "m1", &held).expect("a leaf is opened");
+    assert!(files.fds.len() <= guest_proto::LEAF_FDS_MAX);
+    let expected = [
+        (memory, ["memory.limit_in_bytes", "memory.max"], ["16777216", "16777216"]),
+        (cpu, ["cpu.cfs_quota_us", "cpu.max"], ["25000", "25000 100000"]),
+        (pids, ["pids.max", "pids.max"], ["8", "8"]),
+    ];
+    for (has, names, values) in expected {
+        let found = names.iter().find_map(|name| read(hierarchy, &format!("work/m1/{name}")));
+        assert_eq!(found.is_some_and(|value| values.contains(&&*value)), has, "{names:?}");
+    }
+    let busy = Busy::in_leaf(hierarchy, "m1");
+    hierarchy.remove_leaf("sandbox", "m1").expect_err("a leaf in use cannot be removed");
+    drop(busy);
+    hierarchy.remove_leaf("sandbox", "m1").expect("removed");
+    hierarchy.remove_leaf("sandbox", "m1").expect("removing it again is fine");
+    assert_eq!(hierarchy.leaves("sandbox").expect("listed"), ["l0"]);
+    let left = hierarchy.roots().into_iter().find(|root| root.join("sandbox/work/m1").exists());
+    assert_eq!(left, None);
 }
 
 /// The suite on a hierarchy, if this machine has it, and a look at what is left of it.

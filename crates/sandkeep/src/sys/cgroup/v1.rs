@@ -4,8 +4,8 @@
 //! |---|---|---|---|
 //! | freezer | the guest is found here | frozen here | the tree of an exec is killed here |
 //! | memory | the guest | limit | the oom counter of an exec |
-//! | pids | the guest | limit | |
-//! | cpu, cpuacct | limit and count of all | | |
+//! | pids | the guest | limit | a limit of its own, if it has one |
+//! | cpu, cpuacct | limit and count of all | of limited leaves | a limit of its own, if it has one |
 //!
 //! A tool within the limits has a group like a leaf's.
 
@@ -18,8 +18,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, Hierarchy, LeafFiles, Limits, Maker, Place, TOOL,
-    Unusable, Used, until_frozen,
+    CPU_PERIOD_MICROS, Controllers, Entry, Hierarchy, LeafFiles, LeafLimits, Limits, Maker, Place,
+    TOOL, Unusable, Used, until_frozen,
 };
 
 pub struct V1 {
@@ -171,7 +171,7 @@ impl Hierarchy for V1 {
 
     fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry> {
         if place == Place::Within {
-            self.make_leaf(sandbox, TOOL)?;
+            self.make_leaf(sandbox, TOOL, &LeafLimits::NONE)?;
         }
         let open = |base: &Path| {
             let group = base.join(sandbox);
@@ -254,15 +254,29 @@ impl Hierarchy for V1 {
         })
     }
 
-    fn make_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()> {
-        // The freezer comes last: what `leaves` finds there is whole, whenever we were cut short.
-        for base in self.memory.iter().chain([&self.freezer]) {
-            files::make(&base.join(sandbox).join("work").join(leaf))?;
+    fn make_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<()> {
+        limits.check(self.controllers())?;
+        let place = |base: &PathBuf| base.join(sandbox).join("work").join(leaf);
+        if let Some(memory) = self.memory.as_ref().map(place) {
+            files::make(&memory)?;
+            if let Some(bytes) = limits.memory_bytes {
+                set_memory_limit(&memory, bytes)?;
+            }
         }
-        Ok(())
+        if let (Some(pids), Some(max)) = (self.pids.as_ref().map(place), limits.pids) {
+            files::make(&pids)?;
+            files::write(&pids.join("pids.max"), &max.to_string())?;
+        }
+        if let (Some(cpu), Some(quota)) = (&self.cpu, limits.cpu_micros) {
+            files::make(&cpu.join(sandbox).join("work"))?;
+            files::make(&place(cpu))?;
+            files::write(&place(cpu).join("cpu.cfs_quota_us"), &quota.to_string())?;
+        }
+        // The freezer comes last: what `leaves` finds there is whole, whenever we were cut short.
+        files::make(&place(&self.freezer))
     }
 
-    fn open_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<LeafFiles> {
+    fn open_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<LeafFiles> {
         let freezer = self.freezer.join(sandbox).join("work").join(leaf);
         let mut fds = vec![
             open_file(&freezer.join("tasks"), OFlags::RDWR)?,
@@ -275,9 +289,23 @@ impl Hierarchy for V1 {
             oom_events = Some(open_file(&memory.join("memory.oom_control"), OFlags::RDONLY)?);
         }
         if let Some(pids) = &self.pids {
-            fds.push(open_file(&pids.join(sandbox).join("work/tasks"), OFlags::WRONLY)?);
+            let work = pids.join(sandbox).join("work");
+            let group = if limits.pids.is_some() { work.join(leaf) } else { work };
+            fds.push(open_file(&group.join("tasks"), OFlags::WRONLY)?);
+        }
+        if let (Some(cpu), Some(_)) = (&self.cpu, limits.cpu_micros) {
+            let tasks = cpu.join(sandbox).join("work").join(leaf).join("tasks");
+            fds.push(open_file(&tasks, OFlags::WRONLY)?);
         }
         Ok(LeafFiles { kind: LeafKind::V1, fds, oom_events })
+    }
+
+    fn remove_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()> {
+        // The freezer goes last: as long as it is there, `leaves` finds what is left.
+        for base in self.bases().into_iter().rev() {
+            files::remove(&base.join(sandbox).join("work").join(leaf))?;
+        }
+        Ok(())
     }
 
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {

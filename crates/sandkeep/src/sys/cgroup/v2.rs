@@ -12,8 +12,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, GUEST, Hierarchy, LeafFiles, Limits, Maker, Place, TOOL,
-    Unusable, Used, until_frozen,
+    CPU_PERIOD_MICROS, Controllers, Entry, GUEST, Hierarchy, LeafFiles, LeafLimits, Limits, Maker,
+    Place, TOOL, Unusable, Used, until_frozen,
 };
 
 /// Where the daemon goes if it is in the way at the top.
@@ -176,11 +176,7 @@ impl Hierarchy for V2 {
         files::make(&work)?;
         delegate(&work)?;
         if self.controllers.memory {
-            files::write(&work.join("memory.max"), &limits.memory_bytes.to_string())?;
-            match files::write(&work.join("memory.swap.max"), "0") {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            set_memory_limit(&work, limits.memory_bytes)?;
         }
         if self.controllers.pids {
             files::write(&work.join("pids.max"), &limits.pids.to_string())?;
@@ -194,7 +190,7 @@ impl Hierarchy for V2 {
 
     fn entry(&self, sandbox: &str, place: Place) -> io::Result<Entry> {
         if place == Place::Within {
-            self.make_leaf(sandbox, TOOL)?;
+            self.make_leaf(sandbox, TOOL, &LeafLimits::NONE)?;
         }
         Ok(Entry::V2(open_dir(&self.place(sandbox, place))?))
     }
@@ -242,11 +238,24 @@ impl Hierarchy for V2 {
         })
     }
 
-    fn make_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()> {
-        files::make(&self.work(sandbox).join(leaf))
+    fn make_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<()> {
+        limits.check(self.controllers)?;
+        let leaf = self.work(sandbox).join(leaf);
+        files::make(&leaf)?;
+        if let Some(bytes) = limits.memory_bytes {
+            set_memory_limit(&leaf, bytes)?;
+        }
+        if let Some(pids) = limits.pids {
+            files::write(&leaf.join("pids.max"), &pids.to_string())?;
+        }
+        if let Some(quota) = limits.cpu_micros {
+            files::write(&leaf.join("cpu.max"), &format!("{quota} {CPU_PERIOD_MICROS}"))?;
+        }
+        Ok(())
     }
 
-    fn open_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<LeafFiles> {
+    /// One file leads into everything.
+    fn open_leaf(&self, sandbox: &str, leaf: &str, _: &LeafLimits) -> io::Result<LeafFiles> {
         let dir = self.work(sandbox).join(leaf);
         let open = |file: &str, flags: OFlags| {
             openat(CWD, dir.join(file), flags | OFlags::CLOEXEC, Mode::empty())
@@ -260,6 +269,10 @@ impl Hierarchy for V2 {
         Ok(LeafFiles { kind: LeafKind::V2, fds: vec![kill, procs], oom_events })
     }
 
+    fn remove_leaf(&self, sandbox: &str, leaf: &str) -> io::Result<()> {
+        files::remove(&self.work(sandbox).join(leaf))
+    }
+
     fn leaves(&self, sandbox: &str) -> io::Result<Vec<String>> {
         let mut groups = files::children(&self.work(sandbox))?;
         groups.retain(|name| name != TOOL);
@@ -269,6 +282,15 @@ impl Hierarchy for V2 {
     fn leaf_is_empty(&self, sandbox: &str, leaf: &str) -> io::Result<bool> {
         let events = self.work(sandbox).join(leaf).join("cgroup.events");
         Ok(files::read_field(&events, "populated")? == 0)
+    }
+}
+
+fn set_memory_limit(group: &Path, bytes: u64) -> io::Result<()> {
+    files::write(&group.join("memory.max"), &bytes.to_string())?;
+    match files::write(&group.join("memory.swap.max"), "0") {
+        // Without swap there is no such file.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
     }
 }
 

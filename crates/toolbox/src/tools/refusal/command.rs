@@ -11,7 +11,10 @@ pub enum CommandRefusal {
     TimedOut {
         timeout_ms: u64,
     },
-    OutOfMemory,
+    /// `call_mb` is what the call alone was limited to, if it was.
+    OutOfMemory {
+        call_mb: Option<u64>,
+    },
     /// Somebody or something else ended it.
     Ended {
         how: String,
@@ -51,11 +54,17 @@ impl CommandRefusal {
                 "timeout_ms, or what the tool has without it",
                 "give a longer timeout_ms, do less at once, or start it in the background as a process",
             ),
-            Self::OutOfMemory => Said::new(
+            Self::OutOfMemory { call_mb: Some(mb) } => Said::new(
                 "out_of_memory",
-                "it was killed because it used more memory than it may".to_owned(),
-                "resources.memory_mb, of the call or of the sandbox",
-                "let it use less (fewer jobs, smaller parts), or ask for more memory",
+                format!("it was killed because it used more memory than the {mb} MiB of this call"),
+                "resources.memory_mb of the call",
+                "give the call a larger resources.memory_mb, or leave it out for all that the sandbox has",
+            ),
+            Self::OutOfMemory { call_mb: None } => Said::new(
+                "out_of_memory",
+                "it was killed because the sandbox had no more memory".to_owned(),
+                "resources.memory_mb of the sandbox",
+                "let it use less (fewer jobs, smaller parts), end what else runs, or use a sandbox with more memory",
             ),
             Self::Ended { how } => Said::new(
                 "ended",
@@ -130,7 +139,7 @@ impl CommandRefusal {
         let problem = |text: &str| text.to_owned();
         vec![
             Self::TimedOut { timeout_ms: 120_000 },
-            Self::OutOfMemory,
+            Self::OutOfMemory { call_mb: Some(64) },
             Self::Ended { how: "canceled".to_owned() },
             Self::NoShell,
             Self::NoGit,

@@ -360,6 +360,9 @@ codes! {
     ToolboxBroke "toolbox_broke" 502 Useful
         "what works on files inside the sandbox gave no proper answer"
         "try again; if it stays, look whether the sandbox is out of memory or processes, and stop and start it";
+    OutOfMemory "out_of_memory" 502 Useful
+        "what works on files inside the sandbox was killed for want of memory"
+        "end what else uses the sandbox's memory, do less at once, or make a sandbox with more memory_mb";
     PortClosed "port_closed" 502 Useful
         "nothing listens on this port of the sandbox"
         "start a server there that listens on 127.0.0.1, ::1 or all addresses, and try again";

@@ -1,0 +1,275 @@
+//! What agents do all the time: files in and out against `cp`, a search of many files against ripgrep on the host, and
+//! calls of a tool against a bare exec. One after the other in turn, in one run.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::daemon;
+use super::http::Connection;
+use super::rates::{Rate, Taken, in_turn, median, megabytes_a_second, not_measured};
+use crate::limits::{
+    BENCH_GREP_FILES_MAX, BENCH_STORAGE_ANSWER, BENCH_TOOL_CALLS, BENCH_TRANSFER_MB_MAX, MIB,
+};
+use crate::sandbox::SandboxId;
+
+/// Beneath the home of the sandbox's user, and beneath a directory of the host.
+const FILE: &str = "bench-file";
+const TREE: &str = "bench-tree";
+const NEEDLE: &str = "needle";
+
+#[derive(Debug, clap::Args)]
+pub struct ToolArgs {
+    /// Leave out what is measured of files and tools
+    #[arg(long)]
+    no_tools: bool,
+    /// How large the file is that goes up and down
+    #[arg(long, value_name = "MB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=BENCH_TRANSFER_MB_MAX))]
+    transfer_mb: u64,
+    /// How many files are searched
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=BENCH_GREP_FILES_MAX))]
+    grep_files: u64,
+}
+
+/// Takes all of them, in a sandbox that runs.
+pub fn all(args: &ToolArgs, address: SocketAddr, sandbox: &str) -> Vec<Rate> {
+    if args.no_tools {
+        return Vec::new();
+    }
+    let rate = |name, meaning, unit, taken: io::Result<Taken>| {
+        let taken = taken.unwrap_or_else(not_measured);
+        Rate { name, meaning, unit, taken }
+    };
+    let place = match Place::make(address, sandbox) {
+        Ok(place) => place,
+        Err(error) => return vec![rate("tools", "", "", Err(error))],
+    };
+    let size = args.transfer_mb * MIB;
+    vec![
+        rate("upload", "a file into the sandbox; x cp on the host", "MB/s", place.upload(size)),
+        rate("download", "the same file back; x cp on the host", "MB/s", place.download(size)),
+        rate("grep", "a search of many files; x rg on the host", "files/s", place.search(args)),
+        rate("tool", "ls as a tool over HTTP, p50; x a bare exec", "ms", place.called()),
+        rate("mcp", "the same over MCP, p50; x a bare exec", "ms", place.called_by_mcp()),
+    ]
+}
+
+/// A sandbox, and a directory of the host that goes away.
+struct Place<'a> {
+    address: SocketAddr,
+    sandbox: &'a str,
+    directory: PathBuf,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.directory) {
+            eprintln!("{} is left behind: {error}", self.directory.display());
+        }
+    }
+}
+
+impl<'a> Place<'a> {
+    fn make(address: SocketAddr, sandbox: &'a str) -> io::Result<Self> {
+        let directory = daemon::parent().join(format!("sandkeep-bench-{}", SandboxId::random()));
+        fs::create_dir(&directory)?;
+        Ok(Self { address, sandbox, directory })
+    }
+
+    fn target(&self, rest: &str) -> String {
+        format!("/api/v1/sandboxes/{}/{rest}", self.sandbox)
+    }
+
+    fn connection(&self) -> io::Result<Connection> {
+        Connection::open(self.address)?.with_patience(BENCH_STORAGE_ANSWER)
+    }
+
+    fn post(&self, connection: &mut Connection, rest: &str, body: &Value) -> io::Result<Value> {
+        succeeded(connection.request("POST", &self.target(rest), &body.to_string())?)
+    }
+
+    /// A file of the host, as large as the one that goes up.
+    fn original(&self, size: u64) -> io::Result<PathBuf> {
+        let path = self.directory.join(FILE);
+        fs::write(&path, content(size))?;
+        Ok(path)
+    }
+
+    fn copied(&self, size: u64) -> io::Result<f64> {
+        let (from, to) = (self.directory.join(FILE), self.directory.join("copy"));
+        let began = Instant::now();
+        let done = Command::new("cp").arg(&from).arg(&to).status()?;
+        let rate = megabytes_a_second(size, began);
+        fs::remove_file(&to)?;
+        if done.success() { Ok(rate) } else { Err(io::Error::other("cp failed")) }
+    }
+
+    fn upload(&self, size: u64) -> io::Result<Taken> {
+        self.original(size)?;
+        let bytes = content(size);
+        let up = || {
+            let began = Instant::now();
+            let mut stream = TcpStream::connect(self.address)?;
+            stream.set_read_timeout(Some(BENCH_STORAGE_ANSWER))?;
+            let target = self.target(&format!("files?path={FILE}"));
+            write!(
+                stream,
+                "PUT {target} HTTP/1.1\r\nhost: {}\r\ncontent-length: {size}\r\nconnection: close\r\n\r\n",
+                self.address
+            )?;
+            stream.write_all(&bytes)?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
+            match answer.starts_with(b"HTTP/1.1 2") {
+                true => Ok(megabytes_a_second(size, began)),
+                false => Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned())),
+            }
+        };
+        Ok(in_turn(up, || self.copied(size)))
+    }
+
+    fn download(&self, size: u64) -> io::Result<Taken> {
+        let mut buffer = vec![0; 256 * 1024];
+        let down = || {
+            let began = Instant::now();
+            let mut stream = TcpStream::connect(self.address)?;
+            stream.set_read_timeout(Some(BENCH_STORAGE_ANSWER))?;
+            let target = self.target(&format!("files?path={FILE}"));
+            write!(
+                stream,
+                "GET {target} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
+                self.address
+            )?;
+            let mut bytes = 0;
+            loop {
+                match stream.read(&mut buffer)? {
+                    0 => break,
+                    count => bytes += count as u64,
+                }
+            }
+            match bytes > size {
+                true => Ok(megabytes_a_second(size, began)),
+                false => Err(io::Error::other(format!("only {bytes} bytes came"))),
+            }
+        };
+        Ok(in_turn(down, || self.copied(size)))
+    }
+
+    fn search(&self, args: &ToolArgs) -> io::Result<Taken> {
+        let files = args.grep_files;
+        let found = Command::new("rg").arg("--version").stdout(Stdio::null()).status();
+        found.map_err(|_| io::Error::other("rg is not installed"))?;
+        let script = plant(files);
+        let planted =
+            Command::new("sh").args(["-c", &script]).current_dir(&self.directory).status()?;
+        let mut connection = self.connection()?;
+        let grown = self.post(&mut connection, "execs", &json!({ "command": script }))?;
+        if !planted.success() || grown["exit_code"] != 0 {
+            return Err(io::Error::other(format!("the files cannot be made: {grown}")));
+        }
+        let a_second = |began: Instant| files as f64 / began.elapsed().as_secs_f64();
+        let ours = || {
+            let began = Instant::now();
+            let body = json!({ "pattern": NEEDLE, "path": TREE });
+            let answer = self.post(&mut connection, "tools/grep", &body)?;
+            let rate = a_second(began);
+            match answer["content"].to_string().contains(NEEDLE) {
+                true => Ok(rate),
+                false => Err(io::Error::other(format!("nothing was found: {answer}"))),
+            }
+        };
+        let theirs = || {
+            let mut rg = Command::new("rg");
+            rg.args(["--no-ignore", "--hidden", "--line-number", NEEDLE]);
+            let began = Instant::now();
+            let ran = rg.arg(self.directory.join(TREE)).stdout(Stdio::null()).status()?;
+            match ran.success() {
+                true => Ok(a_second(began)),
+                false => Err(io::Error::other("rg found nothing")),
+            }
+        };
+        Ok(in_turn(ours, theirs))
+    }
+
+    fn called(&self) -> io::Result<Taken> {
+        let (mut ours, mut theirs) = (self.connection()?, self.connection()?);
+        let call = || self.post(&mut ours, "tools/ls", &json!({ "path": "/" })).map(drop);
+        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs))))
+    }
+
+    fn called_by_mcp(&self) -> io::Result<Taken> {
+        let (mut ours, mut theirs) = (self.connection()?, self.connection()?);
+        let arguments = json!({ "sandbox": self.sandbox, "path": "/" });
+        let message = json!({
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": { "name": "ls", "arguments": arguments },
+        });
+        let message = message.to_string();
+        let call = || {
+            let accept = "application/json, text/event-stream";
+            let answer = ours.request_accepting("POST", "/mcp", accept, &message)?;
+            let answer = succeeded(answer)?;
+            match answer["result"]["isError"] == false {
+                true => Ok(()),
+                false => Err(io::Error::other(answer.to_string())),
+            }
+        };
+        Ok(in_turn(p50_ms(call), p50_ms(|| self.bare(&mut theirs))))
+    }
+
+    fn bare(&self, connection: &mut Connection) -> io::Result<()> {
+        self.post(connection, "execs", &json!({ "argv": ["/bin/true"] })).map(drop)
+    }
+}
+
+fn succeeded(answer: super::http::Response) -> io::Result<Value> {
+    match answer.status {
+        200..300 => Ok(serde_json::from_slice(&answer.body)?),
+        status => {
+            let body = String::from_utf8_lossy(&answer.body);
+            Err(io::Error::other(format!("the answer is {status}: {body}")))
+        }
+    }
+}
+
+/// A middle one of several calls, in milliseconds.
+fn p50_ms(mut call: impl FnMut() -> io::Result<()>) -> impl FnMut() -> io::Result<f64> {
+    move || {
+        let mut took = Vec::new();
+        for _ in 0..BENCH_TOOL_CALLS {
+            let began = Instant::now();
+            call()?;
+            took.push(began.elapsed().as_secs_f64() * 1_000.0);
+        }
+        Ok(median(took))
+    }
+}
+
+/// Bytes that nothing on the way can make fewer.
+fn content(size: u64) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = (0..size.div_ceil(8)).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.take(usize::try_from(size).unwrap_or(usize::MAX)).collect()
+}
+
+/// Makes so many small files, a hundred in a directory, of which the last holds what is looked for.
+fn plant(files: u64) -> String {
+    format!(
+        "set -e; rm -rf {TREE}; mkdir {TREE}; cd {TREE}; i=0; while [ $i -lt {files} ]; do d=$((i / 100)); \
+         [ $((i % 100)) -ne 0 ] || mkdir $d; \
+         echo \"line one of file $i\nline two, which says little\nline three\" > $d/$i; i=$((i + 1)); done; \
+         echo {NEEDLE} >> $d/$((i - 1))"
+    )
+}

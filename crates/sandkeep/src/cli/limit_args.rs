@@ -1,0 +1,29 @@
+//! What `exec` and `tool` can limit for one command, within what its sandbox may use.
+
+use serde_json::{Map, Value};
+
+#[derive(Debug, clap::Args)]
+pub struct LimitArgs {
+    /// The most memory for it alone, in MiB
+    #[arg(long, visible_alias = "memory", value_name = "MIB")]
+    memory_mb: Option<u64>,
+    /// How many processors' worth of time it gets, such as 0.5
+    #[arg(long, value_name = "N")]
+    cpus: Option<f64>,
+    /// The most processes and threads of it at once
+    #[arg(long, value_name = "N")]
+    pids: Option<u64>,
+}
+
+impl LimitArgs {
+    /// The `resources` of a request; `None` if nothing is limited.
+    pub fn into_json(self) -> Option<Map<String, Value>> {
+        let limits = [
+            ("memory_mb", self.memory_mb.map(Value::from)),
+            ("cpus", self.cpus.map(Value::from)),
+            ("pids", self.pids.map(Value::from)),
+        ];
+        let given = limits.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Some(given.collect::<Map<_, _>>()).filter(|given| !given.is_empty())
+    }
+}
