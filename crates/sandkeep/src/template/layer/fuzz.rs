@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tar::Header;
 
-use super::{Target, apply};
+use super::{Target, apply, prove};
 use crate::storage::{Ids, Whiteouts, tree};
 use crate::template::archive::Compression;
 use crate::template::archive::building::Tar;
@@ -85,7 +85,7 @@ fn mended(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Applies the bytes both ways. The diff id never fits, so every layer ends as an error, at the latest when all
+/// Proves the bytes, and applies them both ways. The diff id never fits, so every layer ends as an error, at the latest when all
 /// of it has been applied.
 pub fn apply_layer(bytes: &[u8]) {
     apply_bytes(bytes);
@@ -95,6 +95,8 @@ pub fn apply_layer(bytes: &[u8]) {
 }
 
 fn apply_bytes(bytes: &[u8]) {
+    let proven = prove(Cursor::new(bytes.to_vec()), &Digest::of(b"none"), &Progress::unheard());
+    assert!(proven.is_err(), "it has another digest");
     let place = Place::new();
     let lowers = [place.open("lower")];
     let before = fingerprint(&place.0);
