@@ -4,19 +4,26 @@ use serde_json::json;
 
 use crate::support::{Daemon, Pool, Setup, doctor};
 
+/// A pool of one's own, or a skip.
+macro_rules! pool {
+    () => {
+        match Pool::make() {
+            Ok(pool) => pool,
+            Err(reason) => {
+                eprintln!("SKIP {}: {reason}", crate::test_name!());
+                return;
+            }
+        }
+    };
+}
+
 fn setup(pool: &Pool) -> Setup {
     Setup::default().env("SANDKEEP_STORAGE", &format!("zfs:{}", pool.name))
 }
 
 #[test]
 fn sandboxes_on_a_pool_live_through_a_crash_and_leave_nothing() {
-    let pool = match Pool::make() {
-        Ok(pool) => pool,
-        Err(reason) => {
-            eprintln!("SKIP {}: {reason}", crate::test_name!());
-            return;
-        }
-    };
+    let pool = pool!();
     let setup = setup(&pool);
     let mut daemon = Daemon::start_with(&setup);
     let id = daemon.create_with(&json!({"resources": {"disk_mb": 16}}));
@@ -47,5 +54,37 @@ fn sandboxes_on_a_pool_live_through_a_crash_and_leave_nothing() {
     assert!(daemon.stop().success());
     let (clean, told) = doctor(&daemon.data_dir());
     assert!(clean, "{told}");
+    assert_eq!(pool.contents(), Vec::<String>::new(), "the pool is as it was");
+}
+
+/// What a sandbox is cloned from is what its forks are cloned from, too, and those go on.
+#[test]
+fn a_sandbox_whose_forks_run_is_rolled_back_and_destroyed() {
+    let pool = pool!();
+    let mut daemon = Daemon::start_with(&setup(&pool));
+    let id = daemon.create();
+    let at = |rest: &str| format!("/api/v1/sandboxes/{id}/{rest}");
+    daemon.sh(&id, "echo first > note").ok();
+    daemon.expect(201, "POST", &at("snapshots"), &json!({ "name": "first" }));
+    daemon.sh(&id, "echo second > note").ok();
+    let forked = daemon.expect(201, "POST", &at("fork"), &json!({ "snapshot": "first" }));
+    let fork = forked["sandboxes"][0]["id"].as_str().expect("an id").to_owned();
+    daemon.sh(&fork, "sleep 100000 < note >/dev/null 2>&1 & echo mine > own").ok();
+    daemon.expect(200, "POST", &at("rollback"), &json!({ "snapshot": "first" }));
+    assert_eq!(daemon.sh(&id, "cat note").ok(), "first");
+    assert_eq!(
+        daemon.sh(&fork, "cat note own; pgrep -x sleep > /dev/null && echo runs").ok(),
+        "first\nmine\nruns"
+    );
+    daemon.destroy(&id);
+    assert_eq!(
+        daemon.sh(&fork, "cat note own; pgrep -x sleep > /dev/null && echo runs").ok(),
+        "first\nmine\nruns"
+    );
+    daemon.verb(&fork, "stop");
+    daemon.verb(&fork, "start");
+    assert_eq!(daemon.sh(&fork, "cat note own").ok(), "first\nmine", "after a start");
+    daemon.destroy(&fork);
+    assert!(daemon.stop().success());
     assert_eq!(pool.contents(), Vec::<String>::new(), "the pool is as it was");
 }
