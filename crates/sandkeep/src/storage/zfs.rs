@@ -27,6 +27,7 @@
 //! removes gives it that much room more.
 
 mod burial;
+mod census;
 mod command;
 mod layers;
 mod look;
@@ -40,6 +41,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use census::{Holding, Whose};
 pub use names::{Dataset, InvalidDataset};
 
 use super::offload::{Blocking, Offloaded};

@@ -18,7 +18,7 @@ pub use engines::{Engine, Kind};
 pub use exec::{Finished, bytes, file_server, joined};
 pub use host::{children_named, cpu_seconds, kill_sandbox, processes_in_cgroup, wait_gone};
 pub use leaks::{assert_nothing_left, cgroups_of, doctor};
-pub use pool::Pool;
+pub use pool::{Pool, zfs};
 pub use raw_http::{Raw, Reply};
 pub use wait::{Patience, until, until_some};
 

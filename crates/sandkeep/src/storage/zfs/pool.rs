@@ -44,6 +44,10 @@ impl Claim {
         Ok(Some(Self { own, ids }))
     }
 
+    pub fn own(&self) -> &str {
+        self.own.as_str()
+    }
+
     /// The dataset in which ours is.
     pub fn given(&self) -> Option<Dataset> {
         self.own.as_str().rsplit_once('/').and_then(|(given, _)| given.parse().ok())
