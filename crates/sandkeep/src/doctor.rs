@@ -10,6 +10,7 @@ mod cgroups;
 mod checks;
 mod disk;
 mod mounts;
+mod pool;
 mod presence;
 mod processes;
 
@@ -40,6 +41,7 @@ pub enum Kind {
     Home,
     Journal,
     Volume,
+    Dataset,
     Snapshot,
     Mount,
     LoopDevice,
@@ -56,6 +58,7 @@ impl Kind {
             Self::Home => "home",
             Self::Journal => "journal",
             Self::Volume => "volume",
+            Self::Dataset => "dataset",
             Self::Snapshot => "snapshot",
             Self::Mount => "mount",
             Self::LoopDevice => "loop_device",
@@ -137,6 +140,7 @@ fn look(data: &Path) -> Result<Vec<Found>, DoctorError> {
     let rows = disk::rows(data)?;
     let owners = Owners::new(&survey, &rows);
     let mut found = disk::found(data, &survey, &rows, &owners)?;
+    found.extend(pool::found(data, &survey, &owners)?);
     found.extend(mounts::found(data, &owners).map_err(during("the mounts"))?);
     if let Some(instance) = &survey.instance {
         let groups =

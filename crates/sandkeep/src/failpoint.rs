@@ -127,11 +127,11 @@ pub const ALL: &[&str] = &[
     "start_up.after_begun",
     "zfs.snapshot_after_made",
     "zfs.rollback_after_clone",
-    "zfs.rollback_after_aside",
-    "zfs.rollback_after_rename",
+    "zfs.rollback_after_switch",
     "zfs.fork_after_made",
     "zfs.delete_after_snapshot",
     "zfs.destroy_after_unmount",
+    "zfs.destroy_after_mark",
 ];
 
 /// Marks a point between two steps of a verb.

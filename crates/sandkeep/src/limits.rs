@@ -593,6 +593,8 @@ pub const ZFS_POOL_NAME_MAX_BYTES: usize = 128;
 /// A dataset that was just unmounted may be busy: how often to try again, and after what pause.
 pub const ZFS_BUSY_TRIES: usize = 200;
 pub const ZFS_BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// The same for what was removed and may stay for a while: nobody waits for it for longer.
+pub const ZFS_DEAD_TRIES: usize = 40;
 
 /// How many pieces of an archive `cp` holds between the daemon and the disk.
 pub const CP_PIECES_MAX: usize = 64;

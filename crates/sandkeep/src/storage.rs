@@ -32,7 +32,7 @@ pub(crate) use root::is_whiteout;
 pub use root::{Ids, Root};
 pub use tree_path::TreePath;
 pub use view::{Entry, Node, View};
-pub use zfs::{Dataset, InvalidDataset, ZfsStorage};
+pub use zfs::{Dataset, Holding, InvalidDataset, Whose, ZfsStorage};
 
 /// What is true of this storage on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]

@@ -22,7 +22,7 @@ use diagnosis::Diagnosis;
 /// finds it: a runtime that leaks is not offered until a later run finds that it holds. Ends with 1 if one leaks, or none
 /// can be used. No daemon is needed, and one that runs is not disturbed.
 ///
-/// With --leaks: every mount, control group, namespace, process, volume, loop device, socket and row that belongs to a data
+/// With --leaks: every mount, control group, namespace, process, volume, dataset, loop device, socket and row that belongs to a data
 /// directory, and to which sandbox; it ends with 1 if anything belongs to none.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {

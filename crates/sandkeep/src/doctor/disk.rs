@@ -75,13 +75,18 @@ pub fn found(
     Ok(found)
 }
 
+/// The snapshots that the registry says are there.
+pub fn recorded_snapshots(data: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, DoctorError> {
+    match broker::recorded_snapshots(&data.join(home::REGISTRY)) {
+        Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
+        recorded => Ok(recorded?),
+    }
+}
+
 /// Snapshots are their volume's sandbox's, if the registry says that they are there. One has a directory for all of its;
 /// one that is empty is something left, too, if nobody owns it. A record belongs to its sandbox.
 fn snapshots_found(data: &Path, owners: &Owners) -> Result<Vec<Found>, DoctorError> {
-    let recorded = match broker::recorded_snapshots(&data.join(home::REGISTRY)) {
-        Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Vec::new(),
-        recorded => recorded?,
-    };
+    let recorded = recorded_snapshots(data)?;
     let row = |(sandbox, snapshot): &(SandboxId, SnapshotId)| {
         let owner = owners.of(sandbox.as_str());
         Found { kind: Kind::Row, name: snapshot.to_string(), owner, detail: "registry".to_owned() }

@@ -4,43 +4,44 @@
 //! ```text
 //! <given>/sandkeep-<random>/          all that is this data directory's; two of them on one pool do not meet
 //!   volumes/<sandbox id>/             a volume, and the limit of its tree with all snapshots
-//!     tree                            what the sandbox sees, and the limit of that
-//!     tree@<snapshot id>              its snapshots
-//!     past-<random>@<snapshot id>     those of a tree that a rollback replaced
-//!     next-<random>                   a clone on its way to become the tree
-//!     view-<snapshot id>              a clone that somebody looks at the snapshot by
-//!   layers/<hex of chain id>@layer    a layer with all that is below it
-//!   drafts/<random>                   layers in the making
-//!   dead/<random>                     what is being removed, or waits until no clone needs it
+//!     tree.<random>                   what the sandbox sees, and the limit of that: the volume's property says which
+//!     tree.<random>@<snapshot id>     snapshots, of the tree or of one that a rollback replaced
+//!     view-<snapshot id>.<random>     a clone that somebody looks at the snapshot by
+//!   layers/<hex of chain id>.<random>@layer
+//!                                     a layer with all that is below it; without the snapshot it is a draft
 //! <data>/storage/zfs/pool             which dataset it is, and how ids lie there
 //! <data>/storage/zfs/mounted/
 //!   <sandbox id>.<random>/            where a tree is mounted: nosuid, nodev
 //!   draft.<random>/                   where a draft is
 //! ```
 //!
-//! A clone needs the snapshot that it was made from for as long as it lives, and a snapshot its dataset. So nothing
-//! that may have clones is destroyed in its place: it is renamed into `dead`, by which it is gone, and all its
-//! snapshots are destroyed as soon as no clone needs them, which `zfs destroy -d` does by itself. What stays until
-//! then is what the clones share with it, and counts for nobody.
+//! A clone needs the snapshot that it was made from for as long as it lives, and a snapshot its dataset. So what may
+//! have clones is not destroyed: it is marked dead, by which it is gone, and destroyed as soon as nothing stands on
+//! it. What stays until then is what the clones share with it, and counts for nobody. And nothing is ever renamed:
+//! ZFS would unmount what was cloned from it, under the sandboxes that run there.
 //!
 //! Invariant: a volume, a snapshot or a layer comes and goes by one command, and is as durable as the pool when that
-//! returns. What a crash leaves between two of them is swept, or finished, when the storage is opened.
+//! returns. What a crash leaves between two of them is swept when the storage is opened.
 //!
 //! Limits: what is in the layers below does not count, as far as it was there. A file of a layer that the sandbox
 //! removes gives it that much room more.
 
 mod burial;
+mod census;
 mod command;
 mod layers;
+mod look;
 mod names;
 mod place;
 mod pool;
 mod snapshots;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use census::{Holding, Whose};
 pub use names::{Dataset, InvalidDataset};
 
 use super::offload::{Blocking, Offloaded};
@@ -48,7 +49,8 @@ use super::{
     Amount, Base, Ids, PoolHealth, Quota, Root, StorageCapabilities, StorageError, Usage, tree,
 };
 use crate::sandbox::SandboxId;
-use command::{Reach, Tool, argument};
+use command::{Reach, Row, Tool, argument};
+use look::{Volume, YES};
 use names::Names;
 use pool::Claim;
 
@@ -56,6 +58,10 @@ const NAME: &str = "zfs";
 /// Properties of our own: the bytes that a tree had from layers, and those that a fork had from its source.
 const BASE: &str = "sandkeep:base";
 const GIVEN: &str = "sandkeep:given";
+/// And of the dataset of a volume: the last part of the name of its tree.
+const TREE: &str = "sandkeep:tree";
+/// What has it was removed, with all that is in it.
+const DEAD: &str = "sandkeep:dead";
 /// It is set whenever somebody measures: counts are as of the last transaction, and this makes one.
 const MEASURED: &str = "sandkeep:measured";
 
@@ -69,6 +75,8 @@ pub struct Zfs {
     ids: Ids,
     /// Held while datasets are changed: what depends on what is looked at first.
     changing: Mutex<()>,
+    /// What is dead and needed by nothing, but was in use when it was last tried to destroy it.
+    in_use: Mutex<BTreeSet<String>>,
 }
 
 /// What a new dataset begins as.
@@ -148,8 +156,9 @@ impl Zfs {
             Some(None | Some(0)) => return Err(failed(io::ErrorKind::QuotaExceeded.into())),
             Some(Some(rest)) => Some(format!("quota={rest}")),
         };
-        let given = format!("{GIVEN}={given}");
-        arguments.extend(["-o", &given]);
+        let tree = names::new_tree(&random());
+        let (given, is_tree) = (format!("{GIVEN}={given}"), format!("{TREE}={tree}"));
+        arguments.extend(["-o", &given, "-o", &is_tree]);
         arguments.extend(total.iter().flat_map(|total| ["-o", total]));
         arguments.push(&volume);
         self.tool.run(&arguments).map_err(|error| match error.kind() {
@@ -158,7 +167,7 @@ impl Zfs {
         })?;
         let mut more = vec![(BASE, base)];
         more.extend(quota.tree_bytes.map(|bytes| ("refquota", base.saturating_add(bytes))));
-        match self.make(&self.names.tree(id), id.as_str(), start, &more) {
+        match self.make(&format!("{volume}/{tree}"), id.as_str(), start, &more) {
             Ok(path) => Ok(Root::dir(path, self.ids)),
             Err(error) => {
                 // What stays is listed.
@@ -171,35 +180,46 @@ impl Zfs {
     /// Numbers among the properties of a dataset or snapshot, in the order in which they were asked for.
     fn numbers<const N: usize>(&self, of: &str, properties: [&str; N]) -> io::Result<[u64; N]> {
         let rows = self.tool.get(of, &properties.join(","), Reach::Itself)?;
-        let number = |property: &str| {
-            let row = rows.iter().find(|row| row.property == property);
-            let number = row.and_then(|row| row.value.parse().ok());
-            number.ok_or_else(|| io::Error::other(format!("zfs tells no {property} of {of}")))
-        };
         let mut numbers = [0; N];
         for (at, property) in properties.into_iter().enumerate() {
-            numbers[at] = number(property)?;
+            numbers[at] = number(&rows, of, property)?;
         }
         Ok(numbers)
     }
 
     fn measure(&self, id: &SandboxId) -> io::Result<Usage> {
-        let (tree, volume) = (self.names.tree(id), self.names.volume(id));
-        self.tool.run(&["set", &format!("{MEASURED}=1"), &tree])?;
-        let [referenced, refquota, base] = self.numbers(&tree, ["referenced", "refquota", BASE])?;
-        let [used, quota, given] = self.numbers(&volume, ["used", "quota", GIVEN])?;
-        // No limit is told as none.
-        let limit = |limit: u64, more: u64| (limit != 0).then_some(limit.wrapping_add(more));
+        let volume = self.names.volume(id);
+        self.tool.run(&["set", &format!("{MEASURED}=1"), &volume])?;
+        let asked = ["used", "quota", GIVEN, "referenced", "refquota", BASE, TREE, DEAD].join(",");
+        let rows = self.tool.get(&volume, &asked, Reach::Children)?;
+        let said = |property| value(&rows, &volume, property);
+        let tree = match (said(DEAD), said(TREE)) {
+            (Some(YES), _) | (_, None) => return Err(io::ErrorKind::NotFound.into()),
+            (_, Some(tree)) => format!("{volume}/{tree}"),
+        };
+        let of_volume = |property| number(&rows, &volume, property);
+        let of_tree = |property| number(&rows, &tree, property);
+        let (quota, given) = (of_volume("quota")?, of_volume(GIVEN)?);
+        let (refquota, base) = (of_tree("refquota")?, of_tree(BASE)?);
+        // No limit is told as 0.
         Ok(Usage {
             tree: Amount {
-                used_bytes: referenced.saturating_sub(base),
-                limit_bytes: limit(refquota.saturating_sub(base), 0).filter(|_| refquota != 0),
+                used_bytes: of_tree("referenced")?.saturating_sub(base),
+                limit_bytes: (refquota != 0).then(|| refquota.saturating_sub(base)),
             },
             total: Amount {
-                used_bytes: used.saturating_add(given),
-                limit_bytes: limit(quota, given),
+                used_bytes: of_volume("used")?.saturating_add(given),
+                limit_bytes: (quota != 0).then(|| quota.saturating_add(given)),
             },
         })
+    }
+
+    /// Where the tree of a volume is, mounted if it was not.
+    fn open_tree(&self, volume: &Volume) -> io::Result<PathBuf> {
+        let tree = volume.tree()?;
+        let path = self.place_of(tree)?;
+        self.mount(&tree.name, path)?;
+        Ok(path.to_owned())
     }
 
     /// What is told of something that is missing.
@@ -232,13 +252,9 @@ impl Blocking for Zfs {
 
     /// It is mounted if it is not, as after a reboot.
     fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
-        let tree = self.names.tree(id);
-        let opened = self.mountpoint(&tree).and_then(|path| {
-            let _changing = self.changing();
-            self.mount(&tree, &path)?;
-            Ok(Root::dir(path, self.ids))
-        });
-        opened.map_err(self.absent(id, "open"))
+        let _changing = self.changing();
+        let opened = self.volume(id).and_then(|volume| self.open_tree(&volume));
+        opened.map(|path| Root::dir(path, self.ids)).map_err(self.absent(id, "open"))
     }
 
     fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
@@ -252,15 +268,14 @@ impl Blocking for Zfs {
     }
 
     fn list(&self) -> io::Result<Vec<SandboxId>> {
-        let volumes = self.names.volumes();
-        let arguments = ["list", "-H", "-o", "name", "-t", "filesystem", "-d", "1", &volumes];
-        let told = self.tool.run(&arguments)?;
-        let beneath = format!("{volumes}/");
-        let names = told.lines().filter_map(|name| name.strip_prefix(&beneath));
-        Ok(names.filter_map(|name| name.parse().ok()).collect())
+        let rows = self.tool.get(&self.names.volumes(), DEAD, Reach::Children)?;
+        let alive = rows.into_iter().filter(|row| row.value != YES);
+        Ok(alive.filter_map(|row| self.names.sandbox(&row.name)).collect())
     }
 
+    /// What was in use when it should have gone goes first, if it can.
     fn pool_health(&self) -> Result<PoolHealth, StorageError> {
+        self.collect_late().map_err(|source| io_error("clear up in its pool", source))?;
         let [used, available] = self
             .numbers(self.names.given(), ["used", "available"])
             .map_err(|source| io_error("look at its pool", source))?;
@@ -271,6 +286,21 @@ impl Blocking for Zfs {
     fn close(&self) -> Result<(), StorageError> {
         let _changing = self.changing();
         self.leave().map_err(|source| io_error("leave its pool", source))
+    }
+}
+
+/// What `zfs` told of one property.
+fn value<'a>(rows: &'a [Row], of: &str, property: &str) -> Option<&'a str> {
+    let row = rows.iter().find(|row| row.name == of && row.property == property);
+    row.map(|row| row.value.as_str()).filter(|value| *value != "-")
+}
+
+fn number(rows: &[Row], of: &str, property: &str) -> io::Result<u64> {
+    match rows.iter().any(|row| row.name == of) {
+        false => Err(io::ErrorKind::NotFound.into()),
+        true => value(rows, of, property)
+            .and_then(|value| value.parse().ok())
+            .ok_or_else(|| io::Error::other(format!("zfs tells no {property} of {of}"))),
     }
 }
 

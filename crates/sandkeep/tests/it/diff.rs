@@ -8,17 +8,17 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::skip_if;
-use crate::support::{Daemon, Ran, Setup, binary, obstacle};
+use crate::support::{Daemon, Ground, Ran, binary};
+use crate::{on_btrfs_and_local, on_each_storage};
 
 #[cfg(feature = "failpoints")]
 pub use killed::points as killed_at;
 
-const STORAGES: [&str; 2] = ["btrfs", "local"];
-
-fn on(storage: &str) -> Setup {
-    Setup::default().argument("--storage").argument(storage)
-}
+on_each_storage!(
+    every_change_since_a_snapshot_is_told,
+    files_that_are_reverted_are_as_they_were_and_processes_go_on,
+);
+on_btrfs_and_local!(changes_are_brought_home_whole_or_not_at_all);
 
 fn at(id: &str, rest: &str) -> String {
     format!("/api/v1/sandboxes/{id}/{rest}")
@@ -51,93 +51,80 @@ const FILL: &str = "cd ~ && mkdir dir && echo one > dir/changed && echo two > di
 const CHANGE: &str = "cd ~ && echo more >> dir/changed && rm dir/gone && chmod 600 dir/mode \
                       && ln -sfn gone dir/link && mv old-name new-name && mkdir new && echo x > new/file";
 
-#[test]
-fn every_change_since_a_snapshot_is_told() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let daemon = Daemon::start_with(&on(storage));
-        let id = daemon.create();
-        let fresh = diff(&daemon, &id, "");
-        assert_eq!((told(&fresh), &fresh["from"]["kind"]), (vec![], &json!("base")), "{storage}");
-        daemon.sh(&id, FILL).ok();
-        assert!(told(&diff(&daemon, &id, "")).contains(&"added /home/user/dir/gone".to_owned()));
-        snapshot(&daemon, &id, "first");
-        assert_eq!(told(&diff(&daemon, &id, "")), [""; 0], "{storage}");
-        daemon.sh(&id, CHANGE).ok();
-        let expected = [
-            "modified /home/user/dir/changed",
-            "deleted /home/user/dir/gone",
-            "modified /home/user/dir/link",
-            "mode /home/user/dir/mode",
-            "added /home/user/new",
-            "added /home/user/new/file",
-            "renamed /home/user/new-name",
-        ];
-        let now = diff(&daemon, &id, "text=true");
-        assert_eq!(
-            (told(&now), &now["frozen"]),
-            (expected.map(String::from).to_vec(), &json!(true))
-        );
-        assert_eq!(now["changes"][6]["from_path"], "/home/user/old-name");
-        let text = "--- a/home/user/dir/changed\n+++ b/home/user/dir/changed\n@@ -1 +1,2 @@\n one\n+more\n";
-        assert_eq!(now["changes"][0]["text"], text);
-        snapshot(&daemon, &id, "second");
-        daemon.sh(&id, "rm -r ~/*").ok();
-        let between = diff(&daemon, &id, "from=first&to=second");
-        assert_eq!(told(&between), expected, "{storage}: the present is none of its business");
-        let back = diff(&daemon, &id, "from=second&to=first&path=/home/user/new");
-        assert_eq!(told(&back), ["deleted /home/user/new", "deleted /home/user/new/file"]);
-        daemon.verb(&id, "stop");
-        let stopped = diff(&daemon, &id, "from=second&path=/home/user/new");
-        assert_eq!(told(&stopped), told(&back), "{storage}: a stopped one can be looked at");
-        let refused = daemon.expect(404, "GET", &at(&id, "diff?from=nowhere"), &Value::Null);
-        assert_eq!(refused["code"], "snapshot_not_found");
-        let listing = daemon.expect(200, "GET", &at(&id, "snapshots"), &Value::Null);
-        assert_eq!(listing["items"].as_array().map(Vec::len), Some(2), "a diff leaves no snapshot");
-        daemon.assert_no_leaks();
-    }
+fn every_change_since_a_snapshot_is_told(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
+    let id = daemon.create();
+    let fresh = diff(&daemon, &id, "");
+    assert_eq!((told(&fresh), &fresh["from"]["kind"]), (vec![], &json!("base")));
+    daemon.sh(&id, FILL).ok();
+    assert!(told(&diff(&daemon, &id, "")).contains(&"added /home/user/dir/gone".to_owned()));
+    snapshot(&daemon, &id, "first");
+    assert_eq!(told(&diff(&daemon, &id, "")), [""; 0]);
+    daemon.sh(&id, CHANGE).ok();
+    let expected = [
+        "modified /home/user/dir/changed",
+        "deleted /home/user/dir/gone",
+        "modified /home/user/dir/link",
+        "mode /home/user/dir/mode",
+        "added /home/user/new",
+        "added /home/user/new/file",
+        "renamed /home/user/new-name",
+    ];
+    let now = diff(&daemon, &id, "text=true");
+    assert_eq!((told(&now), &now["frozen"]), (expected.map(String::from).to_vec(), &json!(true)));
+    assert_eq!(now["changes"][6]["from_path"], "/home/user/old-name");
+    let text =
+        "--- a/home/user/dir/changed\n+++ b/home/user/dir/changed\n@@ -1 +1,2 @@\n one\n+more\n";
+    assert_eq!(now["changes"][0]["text"], text);
+    snapshot(&daemon, &id, "second");
+    daemon.sh(&id, "rm -r ~/*").ok();
+    let between = diff(&daemon, &id, "from=first&to=second");
+    assert_eq!(told(&between), expected, "the present is none of its business");
+    let back = diff(&daemon, &id, "from=second&to=first&path=/home/user/new");
+    assert_eq!(told(&back), ["deleted /home/user/new", "deleted /home/user/new/file"]);
+    daemon.verb(&id, "stop");
+    let stopped = diff(&daemon, &id, "from=second&path=/home/user/new");
+    assert_eq!(told(&stopped), told(&back), "a stopped one can be looked at");
+    let refused = daemon.expect(404, "GET", &at(&id, "diff?from=nowhere"), &Value::Null);
+    assert_eq!(refused["code"], "snapshot_not_found");
+    let listing = daemon.expect(200, "GET", &at(&id, "snapshots"), &Value::Null);
+    assert_eq!(listing["items"].as_array().map(Vec::len), Some(2), "a diff leaves no snapshot");
+    daemon.assert_no_leaks();
 }
 
-#[test]
-fn files_that_are_reverted_are_as_they_were_and_processes_go_on() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let daemon = Daemon::start_with(&on(storage));
-        let id = daemon.create();
-        daemon.sh(&id, FILL).ok();
-        snapshot(&daemon, &id, "first");
-        daemon.sh(&id, CHANGE).ok();
-        let process = daemon.sh(&id, "sleep 100000 >/dev/null 2>&1 & echo $!").ok();
-        let reverted = revert(&daemon, &id, &["/home/user/dir", "/home/user/new"]);
-        let expected = [
-            "/home/user/dir/changed",
-            "/home/user/dir/gone",
-            "/home/user/dir/link",
-            "/home/user/dir/mode",
-            "/home/user/new",
-            "/home/user/new/file",
-        ];
-        assert_eq!(reverted, expected, "{storage}");
-        let left = told(&diff(&daemon, &id, ""));
-        assert_eq!(left, ["renamed /home/user/new-name"], "{storage}: nothing else is touched");
-        assert_eq!(
-            daemon
-                .sh(&id, "cd ~/dir; cat changed gone; readlink link; stat -c %U:%a gone mode")
-                .ok(),
-            "one\ntwo\nchanged\nuser:644\nuser:644",
-            "{storage}"
-        );
-        assert_eq!(daemon.sh(&id, &format!("cat /proc/{process}/comm")).ok(), "sleep");
-        assert_eq!(revert(&daemon, &id, &["/home/user/dir"]), [""; 0], "nothing is left to do");
-        daemon.sh(&id, "rm -r ~/dir && echo no directory > ~/dir").ok();
-        daemon.verb(&id, "stop");
-        revert(&daemon, &id, &["/home/user/dir/gone", "/home/user/new-name"]);
-        daemon.verb(&id, "start");
-        assert_eq!(daemon.sh(&id, "cd; ls; cat dir/gone").ok(), "dir\ntwo", "{storage}: stopped");
-        for wrong in [json!([]), json!(["relative"]), json!([""])] {
-            let wish = json!({ "snapshot": "first", "paths": wrong });
-            daemon.expect(400, "POST", &at(&id, "revert"), &wish);
-        }
+fn files_that_are_reverted_are_as_they_were_and_processes_go_on(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
+    let id = daemon.create();
+    daemon.sh(&id, FILL).ok();
+    snapshot(&daemon, &id, "first");
+    daemon.sh(&id, CHANGE).ok();
+    let process = daemon.sh(&id, "sleep 100000 >/dev/null 2>&1 & echo $!").ok();
+    let reverted = revert(&daemon, &id, &["/home/user/dir", "/home/user/new"]);
+    let expected = [
+        "/home/user/dir/changed",
+        "/home/user/dir/gone",
+        "/home/user/dir/link",
+        "/home/user/dir/mode",
+        "/home/user/new",
+        "/home/user/new/file",
+    ];
+    assert_eq!(reverted, expected);
+    let left = told(&diff(&daemon, &id, ""));
+    assert_eq!(left, ["renamed /home/user/new-name"], "nothing else is touched");
+    assert_eq!(
+        daemon.sh(&id, "cd ~/dir; cat changed gone; readlink link; stat -c %U:%a gone mode").ok(),
+        "one\ntwo\nchanged\nuser:644\nuser:644"
+    );
+    assert_eq!(daemon.sh(&id, &format!("cat /proc/{process}/comm")).ok(), "sleep");
+    assert_eq!(revert(&daemon, &id, &["/home/user/dir"]), [""; 0], "nothing is left to do");
+    daemon.sh(&id, "rm -r ~/dir && echo no directory > ~/dir").ok();
+    daemon.verb(&id, "stop");
+    revert(&daemon, &id, &["/home/user/dir/gone", "/home/user/new-name"]);
+    daemon.verb(&id, "start");
+    assert_eq!(daemon.sh(&id, "cd; ls; cat dir/gone").ok(), "dir\ntwo", "stopped");
+    for wrong in [json!([]), json!(["relative"]), json!([""])] {
+        let wish = json!({ "snapshot": "first", "paths": wrong });
+        daemon.expect(400, "POST", &at(&id, "revert"), &wish);
     }
 }
 
@@ -147,42 +134,38 @@ fn apply(daemon: &Daemon, id: &str, home: &Path, more: &[&str]) -> Ran {
     command.output().expect("the binary runs").into()
 }
 
-#[test]
-fn changes_are_brought_home_whole_or_not_at_all() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let daemon = Daemon::start_with(&on(storage));
-        let id = daemon.create();
-        daemon.sh(&id, FILL).ok();
-        snapshot(&daemon, &id, "first");
-        daemon.sh(&id, CHANGE).ok();
-        let home = tempfile::tempdir().expect("a directory");
-        let home = home.path();
-        let read = |name: &str| fs::read_to_string(home.join(name)).unwrap_or_default();
-        fs::create_dir(home.join("dir")).expect("a directory");
-        for (name, text) in [
-            ("dir/changed", "one\n"),
-            ("dir/gone", "two\n"),
-            ("dir/mode", "three\n"),
-            ("old-name", "mine\n"),
-        ] {
-            fs::write(home.join(name), text).expect("a file");
-        }
-        std::os::unix::fs::symlink("changed", home.join("dir/link")).expect("a link");
-        let conflicting = apply(&daemon, &id, home, &[]);
-        assert_eq!(conflicting.code, 8, "{conflicting:?}");
-        assert!(conflicting.stdout.contains("conflict  old-name"), "{conflicting:?}");
-        assert_eq!((read("dir/changed").as_str(), read("dir/gone").as_str()), ("one\n", "two\n"));
-        fs::write(home.join("old-name"), "a longer text\n").expect("a file");
-        let dry = apply(&daemon, &id, home, &["--dry-run"]);
-        assert_eq!((dry.code, read("dir/gone").as_str()), (0, "two\n"), "{dry:?}");
-        let done = apply(&daemon, &id, home, &[]);
-        assert_eq!(done.code, 0, "{done:?}");
-        assert_eq!(read("dir/changed"), "one\nmore\n");
-        assert_eq!((read("new/file"), read("new-name")), ("x\n".into(), "a longer text\n".into()));
-        assert!(!home.join("dir/gone").exists() && !home.join("old-name").exists());
-        assert!(!home.join(".sandkeep-apply").exists(), "it leaves nothing behind");
-        let again = apply(&daemon, &id, home, &[]);
-        assert_eq!((again.code, again.stdout.as_str()), (0, ""), "{again:?}");
+fn changes_are_brought_home_whole_or_not_at_all(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
+    let id = daemon.create();
+    daemon.sh(&id, FILL).ok();
+    snapshot(&daemon, &id, "first");
+    daemon.sh(&id, CHANGE).ok();
+    let home = tempfile::tempdir().expect("a directory");
+    let home = home.path();
+    let read = |name: &str| fs::read_to_string(home.join(name)).unwrap_or_default();
+    fs::create_dir(home.join("dir")).expect("a directory");
+    for (name, text) in [
+        ("dir/changed", "one\n"),
+        ("dir/gone", "two\n"),
+        ("dir/mode", "three\n"),
+        ("old-name", "mine\n"),
+    ] {
+        fs::write(home.join(name), text).expect("a file");
     }
+    std::os::unix::fs::symlink("changed", home.join("dir/link")).expect("a link");
+    let conflicting = apply(&daemon, &id, home, &[]);
+    assert_eq!(conflicting.code, 8, "{conflicting:?}");
+    assert!(conflicting.stdout.contains("conflict  old-name"), "{conflicting:?}");
+    assert_eq!((read("dir/changed").as_str(), read("dir/gone").as_str()), ("one\n", "two\n"));
+    fs::write(home.join("old-name"), "a longer text\n").expect("a file");
+    let dry = apply(&daemon, &id, home, &["--dry-run"]);
+    assert_eq!((dry.code, read("dir/gone").as_str()), (0, "two\n"), "{dry:?}");
+    let done = apply(&daemon, &id, home, &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(read("dir/changed"), "one\nmore\n");
+    assert_eq!((read("new/file"), read("new-name")), ("x\n".into(), "a longer text\n".into()));
+    assert!(!home.join("dir/gone").exists() && !home.join("old-name").exists());
+    assert!(!home.join(".sandkeep-apply").exists(), "it leaves nothing behind");
+    let again = apply(&daemon, &id, home, &[]);
+    assert_eq!((again.code, again.stdout.as_str()), (0, ""), "{again:?}");
 }

@@ -12,23 +12,29 @@ use serde_json::{Value, json};
 
 use crate::crash::remove_registry;
 use crate::skip_if;
-use crate::support::{Daemon, Patience, Ran, Setup, binary, obstacle, until};
+use crate::support::{Daemon, Ground, Patience, Ran, binary, until};
 use crate::templates::images::{self, Image};
+use crate::{on_btrfs_and_local, on_each_storage};
 
 #[cfg(feature = "failpoints")]
 pub use killed::points as killed_at;
 
-const STORAGES: [&str; 2] = ["btrfs", "local"];
+on_each_storage!(
+    a_rollback_brings_every_file_back_and_keeps_all_else,
+    a_rollback_leads_to_a_running_sandbox_unless_it_was_stopped,
+    commands_that_run_hinder_a_rollback_and_are_named,
+    forks_have_every_file_whatever_their_source_does,
+    a_fork_of_an_image_has_an_identity_of_its_own,
+    the_oldest_turns_give_way_and_names_are_unique,
+    snapshots_outlive_the_daemon_and_its_registry,
+);
+on_btrfs_and_local!(of_forty_snapshots_of_a_writer_none_is_torn);
 
 /// Files of several kinds, and one number that stands for the content of all of them.
 const FILL: &str = "cd ~ && mkdir -p dir/deep && echo first > note && seq 20000 > dir/deep/numbers \
                     && ln -s note link && chmod 700 dir && touch empty";
 const SUM: &str = "cd ~ && find . | sort | while read -r name; do stat -c '%n %F %a' \"$name\"; \
                    [ -f \"$name\" ] && sha256sum < \"$name\"; done | sha256sum";
-
-fn on(storage: &str) -> Setup {
-    Setup::default().argument("--storage").argument(storage)
-}
 
 fn at(id: &str, rest: &str) -> String {
     format!("/api/v1/sandboxes/{id}/{rest}")
@@ -62,71 +68,62 @@ fn sum(daemon: &Daemon, id: &str) -> String {
     daemon.sh(id, SUM).ok()
 }
 
-#[test]
-fn a_rollback_brings_every_file_back_and_keeps_all_else() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let daemon = Daemon::start_with(&on(storage));
-        let id = daemon.create_with(&json!({ "slot": "agent", "labels": { "a": "b" } }));
-        daemon.sh(&id, FILL).ok();
-        let first = sum(&daemon, &id);
-        let sealed = turn(&daemon, &id);
-        assert_eq!((&sealed["name"], &sealed["turn"]), (&json!("turn-0001"), &json!(1)));
-        assert!(sealed["id"].as_str().is_some_and(|id| id.starts_with("sn")), "{sealed:#}");
-        assert!(sealed["bytes"].is_u64() && sealed["created_at"].is_string(), "{sealed:#}");
-        daemon.sh(&id, "cd ~ && echo second >> note && rm -r dir empty && echo new > other").ok();
-        let second = sum(&daemon, &id);
-        snapshot(&daemon, &id, "second");
-        daemon.sh(&id, "rm -rf ~/*; sleep 100000 >/dev/null 2>&1 &").ok();
+fn a_rollback_brings_every_file_back_and_keeps_all_else(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
+    let id = daemon.create_with(&json!({ "slot": "agent", "labels": { "a": "b" } }));
+    daemon.sh(&id, FILL).ok();
+    let first = sum(&daemon, &id);
+    let sealed = turn(&daemon, &id);
+    assert_eq!((&sealed["name"], &sealed["turn"]), (&json!("turn-0001"), &json!(1)));
+    assert!(sealed["id"].as_str().is_some_and(|id| id.starts_with("sn")), "{sealed:#}");
+    assert!(sealed["bytes"].is_u64() && sealed["created_at"].is_string(), "{sealed:#}");
+    daemon.sh(&id, "cd ~ && echo second >> note && rm -r dir empty && echo new > other").ok();
+    let second = sum(&daemon, &id);
+    snapshot(&daemon, &id, "second");
+    daemon.sh(&id, "rm -rf ~/*; sleep 100000 >/dev/null 2>&1 &").ok();
 
-        let before = daemon.get(&id);
-        assert_eq!((&before["turn_count"], &before["snapshot_count"]), (&json!(1), &json!(2)));
-        let view = rollback(&daemon, &id, "turn-0001");
-        for field in ["id", "owner", "slot", "labels", "state", "created_at", "snapshot_count"] {
-            assert_eq!(view[field], before[field], "{storage}: {field}");
-        }
-        assert_eq!(sum(&daemon, &id), first, "{storage}");
-        assert_eq!(daemon.sh(&id, "pgrep -x sleep").exit_code, Some(1), "processes have ended");
-        assert_eq!(names(&daemon, &id), ["turn-0001", "second"], "later ones stay");
-        rollback(&daemon, &id, "second");
-        assert_eq!(sum(&daemon, &id), second, "{storage}: forward as well");
-
-        daemon.expect(204, "DELETE", &at(&id, "snapshots/turn-0001"), &Value::Null);
-        let gone = json!({ "snapshot": "turn-0001" });
-        let refused = daemon.expect(404, "POST", &at(&id, "rollback"), &gone);
-        assert_eq!(refused["code"], "snapshot_not_found");
-        rollback(&daemon, &id, "second");
-        assert_eq!(sum(&daemon, &id), second, "{storage}");
+    let before = daemon.get(&id);
+    assert_eq!((&before["turn_count"], &before["snapshot_count"]), (&json!(1), &json!(2)));
+    let view = rollback(&daemon, &id, "turn-0001");
+    for field in ["id", "owner", "slot", "labels", "state", "created_at", "snapshot_count"] {
+        assert_eq!(view[field], before[field], "{field}");
     }
+    assert_eq!(sum(&daemon, &id), first);
+    assert_eq!(daemon.sh(&id, "pgrep -x sleep").exit_code, Some(1), "processes have ended");
+    assert_eq!(names(&daemon, &id), ["turn-0001", "second"], "later ones stay");
+    rollback(&daemon, &id, "second");
+    assert_eq!(sum(&daemon, &id), second, "forward as well");
+
+    daemon.expect(204, "DELETE", &at(&id, "snapshots/turn-0001"), &Value::Null);
+    let gone = json!({ "snapshot": "turn-0001" });
+    let refused = daemon.expect(404, "POST", &at(&id, "rollback"), &gone);
+    assert_eq!(refused["code"], "snapshot_not_found");
+    rollback(&daemon, &id, "second");
+    assert_eq!(sum(&daemon, &id), second);
 }
 
 /// Paused processes cannot outlive it, so what was paused runs; what was stopped was so on purpose.
-#[test]
-fn a_rollback_leads_to_a_running_sandbox_unless_it_was_stopped() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let daemon = Daemon::start_with(&on(storage));
-        let id = daemon.create();
-        daemon.sh(&id, "echo first > ~/note").ok();
-        turn(&daemon, &id);
-        daemon.sh(&id, "echo second > ~/note").ok();
-        daemon.verb(&id, "pause");
-        turn(&daemon, &id);
-        assert_eq!(daemon.state(&id), "paused", "a snapshot changes no state");
-        assert_eq!(rollback(&daemon, &id, "turn-0001")["state"], "running");
-        assert_eq!(daemon.sh(&id, "cat ~/note").ok(), "first", "{storage}");
-        daemon.verb(&id, "stop");
-        turn(&daemon, &id);
-        assert_eq!(rollback(&daemon, &id, "turn-0002")["state"], "stopped");
-        daemon.verb(&id, "start");
-        assert_eq!(daemon.sh(&id, "cat ~/note").ok(), "second", "{storage}");
-        assert_eq!(names(&daemon, &id), ["turn-0001", "turn-0002", "turn-0003"]);
-    }
+fn a_rollback_leads_to_a_running_sandbox_unless_it_was_stopped(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
+    let id = daemon.create();
+    daemon.sh(&id, "echo first > ~/note").ok();
+    turn(&daemon, &id);
+    daemon.sh(&id, "echo second > ~/note").ok();
+    daemon.verb(&id, "pause");
+    turn(&daemon, &id);
+    assert_eq!(daemon.state(&id), "paused", "a snapshot changes no state");
+    assert_eq!(rollback(&daemon, &id, "turn-0001")["state"], "running");
+    assert_eq!(daemon.sh(&id, "cat ~/note").ok(), "first");
+    daemon.verb(&id, "stop");
+    turn(&daemon, &id);
+    assert_eq!(rollback(&daemon, &id, "turn-0002")["state"], "stopped");
+    daemon.verb(&id, "start");
+    assert_eq!(daemon.sh(&id, "cat ~/note").ok(), "second");
+    assert_eq!(names(&daemon, &id), ["turn-0001", "turn-0002", "turn-0003"]);
 }
 
-#[test]
-fn commands_that_run_hinder_a_rollback_and_are_named() {
-    let daemon = crate::daemon!();
+fn commands_that_run_hinder_a_rollback_and_are_named(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
     let id = daemon.create();
     turn(&daemon, &id);
     let exec = daemon.begin(&id, &json!({ "argv": ["sleep", "1001"] }));
@@ -144,105 +141,90 @@ fn commands_that_run_hinder_a_rollback_and_are_named() {
     assert_eq!(daemon.sh(&id, "echo fine").ok(), "fine");
 }
 
-#[test]
-fn forks_have_every_file_whatever_their_source_does() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let daemon = Daemon::start_with(&on(storage));
-        let spec = json!({ "slot": "agent", "labels": { "a": "b" }, "env": { "TOKEN": "hush" } });
-        let id = daemon.create_with(&spec);
-        daemon.sh(&id, FILL).ok();
-        let expected = sum(&daemon, &id);
-        daemon.sh(&id, "sleep 100000 >/dev/null 2>&1 &").ok();
-        let mut all = Vec::new();
-        for state in ["running", "paused", "stopped"] {
-            match state {
-                "paused" => drop(daemon.verb(&id, "pause")),
-                "stopped" => drop(daemon.verb(&id, "stop")),
-                _ => {}
-            }
-            all.extend(fork(&daemon, &id, &json!({ "count": 2, "labels": { "from": state } })));
-            assert_eq!(daemon.state(&id), state, "its source is as it was");
+fn forks_have_every_file_whatever_their_source_does(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
+    let spec = json!({ "slot": "agent", "labels": { "a": "b" }, "env": { "TOKEN": "hush" } });
+    let id = daemon.create_with(&spec);
+    daemon.sh(&id, FILL).ok();
+    let expected = sum(&daemon, &id);
+    daemon.sh(&id, "sleep 100000 >/dev/null 2>&1 &").ok();
+    let mut all = Vec::new();
+    for state in ["running", "paused", "stopped"] {
+        match state {
+            "paused" => drop(daemon.verb(&id, "pause")),
+            "stopped" => drop(daemon.verb(&id, "stop")),
+            _ => {}
         }
-        assert_eq!(names(&daemon, &id), [""; 0], "nothing is left of what they were made from");
-        daemon.destroy(&id);
-        for made in &all {
-            assert_eq!(sum(&daemon, made), expected, "{storage}");
-            assert_eq!(
-                daemon.sh(made, "pgrep -x sleep").exit_code,
-                Some(1),
-                "no process is copied"
-            );
-            assert_eq!(daemon.sh(made, "echo $TOKEN").ok(), "hush");
-            let view = daemon.get(made);
-            assert_eq!((&view["state"], &view["slot"]), (&json!("running"), &Value::Null));
-            assert_eq!(view["labels"]["a"], "b");
-        }
-        daemon.sh(&all[0], "echo mine > ~/note").ok();
-        assert_eq!(sum(&daemon, &all[1]), expected, "{storage}: they have nothing in common");
+        all.extend(fork(&daemon, &id, &json!({ "count": 2, "labels": { "from": state } })));
+        assert_eq!(daemon.state(&id), state, "its source is as it was");
     }
+    assert_eq!(names(&daemon, &id), [""; 0], "nothing is left of what they were made from");
+    daemon.destroy(&id);
+    for made in &all {
+        assert_eq!(sum(&daemon, made), expected);
+        assert_eq!(daemon.sh(made, "pgrep -x sleep").exit_code, Some(1), "no process is copied");
+        assert_eq!(daemon.sh(made, "echo $TOKEN").ok(), "hush");
+        let view = daemon.get(made);
+        assert_eq!((&view["state"], &view["slot"]), (&json!("running"), &Value::Null));
+        assert_eq!(view["labels"]["a"], "b");
+    }
+    daemon.sh(&all[0], "echo mine > ~/note").ok();
+    assert_eq!(sum(&daemon, &all[1]), expected, "they have nothing in common");
 }
 
-#[test]
-fn a_fork_of_an_image_has_an_identity_of_its_own() {
+fn a_fork_of_an_image_has_an_identity_of_its_own(ground: &Ground) {
     skip_if!(images::obstacle());
     let image = Image::busybox();
-    for storage in STORAGES {
-        let daemon = Daemon::start_with(&on(storage));
-        crate::templates::import(&daemon, &image.docker_archive(), "image:1");
-        let id = daemon.create_with(&json!({ "template": "image:1" }));
-        let fill = "echo 0123456789abcdef0123456789abcdef > /etc/machine-id; mkdir -p /var/lib/systemd; \
-                    echo seed > /var/lib/systemd/random-seed; echo kept > /etc/note";
-        daemon.root_sh(&id, fill).ok();
-        snapshot(&daemon, &id, "base");
-        let look = "cat /etc/machine-id /etc/note; ls /var/lib/systemd";
-        let both = fork(&daemon, &id, &json!({ "snapshot": "base", "count": 2 }));
-        let seen = |id: &str| daemon.root_sh(id, look).ok();
-        let (first, second) = (seen(&both[0]), seen(&both[1]));
-        assert_ne!(first, second, "{storage}");
-        for seen in [&first, &second] {
-            assert!(!seen.contains("0123456789abcdef") && !seen.contains("random-seed"), "{seen}");
-            assert!(seen.lines().next().is_some_and(|id| id.len() == 32), "{seen}");
-            assert!(seen.contains("kept"), "{seen}");
-        }
-        rollback(&daemon, &id, "base");
-        assert!(seen(&id).starts_with("0123456789abcdef"), "{storage}: the snapshot is untouched");
-
-        let source = json!({ "sandbox": id, "snapshot": "base" });
-        daemon.root_sh(&id, "echo later > /etc/note").ok();
-        let wish = json!({ "name": "at-base", "source": source });
-        daemon.expect(201, "POST", "/api/v1/templates", &wish);
-        let from = daemon.create_with(&json!({ "template": "at-base" }));
-        assert_eq!(daemon.root_sh(&from, "cat /etc/note").ok(), "kept", "{storage}");
+    let daemon = Daemon::start_with(&ground.setup());
+    crate::templates::import(&daemon, &image.docker_archive(), "image:1");
+    let id = daemon.create_with(&json!({ "template": "image:1" }));
+    let fill = "echo 0123456789abcdef0123456789abcdef > /etc/machine-id; mkdir -p /var/lib/systemd; \
+                echo seed > /var/lib/systemd/random-seed; echo kept > /etc/note";
+    daemon.root_sh(&id, fill).ok();
+    snapshot(&daemon, &id, "base");
+    let look = "cat /etc/machine-id /etc/note; ls /var/lib/systemd";
+    let both = fork(&daemon, &id, &json!({ "snapshot": "base", "count": 2 }));
+    let seen = |id: &str| daemon.root_sh(id, look).ok();
+    let (first, second) = (seen(&both[0]), seen(&both[1]));
+    assert_ne!(first, second);
+    for seen in [&first, &second] {
+        assert!(!seen.contains("0123456789abcdef") && !seen.contains("random-seed"), "{seen}");
+        assert!(seen.lines().next().is_some_and(|id| id.len() == 32), "{seen}");
+        assert!(seen.contains("kept"), "{seen}");
     }
+    rollback(&daemon, &id, "base");
+    assert!(seen(&id).starts_with("0123456789abcdef"), "the snapshot is untouched");
+
+    let source = json!({ "sandbox": id, "snapshot": "base" });
+    daemon.root_sh(&id, "echo later > /etc/note").ok();
+    let wish = json!({ "name": "at-base", "source": source });
+    daemon.expect(201, "POST", "/api/v1/templates", &wish);
+    let from = daemon.create_with(&json!({ "template": "at-base" }));
+    assert_eq!(daemon.root_sh(&from, "cat /etc/note").ok(), "kept");
 }
 
 /// What the writer appends to one file it then appends to the other: at every moment the first has as many lines, or
 /// one more.
-#[test]
-fn of_forty_snapshots_of_a_writer_none_is_torn() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let daemon = Daemon::start_with(&on(storage));
-        let id = daemon.create();
-        let write = "cd ~; i=0; while :; do i=$((i+1)); echo $i >> a; echo $i >> b; done";
-        daemon.begin(&id, &json!({ "argv": ["sh", "-c", write] }));
-        until("it writes", Patience::Short, || daemon.sh(&id, "test -s ~/b").exit_code == Some(0));
-        for _ in 0..40 {
-            turn(&daemon, &id);
-        }
-        let check = "cd ~; a=$(wc -l < a); b=$(wc -l < b); d=$((a-b)); \
-                     [ $d = 0 -o $d = 1 ] && [ $(tail -n1 a) = $a ] && [ $(tail -n1 b) = $b ] && echo $a";
-        let mut last = 0;
-        for name in names(&daemon, &id) {
-            let made = fork(&daemon, &id, &json!({ "snapshot": name }));
-            let lines: u64 = daemon.sh(&made[0], check).ok().parse().expect("a number");
-            assert!(lines >= last, "{storage}: {name} is older than the one before");
-            last = lines;
-            daemon.destroy(&made[0]);
-        }
-        assert!(last > 0);
+fn of_forty_snapshots_of_a_writer_none_is_torn(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
+    let id = daemon.create();
+    let write = "cd ~; i=0; while :; do i=$((i+1)); echo $i >> a; echo $i >> b; done";
+    daemon.begin(&id, &json!({ "argv": ["sh", "-c", write] }));
+    until("it writes", Patience::Short, || daemon.sh(&id, "test -s ~/b").exit_code == Some(0));
+    for _ in 0..40 {
+        turn(&daemon, &id);
     }
+    let check = "cd ~; a=$(wc -l < a); b=$(wc -l < b); d=$((a-b)); \
+                 [ $d = 0 -o $d = 1 ] && [ $(tail -n1 a) = $a ] && [ $(tail -n1 b) = $b ] && echo $a";
+    let mut last = 0;
+    for name in names(&daemon, &id) {
+        let made = fork(&daemon, &id, &json!({ "snapshot": name }));
+        let lines: u64 = daemon.sh(&made[0], check).ok().parse().expect("a number");
+        assert!(lines >= last, "{name} is older than the one before");
+        last = lines;
+        daemon.destroy(&made[0]);
+    }
+    assert!(last > 0);
 }
 
 #[test]
@@ -284,10 +266,9 @@ fn what_happens_at_once_happens_one_after_the_other() {
     });
 }
 
-#[test]
-fn the_oldest_turns_give_way_and_names_are_unique() {
-    skip_if!(obstacle());
-    let mut daemon = Daemon::start_with(&Setup::default().env("SANDKEEP_TURN_PREFIX", "step"));
+fn the_oldest_turns_give_way_and_names_are_unique(ground: &Ground) {
+    let setup = ground.setup();
+    let mut daemon = Daemon::start_with(&setup.clone().env("SANDKEEP_TURN_PREFIX", "step"));
     let id = daemon.create_with(&json!({ "max_snapshots": 3 }));
     snapshot(&daemon, &id, "mine");
     for _ in 0..3 {
@@ -300,7 +281,7 @@ fn the_oldest_turns_give_way_and_names_are_unique() {
         daemon.expect(400, "POST", &at(&id, "snapshots"), &json!({ "name": wrong }));
     }
     daemon.kill_9();
-    daemon.start_again(&Setup::default());
+    daemon.start_again(&setup);
     assert_eq!(turn(&daemon, &id)["name"], "turn-0004", "a number is never used again");
     daemon.expect(204, "DELETE", &at(&id, "snapshots/turn-0004"), &Value::Null);
     daemon.expect(204, "DELETE", &at(&id, "snapshots/step-0003"), &Value::Null);
@@ -314,25 +295,21 @@ fn the_oldest_turns_give_way_and_names_are_unique() {
     daemon.expect(400, "POST", "/api/v1/sandboxes", &json!({ "max_snapshots": 101 }));
 }
 
-#[test]
-fn snapshots_outlive_the_daemon_and_its_registry() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let mut daemon = Daemon::start_with(&on(storage));
-        let id = daemon.create();
-        daemon.sh(&id, FILL).ok();
-        let expected = sum(&daemon, &id);
-        turn(&daemon, &id);
-        snapshot(&daemon, &id, "mine");
-        daemon.sh(&id, "rm -rf ~/*").ok();
-        daemon.kill_9();
-        remove_registry(&daemon);
-        daemon.start_again(&on(storage));
-        assert_eq!(names(&daemon, &id), ["turn-0001", "mine"], "{storage}");
-        rollback(&daemon, &id, "mine");
-        assert_eq!(sum(&daemon, &id), expected, "{storage}");
-        assert_eq!(turn(&daemon, &id)["turn"], 2);
-    }
+fn snapshots_outlive_the_daemon_and_its_registry(ground: &Ground) {
+    let mut daemon = Daemon::start_with(&ground.setup());
+    let id = daemon.create();
+    daemon.sh(&id, FILL).ok();
+    let expected = sum(&daemon, &id);
+    turn(&daemon, &id);
+    snapshot(&daemon, &id, "mine");
+    daemon.sh(&id, "rm -rf ~/*").ok();
+    daemon.kill_9();
+    remove_registry(&daemon);
+    daemon.start_again(&ground.setup());
+    assert_eq!(names(&daemon, &id), ["turn-0001", "mine"]);
+    rollback(&daemon, &id, "mine");
+    assert_eq!(sum(&daemon, &id), expected);
+    assert_eq!(turn(&daemon, &id)["turn"], 2);
 }
 
 fn cli(daemon: &Daemon, arguments: &[&str]) -> Ran {

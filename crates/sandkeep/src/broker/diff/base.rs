@@ -33,7 +33,7 @@ pub(super) async fn view(shared: &Arc<Shared>, id: &SandboxId, spec: &Spec) -> R
 /// A draft as the volume that it will never be.
 fn root_of(draft: &LayerDraft) -> Root {
     match draft.lowers.is_empty() {
-        true => Root::Dir(draft.root.clone()),
+        true => Root::dir(draft.root.clone(), draft.ids),
         false => Root::Overlay {
             lowers: draft.lowers.clone(),
             upper: draft.root.clone(),

@@ -34,8 +34,20 @@ pub struct Row {
 #[derive(Clone, Copy, Debug)]
 pub enum Reach {
     Itself,
+    /// What is in it, without what is in that.
+    Children,
     /// All that is beneath it, snapshots too.
     All,
+}
+
+impl Reach {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Itself => &[],
+            Self::Children => &["-d", "1"],
+            Self::All => &["-r"],
+        }
+    }
 }
 
 impl Tool {
@@ -54,14 +66,16 @@ impl Tool {
     /// Runs `zfs` and returns what it wrote. What it refuses is an error of a kind that tells why, with its words.
     /// A dataset may be busy for a moment after it was unmounted, so that is tried again for a while.
     pub fn run(&self, arguments: &[&str]) -> io::Result<String> {
+        self.try_often(limits::ZFS_BUSY_TRIES, arguments)
+    }
+
+    /// The same, tried again up to so often.
+    pub fn try_often(&self, times: usize, arguments: &[&str]) -> io::Result<String> {
         let mut tries = 0;
         loop {
             tries += 1;
             match self.run_once(arguments) {
-                Err(error)
-                    if error.kind() == io::ErrorKind::ResourceBusy
-                        && tries < limits::ZFS_BUSY_TRIES =>
-                {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < times => {
                     std::thread::sleep(limits::ZFS_BUSY_PAUSE);
                 }
                 done => return done,
@@ -69,13 +83,23 @@ impl Tool {
         }
     }
 
+    /// These columns of all datasets and snapshots beneath one: each before what is in it, snapshots of one dataset
+    /// in the order in which they were made.
+    pub fn list<const N: usize>(
+        &self,
+        beneath: &str,
+        columns: [&str; N],
+    ) -> io::Result<Vec<[String; N]>> {
+        let columns = columns.join(",");
+        let told =
+            self.run(&["list", "-H", "-r", "-t", "filesystem,snapshot", "-o", &columns, beneath])?;
+        told.lines().map(fields).collect()
+    }
+
     /// The values of properties, in the order in which `zfs` tells them.
     pub fn get(&self, dataset: &str, properties: &str, reach: Reach) -> io::Result<Vec<Row>> {
         let mut arguments = vec!["get", "-H", "-p", "-o", "name,property,value"];
-        match reach {
-            Reach::Itself => {}
-            Reach::All => arguments.push("-r"),
-        }
+        arguments.extend(reach.arguments());
         arguments.extend([properties, dataset]);
         self.run(&arguments)?.lines().map(row).collect()
     }
@@ -164,11 +188,14 @@ fn kind(complained: &str) -> io::ErrorKind {
 }
 
 fn row(line: &str) -> io::Result<Row> {
-    let mut fields = line.split('\t').map(str::to_owned);
-    match (fields.next(), fields.next(), fields.next(), fields.next()) {
-        (Some(name), Some(property), Some(value), None) => Ok(Row { name, property, value }),
-        _ => Err(io::Error::other(format!("zfs said {line:?}, which is no row of three"))),
-    }
+    let [name, property, value] = fields(line)?;
+    Ok(Row { name, property, value })
+}
+
+fn fields<const N: usize>(line: &str) -> io::Result<[String; N]> {
+    let fields: Vec<_> = line.split('\t').map(str::to_owned).collect();
+    let strange = |_| io::Error::other(format!("zfs said {line:?}, which is no row of {N}"));
+    fields.try_into().map_err(strange)
 }
 
 /// A path as `zfs` takes it.

@@ -1,15 +1,18 @@
 //! Layers as datasets with one snapshot, which volumes and the layers above are cloned from. Each holds the whole tree
-//! up to itself and is known by its chain id. None is mounted once it is kept.
+//! up to itself and is known by its chain id. The snapshot is what makes a draft a layer. None is mounted once it is
+//! kept.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::syncfs;
 
-use super::burial::{Kind, has_snapshots};
+use super::command::Reach;
+use super::look::{Seen, YES};
 use super::names::{self, LAYER};
-use super::{Start, Zfs, io_error, place, random};
+use super::{DEAD, Start, Zfs, io_error, number, place, random};
 use crate::sandbox::{SandboxId, SnapshotId};
 use crate::storage::layer::{chain_key, check_count};
 use crate::storage::offload::{BlockingLayers, keep};
@@ -26,26 +29,28 @@ impl Zfs {
     pub(super) fn top(&self, layers: &[LayerId]) -> Result<Option<Top>, StorageError> {
         check_count(layers)?;
         let Some(key) = chain_key(layers) else { return Ok(None) };
-        match self.kept(&key) {
-            Ok(top) => Ok(Some(top)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(StorageError::LayerMissing { layer: self.first_missing(layers) })
-            }
-            Err(source) => Err(io_error(format!("open {key}"), source)),
+        let mut kept = self.kept().map_err(|source| io_error(format!("open {key}"), source))?;
+        let missing = || StorageError::LayerMissing { layer: first_missing(&kept, layers) };
+        match kept.contains_key(&key) {
+            true => Ok(kept.remove(&key)),
+            false => Err(missing()),
         }
     }
 
-    fn kept(&self, key: &LayerKey) -> io::Result<Top> {
-        let snapshot = format!("{}@{LAYER}", self.names.layer(key));
-        let [bytes] = self.numbers(&snapshot, ["referenced"])?;
-        Ok(Top { snapshot, bytes })
-    }
-
-    /// The lowest layer of a list that is not kept above those below it.
-    fn first_missing(&self, layers: &[LayerId]) -> LayerId {
-        let missing = (1..=layers.len())
-            .find(|count| chain_key(&layers[..*count]).is_some_and(|key| self.kept(&key).is_err()));
-        layers[missing.unwrap_or(layers.len()) - 1].clone()
+    /// All layers that are kept.
+    fn kept(&self) -> io::Result<BTreeMap<LayerKey, Top>> {
+        let asked = ["referenced", DEAD].join(",");
+        let rows = self.tool.get(&self.names.layers(), &asked, Reach::All)?;
+        let is_layer = |name: &str| names::split(name).1 == Some(LAYER);
+        let told = rows.iter().filter(|row| row.property == DEAD && row.value != YES);
+        let mut kept = BTreeMap::new();
+        for row in told.filter(|row| is_layer(&row.name)) {
+            if let Some(key) = self.names.layer(&row.name) {
+                let bytes = number(&rows, &row.name, "referenced")?;
+                kept.insert(key, Top { snapshot: row.name.clone(), bytes });
+            }
+        }
+        Ok(kept)
     }
 
     fn begin(
@@ -57,12 +62,10 @@ impl Zfs {
         let failed = |source| io_error(format!("draft {layer}"), source);
         let layers = [below, std::slice::from_ref(layer)].concat();
         let key = chain_key(&layers).expect("there is one layer");
-        match self.kept(&key) {
-            Ok(_) => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(error)),
+        if self.kept().map_err(failed)?.contains_key(&key) {
+            return Ok(None);
         }
-        let name = format!("{}/{}", self.names.drafts(), random());
+        let name = self.names.new_layer(&key, &random());
         let root = self.make(&name, place::DRAFT, start, &[]).map_err(failed)?;
         let storage = Arc::clone(self);
         let discard = move || {
@@ -75,10 +78,10 @@ impl Zfs {
     }
 
     /// The draft that is mounted there.
-    fn draft_at(&self, root: &Path) -> io::Result<String> {
-        let rows = self.tool.get(&self.names.drafts(), "mountpoint", super::Reach::All)?;
-        let found = rows.into_iter().find(|row| Path::new(&row.value) == root);
-        found.map(|row| row.name).ok_or_else(|| io::ErrorKind::NotFound.into())
+    fn draft_at(&self, root: &Path) -> io::Result<Seen> {
+        let seen = self.look(&self.names.layers())?;
+        let found = seen.into_iter().find(|it| !it.dead && it.mountpoint.as_deref() == Some(root));
+        found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Has `work` done with a snapshot of a volume's tree that is nobody's.
@@ -88,8 +91,10 @@ impl Zfs {
         work: impl FnOnce(&str) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         let failed = |source| io_error(format!("capture {id}"), source);
-        self.write_back(id).map_err(failed)?;
-        let capture = format!("{}@capture-{}", self.names.tree(id), random());
+        let volume = self.volume(id).map_err(self.absent(id, "open"))?;
+        self.write_back(&volume).map_err(failed)?;
+        let tree = &volume.tree().map_err(failed)?.name;
+        let capture = format!("{tree}@{}", names::new_capture(&random()));
         self.tool.run(&["snapshot", &capture]).map_err(failed)?;
         let done = work(&capture);
         // It stays for as long as the layer does, and is no snapshot of the volume.
@@ -114,14 +119,15 @@ impl BlockingLayers for Zfs {
         self.begin(below, layer, start)
     }
 
-    /// Until it is renamed it is a draft, whatever snapshots it has.
     fn publish(&self, draft: &LayerDraft) -> io::Result<()> {
         let _changing = self.changing();
-        let name = self.draft_at(&draft.root)?;
+        let dataset = self.draft_at(&draft.root)?;
+        if self.kept()?.contains_key(draft.key()) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         syncfs(std::fs::File::open(&draft.root)?)?;
-        self.tool.run(&["snapshot", &format!("{name}@{LAYER}")])?;
-        self.unmount(&name)?;
-        self.tool.run(&["rename", &name, &self.names.layer(draft.key())]).map(drop)
+        self.tool.run(&["snapshot", &format!("{}@{LAYER}", dataset.name)])?;
+        self.unmount(&dataset)
     }
 
     fn layer_from(
@@ -147,24 +153,24 @@ impl BlockingLayers for Zfs {
     }
 
     fn layers(&self) -> io::Result<Vec<LayerKey>> {
-        let layers = self.names.layers();
-        let (seen, beneath) = (self.look(&layers)?, format!("{layers}/"));
-        let kept = seen
-            .iter()
-            .filter(|it| it.kind == Kind::Dataset && has_snapshots(&seen, &it.name))
-            .filter_map(|it| LayerId::from_hex(it.name.strip_prefix(&beneath)?));
-        Ok(kept.map(LayerKey).collect())
+        self.kept().map(|kept| kept.into_keys().collect())
     }
 
     /// What stands on it keeps what it needs.
     fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError> {
         let _changing = self.changing();
-        let buried = self.bury(&self.names.layer(layer));
-        buried.map_err(|source| io_error(format!("remove {layer}"), source))
+        let removed = self.kept().and_then(|kept| match kept.get(layer) {
+            Some(top) => self.bury(names::split(&top.snapshot).0),
+            None => Ok(()),
+        });
+        removed.map_err(|source| io_error(format!("remove {layer}"), source))
     }
 }
 
-/// The name of a snapshot without that of its dataset.
-pub(super) fn dataset_of(snapshot: &str) -> &str {
-    names::split(snapshot).0
+/// The lowest layer of a list that is not kept above those below it.
+fn first_missing(kept: &BTreeMap<LayerKey, Top>, layers: &[LayerId]) -> LayerId {
+    let is_kept =
+        |count: usize| chain_key(&layers[..count]).is_some_and(|key| kept.contains_key(&key));
+    let missing = (1..=layers.len()).find(|count| !is_kept(*count));
+    layers[missing.unwrap_or(layers.len()) - 1].clone()
 }

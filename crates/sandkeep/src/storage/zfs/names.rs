@@ -1,23 +1,23 @@
-//! What datasets are called.
+//! What datasets are called. A name is given once and stays: what a dataset is to its volume, and whether it is dead,
+//! properties say.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::limits;
 use crate::sandbox::{SandboxId, SnapshotId};
-use crate::storage::LayerKey;
+use crate::storage::{LayerId, LayerKey};
 
-/// The snapshot that a layer is cloned from.
+/// The snapshot that a layer is cloned from. Until there is one it is a draft.
 pub const LAYER: &str = "layer";
-/// The dataset of a volume that its sandbox sees.
-pub const TREE: &str = "tree";
-/// What the name of a clone begins with that a rollback is about to put in the place of the tree.
-const NEXT: &str = "next-";
-/// What the name of a dataset begins with that was the tree before, and has snapshots still.
-const PAST: &str = "past-";
-
+/// What the name of a dataset begins with that is the tree of its volume, or was, or is about to be.
+const TREE: &str = "tree.";
 /// What the name of a clone begins with that somebody looks at a snapshot by.
 const VIEW: &str = "view-";
+/// What the name of a snapshot begins with that a layer is made from, and that is no snapshot of the volume.
+const CAPTURE: &str = "capture-";
+/// How many digits of a random name are enough among the datasets of one volume or layer.
+const UNIQUE: usize = 12;
 
 /// A text that does not name a pool or a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +82,11 @@ impl Names {
         &self.own
     }
 
+    /// The dataset that an operator gave, in which ours is.
+    pub fn given(&self) -> &str {
+        self.own.rsplit_once('/').map_or(&self.own, |(given, _)| given)
+    }
+
     pub fn volumes(&self) -> String {
         format!("{}/volumes", self.own)
     }
@@ -90,59 +95,95 @@ impl Names {
         format!("{}/layers", self.own)
     }
 
-    pub fn drafts(&self) -> String {
-        format!("{}/drafts", self.own)
+    /// What is there as long as the data directory has something in the pool, the inner ones first.
+    pub fn rooms(&self) -> [String; 3] {
+        [self.volumes(), self.layers(), self.own.clone()]
     }
 
-    pub fn dead(&self) -> String {
-        format!("{}/dead", self.own)
-    }
-
-    /// What holds everything of a volume: its tree, and what has its snapshots.
+    /// What holds everything of a volume: its tree, and what has its snapshots. No other volume ever has this name,
+    /// because no other sandbox has this id.
     pub fn volume(&self, id: &SandboxId) -> String {
         format!("{}/{id}", self.volumes())
     }
 
-    pub fn tree(&self, id: &SandboxId) -> String {
-        format!("{}/{TREE}", self.volume(id))
+    /// A name for a draft, which it keeps as a layer.
+    pub fn new_layer(&self, key: &LayerKey, random: &str) -> String {
+        format!("{}/{}.{}", self.layers(), key.0.hex(), unique(random))
     }
 
-    pub fn layer(&self, key: &LayerKey) -> String {
-        format!("{}/{}", self.layers(), key.0.hex())
+    /// A name for a draft that never becomes a layer.
+    pub fn new_trial(&self, random: &str) -> String {
+        format!("{}/trial.{}", self.layers(), unique(random))
+    }
+
+    /// The layer that a dataset, or a snapshot of it, holds or is to hold.
+    pub fn layer(&self, name: &str) -> Option<LayerKey> {
+        let (dataset, _) = split(name);
+        let (hex, _) = self.beneath(&self.layers(), dataset)?.split_once('.')?;
+        LayerId::from_hex(hex).map(LayerKey)
+    }
+
+    /// The sandbox that a dataset or snapshot belongs to.
+    pub fn sandbox(&self, name: &str) -> Option<SandboxId> {
+        let beneath = self.beneath(&self.volumes(), split(name).0)?;
+        beneath.split('/').next()?.parse().ok()
+    }
+
+    /// Whether it is what holds everything of a volume.
+    pub fn is_volume(&self, name: &str) -> bool {
+        self.sandbox(name).is_some_and(|id| self.volume(&id) == name)
+    }
+
+    /// The snapshot of a sandbox that has this name.
+    pub fn snapshot(&self, name: &str) -> Option<(SandboxId, SnapshotId)> {
+        let (dataset, snapshot) = split(name);
+        let (id, part) = self.beneath(&self.volumes(), dataset)?.split_once('/')?;
+        match Part::of(part)? {
+            Part::Tree => Some((id.parse().ok()?, snapshot?.parse().ok()?)),
+            Part::View(_) => None,
+        }
+    }
+
+    fn beneath<'a>(&self, room: &str, name: &'a str) -> Option<&'a str> {
+        name.strip_prefix(room)?.strip_prefix('/')
     }
 }
 
-/// What a dataset of a volume is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a dataset of a volume is, by the last part of its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     Tree,
-    Next,
-    Past,
-    View,
+    View(SnapshotId),
 }
 
 impl Part {
     pub fn of(name: &str) -> Option<Self> {
-        match name {
-            TREE => Some(Self::Tree),
-            name if name.starts_with(NEXT) => Some(Self::Next),
-            name if name.starts_with(PAST) => Some(Self::Past),
-            name if name.starts_with(VIEW) => Some(Self::View),
-            _ => None,
+        if name.starts_with(TREE) {
+            return Some(Self::Tree);
         }
+        let (snapshot, _) = name.strip_prefix(VIEW)?.split_once('.')?;
+        snapshot.parse().ok().map(Self::View)
     }
 }
 
-pub fn next(random: &str) -> String {
-    format!("{NEXT}{random}")
+fn unique(random: &str) -> &str {
+    &random[..UNIQUE.min(random.len())]
 }
 
-pub fn past(random: &str) -> String {
-    format!("{PAST}{random}")
+pub fn new_tree(random: &str) -> String {
+    format!("{TREE}{}", unique(random))
 }
 
-pub fn view(snapshot: &SnapshotId) -> String {
-    format!("{VIEW}{snapshot}")
+pub fn new_view(snapshot: &SnapshotId, random: &str) -> String {
+    format!("{VIEW}{snapshot}.{}", unique(random))
+}
+
+pub fn new_capture(random: &str) -> String {
+    format!("{CAPTURE}{random}")
+}
+
+pub fn is_capture(name: &str) -> bool {
+    split(name).1.is_some_and(|snapshot| snapshot.starts_with(CAPTURE))
 }
 
 /// A dataset and the snapshot that is named after it, if one is.
@@ -153,12 +194,10 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The snapshot of a sandbox, by what is beneath `volumes`: `<sandbox>/<part>@<snapshot>`.
-pub fn snapshot(beneath: &str) -> Option<(SandboxId, SnapshotId)> {
-    let (dataset, snapshot) = split(beneath);
-    let (id, part) = dataset.split_once('/')?;
-    Part::of(part)?;
-    Some((id.parse().ok()?, snapshot?.parse().ok()?))
+/// Whether it is that dataset or snapshot, or beneath it.
+pub fn is_within(name: &str, outer: &str) -> bool {
+    let rest = name.strip_prefix(outer);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
 }
 
 #[cfg(test)]
@@ -182,14 +221,47 @@ mod tests {
     #[test]
     fn only_snapshots_of_ours_are_told_as_such() {
         let (id, taken) = (SandboxId::random(), SnapshotId::random());
-        for part in ["tree", "past-1", "next-1"] {
-            let found = snapshot(&format!("{id}/{part}@{taken}"));
-            assert_eq!(found, Some((id.clone(), taken.clone())));
-        }
-        let strange =
-            [format!("{id}@{taken}"), format!("{id}/tree@capture-1"), format!("{id}/x@{taken}")];
+        let names = Names::new("p/own".to_owned());
+        let tree = format!("{}/{}", names.volume(&id), new_tree("0123456789abcdef"));
+        let found = names.snapshot(&format!("{tree}@{taken}"));
+        assert_eq!(found, Some((id.clone(), taken.clone())));
+        let view = format!("{}/{}", names.volume(&id), new_view(&taken, "0123456789abcdef"));
+        let strange = [
+            format!("{}@{taken}", names.volume(&id)),
+            format!("{tree}@{}", new_capture("1")),
+            format!("{view}@{taken}"),
+            format!("p/other/volumes/{id}/tree.1@{taken}"),
+            tree.clone(),
+        ];
         for name in strange {
-            assert_eq!(snapshot(&name), None, "{name}");
+            assert_eq!(names.snapshot(&name), None, "{name}");
         }
+        assert_eq!(names.sandbox(&view), Some(id));
+    }
+
+    #[test]
+    fn the_longest_names_fit() {
+        let own =
+            format!("{}/sandkeep-{}", "a".repeat(limits::ZFS_POOL_NAME_MAX_BYTES), "0".repeat(16));
+        let (names, random) = (Names::new(own), "0".repeat(32));
+        let layer = LayerKey(LayerId::from_hex(&"0".repeat(64)).expect("64 digits"));
+        let volume = names.volume(&SandboxId::random());
+        for name in [
+            format!("{volume}/{}@{}", new_tree(&random), SnapshotId::random()),
+            format!("{volume}/{}@{}", new_tree(&random), new_capture(&random)),
+            format!("{volume}/{}", new_view(&SnapshotId::random(), &random)),
+            format!("{}@{LAYER}", names.new_layer(&layer, &random)),
+        ] {
+            assert!(name.len() < 256, "{name} has {} bytes", name.len());
+        }
+        assert_eq!(names.layer(&names.new_layer(&layer, &random)), Some(layer));
+    }
+
+    #[test]
+    fn a_name_that_begins_alike_is_not_beneath() {
+        assert!(
+            is_within("p/a/b@s", "p/a") && is_within("p/a", "p/a") && is_within("p/a@s", "p/a")
+        );
+        assert!(!is_within("p/ab", "p/a") && !is_within("p", "p/a"));
     }
 }

@@ -1,5 +1,5 @@
 //! Where datasets are mounted on the host. Each has a directory of its own, with a name that nothing ever had: so a
-//! clone can be mounted whatever is mounted elsewhere, and a rename moves no mount.
+//! clone can be mounted whatever is mounted elsewhere.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, chmodat, openat};
 use rustix::mount::{MountAttrFlags, UnmountFlags, unmount};
 
-use super::command::Reach;
+use super::look::Seen;
 use super::{Zfs, random};
 use crate::storage::Ids;
 use crate::sys::mount;
@@ -31,13 +31,11 @@ impl Zfs {
     }
 
     /// Where a dataset is mounted, or would be.
-    pub(super) fn mountpoint(&self, name: &str) -> io::Result<PathBuf> {
-        let rows = self.tool.get(name, "mountpoint", Reach::Itself)?;
-        let value = rows.into_iter().next().map(|row| PathBuf::from(row.value));
-        let path = value.filter(|path| path.starts_with(&self.place));
-        path.ok_or_else(|| {
-            io::Error::other(format!("{name} is mounted elsewhere; set its mountpoint back"))
-        })
+    pub(super) fn place_of<'a>(&self, dataset: &'a Seen) -> io::Result<&'a Path> {
+        let path = dataset.mountpoint.as_deref().filter(|path| path.starts_with(&self.place));
+        let elsewhere =
+            || format!("{} is mounted elsewhere; set its mountpoint back", dataset.name);
+        path.ok_or_else(|| io::Error::other(elsewhere()))
     }
 
     /// Mounts a dataset, if it is not: nosuid and nodev whatever its properties say, which not every ZFS heeds.
@@ -58,15 +56,16 @@ impl Zfs {
         quiet(path)
     }
 
+    /// Whether a dataset is mounted where we put it, or its directory is there still.
+    pub(super) fn is_mounted(&self, dataset: &Seen) -> bool {
+        self.place_of(dataset).is_ok_and(|path| path.symlink_metadata().is_ok() || is_stale(path))
+    }
+
     /// Unmounts a dataset, if it is mounted where we put it, and removes the directory.
-    pub(super) fn unmount(&self, name: &str) -> io::Result<()> {
-        let rows = match self.tool.get(name, "mountpoint", Reach::Itself) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            rows => rows?,
-        };
-        match rows.first().map(|row| Path::new(&row.value)) {
-            Some(path) if path.starts_with(&self.place) => release(path),
-            Some(_) | None => Ok(()),
+    pub(super) fn unmount(&self, dataset: &Seen) -> io::Result<()> {
+        match self.place_of(dataset) {
+            Ok(path) => release(path),
+            Err(_) => Ok(()),
         }
     }
 }
@@ -84,6 +83,11 @@ fn state(path: &Path) -> io::Result<State> {
         true => Ok(State::Free),
         false => Ok(State::Mounted),
     }
+}
+
+/// Whoever served what is mounted there is gone.
+fn is_stale(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
 }
 
 fn quiet(path: &Path) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use super::command::{Reach, Tool, argument};
 use super::names::{Dataset, Names};
@@ -42,6 +42,10 @@ impl Claim {
             Some(_) => return Err(strange()),
         };
         Ok(Some(Self { own, ids }))
+    }
+
+    pub fn own(&self) -> &str {
+        self.own.as_str()
     }
 
     /// The dataset in which ours is.
@@ -82,7 +86,8 @@ impl Zfs {
         let claim = claim(&place, given)?;
         let names = Names::new(claim.own.as_str().to_owned());
         let ids = claim.ids.unwrap_or(Ids::Plain);
-        let mut zfs = Self { tool, names, place, ids, changing: Mutex::new(()) };
+        let mut zfs =
+            Self { tool, names, place, ids, changing: Mutex::new(()), in_use: Mutex::default() };
         zfs.make_rooms().map_err(|source| io_error("make its datasets", source))?;
         if claim.ids.is_none() {
             zfs.ids = zfs.try_ids().map_err(|source| io_error("try to map ids", source))?;
@@ -97,7 +102,7 @@ impl Zfs {
         let common = ["mountpoint=none", "setuid=off", "devices=off", "atime=off"];
         let common: Vec<_> = common.iter().flat_map(|property| ["-o", property]).collect();
         let names = &self.names;
-        for room in [own, &names.volumes(), &names.layers(), &names.drafts(), &names.dead()] {
+        for room in [own, &names.volumes(), &names.layers()] {
             let mut arguments = vec!["create", "-o", "canmount=off"];
             if room == own {
                 arguments.extend(&common);
@@ -113,15 +118,13 @@ impl Zfs {
 
     /// Gives back what is given, if nothing is left in it.
     pub(super) fn leave(&self) -> io::Result<()> {
-        self.sweep_dead()?;
-        let names = &self.names;
-        let rooms = [names.volumes(), names.layers(), names.drafts(), names.dead()];
-        let seen = self.look(names.own())?;
-        let is_room = |name: &str| name == names.own() || rooms.iter().any(|room| room == name);
-        if seen.iter().any(|it| !is_room(&it.name)) {
+        // Nobody comes after this who would try again.
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let (left, rooms) = (self.collect()?, self.names.rooms());
+        if left.iter().any(|it| !rooms.contains(&it.name)) {
             return Ok(());
         }
-        for room in rooms.iter().map(String::as_str).chain([names.own()]) {
+        for room in &rooms {
             match self.tool.run(&["destroy", room]) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 destroyed => drop(destroyed?),
@@ -133,7 +136,7 @@ impl Zfs {
 
     /// Whether what is mounted here can be id-mapped, by trying it.
     fn try_ids(&self) -> io::Result<Ids> {
-        let draft = format!("{}/{}", self.names.drafts(), random());
+        let draft = self.names.new_trial(&random());
         let path = self.make(&draft, place::DRAFT, Start::Empty, &[])?;
         let tried = mount::can_be_id_mapped(&path);
         self.bury(&draft)?;

@@ -1,11 +1,11 @@
 //! Snapshots of volumes.
 //!
-//! A rollback never uses `zfs rollback`, which would destroy all later snapshots: a clone of the snapshot takes the place of
-//! the tree, which stays beside it for as long as it has snapshots.
+//! A rollback never uses `zfs rollback`, which would destroy all later snapshots: a clone of the snapshot becomes the
+//! tree, by a property of the volume, and what was the tree stays beside it for as long as it has snapshots.
 //!
 //! ```text
-//! clone → next      rename tree → past      rename next → tree
-//!        old volume                 settled on open       new volume
+//! clone → tree.<new>      set sandkeep:tree=tree.<new>      what was the tree: emptied, or dead
+//!        old volume                                new volume
 //! ```
 
 use std::io;
@@ -13,9 +13,8 @@ use std::path::PathBuf;
 
 use rustix::fs::syncfs;
 
-use super::burial::{Kind, has_snapshots};
-use super::layers::dataset_of;
-use super::{BASE, Start, Zfs, io_error, names, random};
+use super::look::{Kind, Volume};
+use super::{BASE, Start, TREE, Zfs, io_error, names, random};
 use crate::failpoint;
 use crate::sandbox::{SandboxId, SnapshotId};
 use crate::storage::offload::{Blocking as _, BlockingSnapshots};
@@ -37,36 +36,28 @@ impl Found {
 }
 
 impl Zfs {
-    /// The name of a snapshot, in whichever dataset of its volume it is; `None` if it is gone.
-    fn name_of(&self, id: &SandboxId, snapshot: &SnapshotId) -> io::Result<Option<String>> {
-        let seen = self.look(&self.names.volume(id))?;
-        let is_it = |name: &str| names::split(name).1 == Some(snapshot.as_str());
-        let found = seen.into_iter().find(|it| it.kind == Kind::Snapshot && is_it(&it.name));
-        Ok(found.map(|it| it.name))
-    }
-
     pub(super) fn find(
         &self,
         id: &SandboxId,
         snapshot: &SnapshotId,
     ) -> Result<Found, StorageError> {
-        let failed = |source| io_error(format!("open {snapshot} of {id}"), source);
-        let Some(name) = self.name_of(id, snapshot).map_err(failed)? else {
+        let missing = || {
             let (id, snapshot) = (id.clone(), snapshot.clone());
-            return Err(StorageError::SnapshotNotFound { id, snapshot });
+            StorageError::SnapshotNotFound { id, snapshot }
         };
+        let failed = |source| io_error(format!("open {snapshot} of {id}"), source);
+        let name = match self.volume(id) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            volume => volume.map_err(failed)?.snapshot(snapshot).map(|it| it.name.clone()),
+        };
+        let name = name.ok_or_else(missing)?;
         let [referenced, base] = self.numbers(&name, ["referenced", BASE]).map_err(failed)?;
         Ok(Found { name, referenced, base })
     }
 
     /// What was written through mappings is not the pool's before.
-    pub(super) fn write_back(&self, id: &SandboxId) -> io::Result<()> {
-        let path = self.mountpoint(&self.names.tree(id))?;
-        Ok(syncfs(std::fs::File::open(path)?)?)
-    }
-
-    fn view_name(&self, id: &SandboxId, snapshot: &SnapshotId) -> String {
-        format!("{}/{}", self.names.volume(id), names::view(snapshot))
+    pub(super) fn write_back(&self, volume: &Volume) -> io::Result<()> {
+        Ok(syncfs(std::fs::File::open(self.open_tree(volume)?)?)?)
     }
 
     /// Where a snapshot can be looked at: a clone of it that nobody writes to, and that stays until the snapshot or
@@ -74,38 +65,52 @@ impl Zfs {
     fn look_at(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<PathBuf, StorageError> {
         let _changing = self.changing();
         let found = self.find(id, snapshot)?;
-        let name = self.view_name(id, snapshot);
-        let opened = match self.mountpoint(&name) {
-            Ok(path) => self.mount(&name, &path).map(|()| path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make(&name, id.as_str(), Start::CopyOf(&found.name), &[(BASE, found.base)])
+        let open = || {
+            let volume = self.volume(id)?;
+            if let Some(view) = volume.view(snapshot) {
+                let path = self.place_of(view)?;
+                self.mount(&view.name, path)?;
+                return Ok(path.to_owned());
             }
-            Err(error) => Err(error),
+            let name = format!("{}/{}", volume.name, names::new_view(snapshot, &random()));
+            self.make(&name, id.as_str(), Start::CopyOf(&found.name), &[(BASE, found.base)])
         };
-        opened.map_err(|source| io_error(format!("open {snapshot} of {id}"), source))
+        open().map_err(|source| io_error(format!("open {snapshot} of {id}"), source))
     }
 
-    /// Puts a clone of a snapshot in the place of the tree, with the same limits.
+    /// Makes a clone of a snapshot the tree, with the same limits.
     fn exchange(&self, id: &SandboxId, snapshot: &Found) -> io::Result<()> {
-        let (volume, tree) = (self.names.volume(id), self.names.tree(id));
-        let [refquota, base] = self.numbers(&tree, ["refquota", BASE])?;
-        let next = format!("{volume}/{}", names::next(&random()));
-        let past = format!("{volume}/{}", names::past(&random()));
+        let volume = self.volume(id)?;
+        let tree = volume.tree()?;
+        let [refquota, base] = self.numbers(&tree.name, ["refquota", BASE])?;
         let mut limits = vec![(BASE, base)];
         // None is told as 0, which is no limit that could be set.
         limits.extend((refquota != 0).then_some(("refquota", refquota)));
-        self.make(&next, id.as_str(), Start::CopyOf(&snapshot.name), &limits)?;
-        failpoint!("zfs.rollback_after_clone");
-        let renamed = self.unmount(&next).and_then(|()| {
-            self.unmount(&tree)?;
-            self.tool.run(&["rename", &tree, &past])?;
-            failpoint!("zfs.rollback_after_aside");
-            self.tool.run(&["rename", &next, &tree])
+        let next = names::new_tree(&random());
+        let name = format!("{}/{next}", volume.name);
+        let made = self.make(&name, id.as_str(), Start::CopyOf(&snapshot.name), &limits);
+        let switched = made.and_then(|_| {
+            failpoint!("zfs.rollback_after_clone");
+            self.tool.run(&["set", &format!("{TREE}={next}"), &volume.name])
         });
-        failpoint!("zfs.rollback_after_rename");
-        // Whatever came of it: one of the two is the tree, and what has no snapshots goes.
-        self.look(&volume).and_then(|seen| self.settle_volume(&volume, &seen))?;
-        renamed.map(drop)
+        failpoint!("zfs.rollback_after_switch");
+        // Whatever came of it: one of the two is the tree.
+        let cleared = self.clear_trees(id);
+        switched?;
+        cleared
+    }
+
+    /// What was the tree, or was to be, keeps what its snapshots hold, and goes if it has none.
+    fn clear_trees(&self, id: &SandboxId) -> io::Result<()> {
+        let volume = self.volume(id)?;
+        for former in volume.former_trees().filter(|it| self.is_mounted(it)) {
+            self.unmount(former)?;
+            if let Some(last) = volume.last_snapshot(&former.name) {
+                self.forget_since(last);
+            }
+        }
+        let idle: Vec<_> = volume.idle_trees().cloned().collect();
+        self.remove(&idle)
     }
 }
 
@@ -114,11 +119,12 @@ impl BlockingSnapshots for Zfs {
         let failed = |source| io_error(format!("make snapshot {snapshot} of {id}"), source);
         let exists = || StorageError::SnapshotExists { id: id.clone(), snapshot: snapshot.clone() };
         let _changing = self.changing();
-        self.write_back(id).map_err(self.absent(id, "open"))?;
-        if self.name_of(id, snapshot).map_err(failed)?.is_some() {
+        let volume = self.volume(id).map_err(self.absent(id, "open"))?;
+        self.write_back(&volume).map_err(self.absent(id, "open"))?;
+        if volume.snapshot(snapshot).is_some() {
             return Err(exists());
         }
-        let name = format!("{}@{snapshot}", self.names.tree(id));
+        let name = format!("{}@{snapshot}", volume.tree().map_err(failed)?.name);
         match self.tool.run(&["snapshot", &name]) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists()),
             made => {
@@ -130,11 +136,9 @@ impl BlockingSnapshots for Zfs {
     }
 
     fn snapshots(&self) -> io::Result<Vec<(SandboxId, SnapshotId)>> {
-        let volumes = self.names.volumes();
-        let beneath = format!("{volumes}/");
-        let seen = self.look(&volumes)?;
-        let taken = seen.iter().filter(|it| it.kind == Kind::Snapshot);
-        Ok(taken.filter_map(|it| names::snapshot(it.name.strip_prefix(&beneath)?)).collect())
+        let seen = self.look(&self.names.volumes())?;
+        let taken = seen.iter().filter(|it| it.kind == Kind::Snapshot && !it.dead);
+        Ok(taken.filter_map(|it| self.names.snapshot(&it.name)).collect())
     }
 
     fn snapshot_bytes(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<u64, StorageError> {
@@ -153,18 +157,21 @@ impl BlockingSnapshots for Zfs {
     fn delete_snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError> {
         let _changing = self.changing();
         let delete = || {
-            self.bury(&self.view_name(id, snapshot))?;
-            let Some(name) = self.name_of(id, snapshot)? else { return Ok(()) };
-            self.tool.run(&["destroy", "-d", &name])?;
+            let volume = self.volume(id)?;
+            let view: Vec<_> = volume.view(snapshot).cloned().into_iter().collect();
+            self.remove(&view)?;
+            let Some(found) = volume.snapshot(snapshot) else { return Ok(()) };
+            self.tool.run(&["destroy", "-d", &found.name])?;
             failpoint!("zfs.delete_after_snapshot");
-            let volume = self.names.volume(id);
-            let seen = self.look(&volume)?;
-            match has_snapshots(&seen, dataset_of(&name)) {
-                true => Ok(()),
-                false => self.settle_volume(&volume, &seen),
-            }
+            let idle: Vec<_> = self.volume(id)?.idle_trees().cloned().collect();
+            self.remove(&idle)
         };
-        delete().map_err(|source| io_error(format!("remove {snapshot} of {id}"), source))
+        match delete() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            deleted => {
+                deleted.map_err(|source| io_error(format!("remove {snapshot} of {id}"), source))
+            }
+        }
     }
 
     fn rollback(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Root, StorageError> {

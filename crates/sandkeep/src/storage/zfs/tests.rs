@@ -13,6 +13,7 @@ use super::*;
 use crate::sandbox::SnapshotId;
 use crate::storage::Storage as _;
 use crate::storage::conformance::{Reopen, Subject, crashes, run};
+use crate::sys::mount;
 
 /// A storage on a pool of its own, or a skip.
 struct Bench {
@@ -43,8 +44,10 @@ impl Bench {
         ZfsStorage::open(self.data.path(), &given(&self.pool)).expect("open again")
     }
 
-    fn own(&self) -> &str {
-        self.storage.inner.names.own()
+    /// What is in the pool beside the rooms that are always there.
+    fn beneath_rooms(&self) -> Vec<String> {
+        let rooms = self.storage.inner.names.rooms();
+        self.pool.contents().into_iter().filter(|name| !rooms.contains(name)).collect()
     }
 
     /// Nothing is left when the storage is closed.
@@ -90,50 +93,7 @@ fn a_crash_at_any_point_leaves_whole_snapshots_and_volumes() {
     let Some(bench) = bench(test) else { return };
     let rooms = [bench.data.path().join("storage/zfs/mounted")];
     crashes::survives_every_point(|| bench.reopen(), &rooms);
-    let dead = format!("{}/dead/", bench.own());
-    assert!(!bench.pool.contents().iter().any(|name| name.starts_with(&dead)));
-}
-
-#[tokio::test]
-async fn a_rollback_that_a_crash_cut_short_is_the_old_or_the_new() {
-    let Some(bench) = bench("a_rollback_that_a_crash_cut_short_is_the_old_or_the_new") else {
-        return;
-    };
-    let (id, first) = (SandboxId::random(), SnapshotId::random());
-    let root = bench.storage.create(&id, &Base::Empty, &Quota::NONE).await.expect("a volume");
-    write(&root, "file", "old");
-    bench.storage.snapshot(&id, &first).await.expect("a snapshot");
-    write(&root, "file", "new");
-    let volume = format!("{}/volumes/{id}", bench.own());
-    let mountpoint = |name: &str| {
-        format!("mountpoint={}/storage/zfs/mounted/{id}.{name:0>32}", bench.data.path().display())
-    };
-    let clone = |name: &str| {
-        let (from, to) = (format!("{volume}/tree@{first}"), format!("{volume}/next-{name}"));
-        let mountpoint = mountpoint(name);
-        zfs(&[
-            "clone",
-            "-o",
-            "canmount=noauto",
-            "-o",
-            &mountpoint,
-            "-o",
-            "sandkeep:base=0",
-            &from,
-            &to,
-        ]);
-    };
-    clone("1");
-    let storage = bench.reopen();
-    assert_eq!(read(&storage.root(&id).await.expect("a root"), "file"), "new", "after the clone");
-    clone("2");
-    zfs(&["unmount", &format!("{volume}/tree")]);
-    zfs(&["rename", &format!("{volume}/tree"), &format!("{volume}/past-2")]);
-    let storage = bench.reopen();
-    assert_eq!(read(&storage.root(&id).await.expect("a root"), "file"), "old", "without a tree");
-    assert_eq!(storage.snapshots().await.expect("snapshots"), [(id.clone(), first)]);
-    storage.destroy(&id).await.expect("destroyed");
-    bench.end().await;
+    assert_eq!(bench.beneath_rooms(), [""; 0]);
 }
 
 #[tokio::test]
@@ -156,9 +116,63 @@ async fn what_is_removed_stays_for_whoever_stands_on_it_and_no_longer() {
         assert_eq!(read(&storage.root(id).await.expect("a root"), "file"), "kept");
         storage.destroy(id).await.expect("destroyed");
     }
-    let dead = format!("{}/dead/", bench.own());
-    let left = bench.pool.contents();
-    assert!(!left.iter().any(|name| name.starts_with(&dead)), "{left:?}");
+    assert_eq!(bench.beneath_rooms(), [""; 0]);
+    bench.end().await;
+}
+
+/// A mount of its own is what a sandbox that runs has of its volume.
+#[tokio::test]
+async fn a_volume_whose_forks_are_in_use_is_rolled_back_and_destroyed() {
+    let test = "a_volume_whose_forks_are_in_use_is_rolled_back_and_destroyed";
+    let Some(bench) = bench(test) else { return };
+    let storage = &bench.storage;
+    let [source, fork] = [(); 2].map(|()| SandboxId::random());
+    let [first, second] = [(); 2].map(|()| SnapshotId::random());
+    let root = storage.create(&source, &Base::Empty, &Quota::NONE).await.expect("a volume");
+    write(&root, "file", "first");
+    storage.snapshot(&source, &first).await.expect("a snapshot");
+    let forked = storage.fork(&source, &first, &fork, &Quota::NONE).await.expect("a fork");
+    let path = forked.own_dir().to_owned();
+    let in_use = mount::clone_tree(&path).expect("a mount that somebody has");
+    let mut held = fs::File::open(path.join("file")).expect("a file");
+
+    write(&root, "file", "second");
+    storage.snapshot(&source, &second).await.expect("a snapshot");
+    let root = storage.rollback(&source, &first).await.expect("rolled back");
+    assert_eq!(read(&root, "file"), "first");
+    let root = storage.rollback(&source, &second).await.expect("and forward");
+    assert_eq!(read(&root, "file"), "second");
+    storage.delete_snapshot(&source, &first).await.expect("gone in name");
+    assert_eq!(storage.snapshots().await.expect("a list"), [(source.clone(), second)]);
+    storage.destroy(&source).await.expect("destroyed");
+    assert_eq!(storage.list().await.expect("a list"), std::slice::from_ref(&fork));
+    assert_eq!(read(&forked, "file"), "first", "it is mounted where it was");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut held, &mut text).expect("readable");
+    assert_eq!(text, "first");
+    drop((in_use, held));
+    storage.destroy(&fork).await.expect("destroyed");
+    assert_eq!(bench.beneath_rooms(), [""; 0]);
+    bench.end().await;
+}
+
+/// Somebody has a mount of a volume that is removed: it is gone in name, and in the pool as soon as it can be.
+#[tokio::test]
+async fn what_is_in_use_when_it_is_removed_goes_later() {
+    let Some(bench) = bench("what_is_in_use_when_it_is_removed_goes_later") else { return };
+    let storage = &bench.storage;
+    let id = SandboxId::random();
+    let root = storage.create(&id, &Base::Empty, &Quota::NONE).await.expect("a volume");
+    let in_use = mount::clone_tree(root.own_dir()).expect("a mount that somebody has");
+    storage.destroy(&id).await.expect("destroyed");
+    assert_eq!(storage.list().await.expect("a list"), []);
+    assert_ne!(bench.beneath_rooms(), [""; 0]);
+    drop(in_use);
+    let begun = std::time::Instant::now();
+    while bench.beneath_rooms() != [""; 0] {
+        storage.pool_health().await.expect("health");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it stays");
+    }
     bench.end().await;
 }
 

@@ -16,10 +16,11 @@ use crate::support::{Daemon, Patience, until};
 enum Deed {
     Import,
     Capture,
+    CaptureSnapshot,
     Remove,
 }
 
-const POINTS: [(Deed, &[&str]); 3] = [
+const POINTS: [(Deed, &[&str]); 4] = [
     (
         Deed::Import,
         &[
@@ -33,6 +34,15 @@ const POINTS: [(Deed, &[&str]); 3] = [
         ],
     ),
     (Deed::Capture, &["template.after_freeze", "template.after_layer", "template.after_capture"]),
+    (
+        Deed::CaptureSnapshot,
+        &[
+            "template.after_intent",
+            "template.after_capture",
+            "template.after_record",
+            "template.after_outcome",
+        ],
+    ),
     (Deed::Remove, &["template.after_forgotten", "template.after_layer_removed"]),
 ];
 
@@ -51,6 +61,7 @@ impl Deed {
         match self {
             Self::Import => post(json!({ "docker_archive": archive })),
             Self::Capture => post(json!({ "sandbox": witness })),
+            Self::CaptureSnapshot => post(json!({ "sandbox": witness, "snapshot": "then" })),
             Self::Remove => daemon.try_request("DELETE", "/api/v1/templates/subject", &Value::Null),
         }
     }
@@ -63,6 +74,9 @@ fn survives(storage: &str) {
     import(&daemon, &Image::one_program().docker_archive(), "bystander");
     let witness = daemon.create();
     daemon.sh(&witness, "echo kept > ~/note; sleep 100000 >/dev/null 2>&1 &").ok();
+    let snapshots = format!("/api/v1/sandboxes/{witness}/snapshots");
+    daemon.expect(201, "POST", &snapshots, &json!({ "name": "then" }));
+    daemon.sh(&witness, "echo later > ~/later").ok();
     let before = layers(&daemon, storage).len();
     for (deed, points) in POINTS {
         for point in points {
@@ -79,15 +93,23 @@ fn survives(storage: &str) {
             let acknowledged = answer.is_ok_and(|(status, _)| (200..300).contains(&status));
             let there = names(&daemon).contains(&"subject".to_owned());
             match deed {
-                Deed::Import | Deed::Capture => {
+                Deed::Import | Deed::Capture | Deed::CaptureSnapshot => {
                     assert!(there || !acknowledged, "{point}: it is lost")
                 }
                 Deed::Remove => assert!(!there, "{point}: its record went first"),
             }
-            assert_eq!(daemon.sh(&witness, "cat ~/note").ok(), "kept", "{point}");
+            assert_eq!(daemon.sh(&witness, "cat ~/note ~/later").ok(), "kept\nlater", "{point}");
+            let kept = daemon.expect(200, "GET", &format!("{snapshots}/then"), &Value::Null);
+            assert_eq!(kept["name"], "then", "{point}: a snapshot is lost");
             if there {
                 let id = create(&daemon, "subject");
-                daemon.sh(&id, "cat ~/note || cat greeting").ok();
+                match deed {
+                    Deed::CaptureSnapshot => {
+                        let held = daemon.sh(&id, "test ! -e ~/later && cat ~/note").ok();
+                        assert_eq!(held, "kept", "{point}: what the snapshot has, and no more");
+                    }
+                    _ => drop(daemon.sh(&id, "cat ~/note || cat greeting").ok()),
+                }
                 daemon.destroy(&id);
                 daemon.expect(204, "DELETE", "/api/v1/templates/subject", &Value::Null);
             }

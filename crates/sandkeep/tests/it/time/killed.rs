@@ -6,9 +6,15 @@ use std::os::unix::process::ExitStatusExt;
 use sandkeep::failpoint::ALL;
 use serde_json::{Value, json};
 
-use super::{FILL, STORAGES, at, fork, names, on, rollback, snapshot, sum, turn};
-use crate::skip_if;
-use crate::support::{Daemon, obstacle};
+use super::{FILL, at, fork, names, rollback, snapshot, sum, turn};
+use crate::on_each_storage;
+use crate::support::{Daemon, Ground};
+
+on_each_storage!(
+    a_snapshot_survives_kill_9_at_every_step,
+    a_rollback_survives_kill_9_at_every_step,
+    forks_survive_kill_9_at_every_step,
+);
 
 const VERBS: [&str; 4] = ["snapshot.", "prune.", "rollback.", "fork."];
 
@@ -59,17 +65,17 @@ impl Subject {
 /// Kills the daemon where it does what is asked for, and starts it again.
 fn killed_at(
     daemon: &mut Daemon,
-    storage: &str,
+    ground: &Ground,
     point: &str,
     ask: impl Fn(&Daemon) -> std::io::Result<(u16, Value)>,
 ) -> Option<Value> {
-    eprintln!("{storage}: killing at {point}");
+    eprintln!("{}: killing at {point}", ground.name());
     daemon.kill_9();
-    daemon.start_again(&on(storage).env("SANDKEEP_FAILPOINT", point));
+    daemon.start_again(&ground.setup().env("SANDKEEP_FAILPOINT", point));
     let answer = ask(daemon);
     let status = daemon.wait_for_end();
     assert_eq!(status.signal(), Some(9), "{point} was never passed: {answer:?}");
-    daemon.start_again(&on(storage));
+    daemon.start_again(&ground.setup());
     daemon.assert_no_leaks();
     answer.ok().filter(|(status, _)| (200..300).contains(status)).map(|(_, answer)| answer)
 }
@@ -88,92 +94,73 @@ fn ends_well(daemon: &Daemon, point: &str) {
     assert_eq!(daemon.ids(), [""; 0], "{point}");
 }
 
-#[test]
-fn a_snapshot_survives_kill_9_at_every_step() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let mut daemon = Daemon::start_with(&on(storage));
-        for point in points_of("snapshot").chain(points_of("prune")) {
-            let subject = Subject::new(&daemon);
-            let ask = |daemon: &Daemon| {
-                daemon.try_request("POST", &at(&subject.id, "turns"), &Value::Null)
-            };
-            let answered = killed_at(&mut daemon, storage, point, ask);
-            assert_settled(&daemon, &subject.id, point);
-            assert_eq!(sum(&daemon, &subject.id), subject.now, "{point}");
-            let kept = names(&daemon, &subject.id);
-            assert!(kept.contains(&"first".to_owned()), "{point}: {kept:?}");
-            if let Some(view) = answered {
-                let name = view["name"].as_str().expect("a name").to_owned();
-                assert!(kept.contains(&name), "{point}: what was acknowledged is lost");
-            }
-            subject.assert_nothing_is_lost(&daemon, point);
-            let highest =
-                kept.iter().filter_map(|name| name.strip_prefix("turn-")?.parse::<u64>().ok());
-            let highest = highest.max().unwrap_or(1);
-            let next = turn(&daemon, &subject.id)["turn"].as_u64().expect("a number");
-            assert!(next > highest, "{point}: {next} after {kept:?}");
-            assert!(names(&daemon, &subject.id).len() <= 2, "{point}");
-            ends_well(&daemon, point);
+fn a_snapshot_survives_kill_9_at_every_step(ground: &Ground) {
+    let mut daemon = Daemon::start_with(&ground.setup());
+    for point in points_of("snapshot").chain(points_of("prune")) {
+        let subject = Subject::new(&daemon);
+        let ask =
+            |daemon: &Daemon| daemon.try_request("POST", &at(&subject.id, "turns"), &Value::Null);
+        let answered = killed_at(&mut daemon, ground, point, ask);
+        assert_settled(&daemon, &subject.id, point);
+        assert_eq!(sum(&daemon, &subject.id), subject.now, "{point}");
+        let kept = names(&daemon, &subject.id);
+        assert!(kept.contains(&"first".to_owned()), "{point}: {kept:?}");
+        if let Some(view) = answered {
+            let name = view["name"].as_str().expect("a name").to_owned();
+            assert!(kept.contains(&name), "{point}: what was acknowledged is lost");
         }
+        subject.assert_nothing_is_lost(&daemon, point);
+        let highest =
+            kept.iter().filter_map(|name| name.strip_prefix("turn-")?.parse::<u64>().ok());
+        let highest = highest.max().unwrap_or(1);
+        let next = turn(&daemon, &subject.id)["turn"].as_u64().expect("a number");
+        assert!(next > highest, "{point}: {next} after {kept:?}");
+        assert!(names(&daemon, &subject.id).len() <= 2, "{point}");
+        ends_well(&daemon, point);
     }
 }
 
-#[test]
-fn a_rollback_survives_kill_9_at_every_step() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let mut daemon = Daemon::start_with(&on(storage));
-        for point in points_of("rollback") {
-            let subject = Subject::new(&daemon);
-            let ask = |daemon: &Daemon| {
-                let wish = json!({ "snapshot": "first" });
-                daemon.try_request("POST", &at(&subject.id, "rollback"), &wish)
-            };
-            killed_at(&mut daemon, storage, point, ask);
-            // The first point is after the intent, and what was recorded is finished.
-            assert_settled(&daemon, &subject.id, point);
-            assert_eq!(sum(&daemon, &subject.id), subject.then[0], "{point}");
-            assert_eq!(names(&daemon, &subject.id), ["first", "turn-0001"], "{point}");
-            subject.assert_nothing_is_lost(&daemon, point);
-            rollback(&daemon, &subject.id, "turn-0001");
-            assert_eq!(sum(&daemon, &subject.id), subject.then[1], "{point}");
-            ends_well(&daemon, point);
-        }
+fn a_rollback_survives_kill_9_at_every_step(ground: &Ground) {
+    let mut daemon = Daemon::start_with(&ground.setup());
+    for point in points_of("rollback") {
+        let subject = Subject::new(&daemon);
+        let ask = |daemon: &Daemon| {
+            let wish = json!({ "snapshot": "first" });
+            daemon.try_request("POST", &at(&subject.id, "rollback"), &wish)
+        };
+        killed_at(&mut daemon, ground, point, ask);
+        // The first point is after the intent, and what was recorded is finished.
+        assert_settled(&daemon, &subject.id, point);
+        assert_eq!(sum(&daemon, &subject.id), subject.then[0], "{point}");
+        assert_eq!(names(&daemon, &subject.id), ["first", "turn-0001"], "{point}");
+        subject.assert_nothing_is_lost(&daemon, point);
+        rollback(&daemon, &subject.id, "turn-0001");
+        assert_eq!(sum(&daemon, &subject.id), subject.then[1], "{point}");
+        ends_well(&daemon, point);
     }
 }
 
-#[test]
-fn forks_survive_kill_9_at_every_step() {
-    skip_if!(obstacle());
-    for storage in STORAGES {
-        let mut daemon = Daemon::start_with(&on(storage));
-        for point in points_of("fork") {
-            let subject = Subject::new(&daemon);
-            let key = format!("{storage}.{point}");
-            let ask = |daemon: &Daemon| {
-                let headers = [("Idempotency-Key", key.as_str())];
-                daemon.request_with(
-                    &headers,
-                    "POST",
-                    &at(&subject.id, "fork"),
-                    &json!({ "count": 2 }),
-                )
-            };
-            let answered = killed_at(&mut daemon, storage, point, ask);
-            assert_settled(&daemon, &subject.id, point);
-            let made = daemon.ids().len() - 1;
-            assert!(made == 2 || (made == 0 && answered.is_none()), "{point}: {made}");
-            // Whoever lost the answer asks again, and there are still two.
-            let (status, again) = ask(&daemon).expect("an answer");
-            assert_eq!((status, daemon.ids().len()), (201, 3), "{point}: {again:#}");
-            for view in again["sandboxes"].as_array().expect("sandboxes") {
-                let id = view["id"].as_str().expect("an id");
-                assert_eq!(sum(&daemon, id), subject.now, "{point}");
-            }
-            assert_eq!(names(&daemon, &subject.id), ["first", "turn-0001"], "{point}");
-            subject.assert_nothing_is_lost(&daemon, point);
-            ends_well(&daemon, point);
+fn forks_survive_kill_9_at_every_step(ground: &Ground) {
+    let mut daemon = Daemon::start_with(&ground.setup());
+    for point in points_of("fork") {
+        let subject = Subject::new(&daemon);
+        let ask = |daemon: &Daemon| {
+            let headers = [("Idempotency-Key", point)];
+            daemon.request_with(&headers, "POST", &at(&subject.id, "fork"), &json!({ "count": 2 }))
+        };
+        let answered = killed_at(&mut daemon, ground, point, ask);
+        assert_settled(&daemon, &subject.id, point);
+        let made = daemon.ids().len() - 1;
+        assert!(made == 2 || (made == 0 && answered.is_none()), "{point}: {made}");
+        // Whoever lost the answer asks again, and there are still two.
+        let (status, again) = ask(&daemon).expect("an answer");
+        assert_eq!((status, daemon.ids().len()), (201, 3), "{point}: {again:#}");
+        for view in again["sandboxes"].as_array().expect("sandboxes") {
+            let id = view["id"].as_str().expect("an id");
+            assert_eq!(sum(&daemon, id), subject.now, "{point}");
         }
+        assert_eq!(names(&daemon, &subject.id), ["first", "turn-0001"], "{point}");
+        subject.assert_nothing_is_lost(&daemon, point);
+        ends_well(&daemon, point);
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{FILL, fork, rollback, sum, turn};
 use crate::skip_if;
-use crate::support::{Daemon, Engine, Kind, Setup, obstacle};
+use crate::support::{Daemon, Engine, Ground, Kind, Setup, obstacle};
 
 fn goes_through_time(daemon: &Daemon, runtime: &str) {
     let id = daemon.create_with(&json!({ "runtime": runtime }));
@@ -43,8 +43,8 @@ fn every_runtime_goes_through_time() {
 fn through_an_engine(kind: Kind, runtime: &str, variable: &str) {
     let engine =
         Engine::start(kind).unwrap_or_else(|reason| panic!("{runtime} is needed: {}", reason.0));
-    for storage in super::STORAGES {
-        let daemon = Daemon::start_with(&super::on(storage).env(variable, &engine.host()));
+    for ground in [Ground::Btrfs, Ground::Local] {
+        let daemon = Daemon::start_with(&ground.setup().env(variable, &engine.host()));
         goes_through_time(&daemon, runtime);
     }
 }

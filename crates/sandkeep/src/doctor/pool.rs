@@ -1,0 +1,37 @@
+//! What a data directory has in a pool of ZFS.
+
+use std::path::Path;
+
+use super::{DoctorError, Found, INSTANCE, Kind, Owners, disk, during};
+use crate::home::Survey;
+use crate::storage::{Holding, Whose, ZfsStorage};
+
+/// Datasets and snapshots are a sandbox's, or shared by all; a draft is whoever makes it, so a daemon must run. What was
+/// removed belongs to what stands on it, and to nobody once nothing does.
+pub fn found(data: &Path, survey: &Survey, owners: &Owners) -> Result<Vec<Found>, DoctorError> {
+    let all = ZfsStorage::census(data).map_err(during("the pool"))?;
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
+    let recorded = disk::recorded_snapshots(data)?;
+    let shared = || Some(INSTANCE.to_owned());
+    let found = |Holding { name, whose }: Holding| {
+        let (kind, owner, detail) = match whose {
+            Whose::Shared => (Kind::Dataset, shared(), "shared"),
+            Whose::Sandbox(id) => (Kind::Dataset, owners.of(id.as_str()), "of a volume"),
+            Whose::Snapshot(id, snapshot) => {
+                let is_recorded = recorded.contains(&(id.clone(), snapshot));
+                let owner = owners.of(id.as_str()).filter(|_| is_recorded);
+                (Kind::Snapshot, owner, "in the pool")
+            }
+            Whose::Draft => {
+                let owner = survey.daemon_pid.and_then(|_| shared());
+                (Kind::Dataset, owner, "a layer in the making")
+            }
+            Whose::Needed => (Kind::Dataset, shared(), "removed; something stands on it"),
+            Whose::Nobody(why) => (Kind::Dataset, None, why),
+        };
+        Found { kind, name, owner, detail: detail.to_owned() }
+    };
+    Ok(all.into_iter().map(found).collect())
+}
