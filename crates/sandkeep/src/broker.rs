@@ -103,6 +103,7 @@ pub use toolbox::ToolboxInput;
 pub use tools::{
     Annotations, Block, GitVerb, InvalidToolCallId, Listener, SnapshotAfter, Tier, Tool,
     ToolAnswer, ToolCallId, ToolDraft, ToolEvent, ToolName, ToolResources, UnknownTool, catalogue,
+    parameter,
 };
 pub use verbs::{InFlight, OnExecs};
 pub use view::{Cursor, Filter, InvalidCursor, Page, View};

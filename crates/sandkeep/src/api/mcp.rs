@@ -41,9 +41,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::broker;
+use crate::broker::parameter::check;
 use crate::limits;
 use arguments::{Arguments, Invalid};
-use call::{Call, SANDBOX};
+use call::{A_SANDBOX, Call, SANDBOX};
 use rest::Inside;
 pub use rest::{ACCEPTED, Answering, Outgoing, Rest, Unreachable, content_type};
 
@@ -141,16 +142,16 @@ impl Mcp {
         mut given: JsonObject,
         context: &RequestContext<RoleServer>,
     ) -> CallToolResult {
-        let sandbox = match given.remove(SANDBOX) {
-            Some(Value::String(id)) => id,
-            None | Some(Value::Null) => match self.default_sandbox(context).await {
+        let named: JsonObject = given.remove_entry(SANDBOX).into_iter().collect();
+        if let Err(misfit) = check([&A_SANDBOX].into_iter(), &named) {
+            return answer::invalid(&Invalid { call: tool.name.as_str(), misfit });
+        }
+        let sandbox = match named.get(SANDBOX).and_then(Value::as_str) {
+            Some(id) => id.to_owned(),
+            None => match self.default_sandbox(context).await {
                 Ok(id) => id,
                 Err(refused) => return refused,
             },
-            Some(_) => {
-                let (call, name, expected) = (tool.name.as_str(), SANDBOX, "a string");
-                return answer::invalid(&Invalid::WrongKind { call, name, expected });
-            }
         };
         let request = tool::request(tool, &sandbox, given, context);
         match self.rest.begin(request, &context.extensions).await {

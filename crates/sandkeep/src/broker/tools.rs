@@ -18,7 +18,7 @@ mod command;
 mod files;
 mod git;
 mod kept;
-mod parameter;
+pub mod parameter;
 mod work;
 
 use std::fmt;
@@ -165,7 +165,7 @@ impl Broker {
     ) -> Result<Arc<ToolAnswer>, Error> {
         let handle = self.shared.find(who, sandbox)?;
         let tool = catalogue::find(draft.name);
-        parameter::check(tool.name.as_str(), tool.parameters, &draft.arguments)?;
+        tool.check(&draft.arguments)?;
         let print = fingerprint(&draft);
         let timeout = asked_timeout(draft.resources)?;
         let limits = draft.resources.limits();

@@ -5,18 +5,16 @@ use std::collections::BTreeMap;
 use rmcp::model::JsonObject;
 use serde_json::{Map, Value};
 
-use super::call::{Call, Need, Place, SANDBOX};
+use super::call::{Call, Place, Placed, SANDBOX};
 use super::rest::{Outgoing, encoded, with_query};
+use crate::broker::parameter::{Misfit, check};
 
-/// What is wrong with the arguments of a call.
+/// What is wrong with the arguments of a call, in the words of the REST door.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Invalid {
-    #[error("{call} takes no {name:?}; it takes {known}")]
-    Unknown { call: &'static str, name: String, known: String },
-    #[error("{call} needs {name:?}")]
-    Missing { call: &'static str, name: &'static str },
-    #[error("{name:?} of {call} must be {expected}")]
-    WrongKind { call: &'static str, name: &'static str, expected: &'static str },
+#[error("{call}: {}: {}; its parameters are: {}", misfit.parameter, misfit.problem, misfit.known)]
+pub struct Invalid {
+    pub call: &'static str,
+    pub misfit: Misfit,
 }
 
 /// Arguments that are right, as far as can be told here.
@@ -27,23 +25,8 @@ impl Arguments {
     pub fn check(call: &Call, given: JsonObject) -> Result<Self, Invalid> {
         // Some clients send null for what they leave out.
         let given: JsonObject = given.into_iter().filter(|(_, value)| !value.is_null()).collect();
-        for (name, value) in &given {
-            let Some(parameter) = call.parameter(name) else {
-                let known: Vec<&str> = call.parameters.iter().map(|known| known.name).collect();
-                let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
-                return Err(Invalid::Unknown { call: call.name, name: name.clone(), known });
-            };
-            if !parameter.kind.admits(value) {
-                let (name, expected) = (parameter.name, parameter.kind.expected());
-                return Err(Invalid::WrongKind { call: call.name, name, expected });
-            }
-        }
-        let required = call.parameters.iter().filter(|known| known.need == Need::Required);
-        for parameter in required {
-            if !given.contains_key(parameter.name) {
-                return Err(Invalid::Missing { call: call.name, name: parameter.name });
-            }
-        }
+        let invalid = |misfit| Invalid { call: call.name, misfit };
+        check(call.takes(), &given).map_err(invalid)?;
         Ok(Self(given))
     }
 
@@ -58,9 +41,9 @@ impl Arguments {
     /// The request that the call becomes.
     pub fn request(self, call: &Call) -> Outgoing {
         let (mut path, mut query, mut body) = (call.path.to_owned(), BTreeMap::new(), Map::new());
-        for parameter in call.parameters {
+        for Placed { place, parameter } in call.parameters {
             let Some(value) = self.0.get(parameter.name) else { continue };
-            match parameter.place {
+            match place {
                 Place::Path => {
                     path = path.replace(&format!("{{{}}}", parameter.name), &encoded(&text(value)));
                 }
@@ -73,7 +56,7 @@ impl Arguments {
             }
         }
         let path = with_query(&path, &query);
-        let takes_body = call.parameters.iter().any(|parameter| parameter.place == Place::Body);
+        let takes_body = call.parameters.iter().any(|placed| placed.place == Place::Body);
         let body = takes_body.then(|| Value::Object(body).to_string());
         Outgoing { method: call.method.clone(), path, body }
     }

@@ -3,7 +3,8 @@
 use axum::http::Method;
 use rmcp::model::Tool;
 
-use super::call::{Call, Effect, Kind, Need, Parameter, Place, SANDBOX, SANDBOX_ABOUT};
+use super::call::{A_SANDBOX, Call, Effect, Place, Placed, SANDBOX};
+use crate::broker::parameter::{Kind, Need, Parameter};
 
 /// As `tools/list` shows them.
 pub fn tools() -> Vec<Tool> {
@@ -14,33 +15,31 @@ pub fn find(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
 }
 
-const SANDBOX_IN_PATH: Parameter = Parameter {
-    name: SANDBOX,
-    kind: Kind::Text,
-    place: Place::Path,
-    need: Need::Optional,
-    about: SANDBOX_ABOUT,
-};
+const SANDBOX_IN_PATH: Placed = Placed { place: Place::Path, parameter: A_SANDBOX };
 
-const fn part(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
-    Parameter { name, kind, place: Place::Path, need: Need::Required, about }
+const fn part(name: &'static str, kind: Kind, description: &'static str) -> Placed {
+    let parameter = Parameter { name, kind, need: Need::Required, description };
+    Placed { place: Place::Path, parameter }
 }
 
-const fn query(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
-    Parameter { name, kind, place: Place::Query, need: Need::Optional, about }
+const fn query(name: &'static str, kind: Kind, description: &'static str) -> Placed {
+    let parameter = Parameter { name, kind, need: Need::Optional, description };
+    Placed { place: Place::Query, parameter }
 }
 
-const fn field(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
-    Parameter { name, kind, place: Place::Body, need: Need::Optional, about }
+const fn field(name: &'static str, kind: Kind, description: &'static str) -> Placed {
+    let parameter = Parameter { name, kind, need: Need::Optional, description };
+    Placed { place: Place::Body, parameter }
 }
 
-const fn required(parameter: Parameter) -> Parameter {
-    let Parameter { name, kind, place, need: _, about } = parameter;
-    Parameter { name, kind, place, need: Need::Required, about }
+const fn required(placed: Placed) -> Placed {
+    let Placed { place, parameter: Parameter { name, kind, need: _, description } } = placed;
+    Placed { place, parameter: Parameter { name, kind, need: Need::Required, description } }
 }
 
-const NAMED: Parameter =
-    required(Parameter { about: "The id of the sandbox (sb…).", ..SANDBOX_IN_PATH });
+const NAMED: Placed = part(SANDBOX, Kind::Text, "The id of the sandbox (sb…).");
+/// A number that is counted.
+const COUNT: Kind = Kind::Whole { min: 0, max: u64::MAX };
 const SNAPSHOT_ABOUT: &str = "The id (sn…) or the name of a snapshot, such as turn-0001.";
 
 static CALLS: &[Call] = &[
@@ -62,10 +61,10 @@ static CALLS: &[Call] = &[
             field("runtime", Kind::Text, "The isolation technology; leave it out for the default."),
             field("env", Kind::TextMap, "Variables for all commands in it."),
             field("labels", Kind::TextMap, "Labels to find it by."),
-            field("timeout_secs", Kind::Integer, "After so many seconds its time is over."),
+            field("timeout_secs", COUNT, "After so many seconds its time is over."),
             field(
                 "idle_timeout_secs",
-                Kind::Integer,
+                COUNT,
                 "After so many seconds without use its time is over.",
             ),
             field("on_timeout", Kind::Text, "What happens then: destroy, stop or pause."),
@@ -86,7 +85,7 @@ static CALLS: &[Call] = &[
                 "Only those in this state: running, paused, stopped, failed.",
             ),
             query("label", Kind::Text, "Only those with this label, as name=value."),
-            query("limit", Kind::Integer, "How many at most."),
+            query("limit", COUNT, "How many at most."),
             query("cursor", Kind::Text, "The next_cursor of the page before."),
         ],
     },
@@ -117,8 +116,8 @@ static CALLS: &[Call] = &[
         path: "/api/v1/sandboxes/{sandbox}/pause",
         parameters: &[
             NAMED,
-            field("drain_secs", Kind::Integer, "How long to wait for commands that run."),
-            field("force", Kind::Boolean, "Freeze running commands as they are."),
+            field("drain_secs", COUNT, "How long to wait for commands that run."),
+            field("force", Kind::Flag, "Freeze running commands as they are."),
         ],
     },
     Call {
@@ -170,8 +169,8 @@ static CALLS: &[Call] = &[
         parameters: &[
             SANDBOX_IN_PATH,
             required(query("path", Kind::Text, "The directory.")),
-            query("depth", Kind::Integer, "How many levels down; 1 is the directory itself."),
-            query("limit", Kind::Integer, "How many entries at most."),
+            query("depth", COUNT, "How many levels down; 1 is the directory itself."),
+            query("limit", COUNT, "How many entries at most."),
             query("cursor", Kind::Text, "The next_cursor of the page before."),
         ],
     },
@@ -210,7 +209,7 @@ static CALLS: &[Call] = &[
         parameters: &[
             SANDBOX_IN_PATH,
             required(query("path", Kind::Text, "What to delete.")),
-            query("recursive", Kind::Boolean, "Also a directory that is not empty."),
+            query("recursive", Kind::Flag, "Also a directory that is not empty."),
         ],
     },
     Call {
@@ -226,7 +225,7 @@ static CALLS: &[Call] = &[
             required(field("command", Kind::Text, "The command, for a shell.")),
             field("cwd", Kind::Text, "Where it runs."),
             field("env", Kind::TextMap, "Variables for it alone."),
-            field("port", Kind::Integer, "The port that it will listen on."),
+            field("port", COUNT, "The port that it will listen on."),
             field(
                 "ready",
                 Kind::Object,
@@ -254,7 +253,7 @@ static CALLS: &[Call] = &[
             SANDBOX_IN_PATH,
             part("process", Kind::Text, "The id of the process (pr…)."),
             query("stream", Kind::Text, "Only stdout or stderr."),
-            query("offset", Kind::Integer, "From which byte of that stream on."),
+            query("offset", COUNT, "From which byte of that stream on."),
         ],
     },
     Call {
@@ -284,8 +283,8 @@ static CALLS: &[Call] = &[
         path: "/api/v1/sandboxes/{sandbox}/ports/{port}/url",
         parameters: &[
             SANDBOX_IN_PATH,
-            part("port", Kind::Integer, "The port."),
-            field("expires_secs", Kind::Integer, "How long the URL is good for."),
+            part("port", COUNT, "The port."),
+            field("expires_secs", COUNT, "How long the URL is good for."),
         ],
     },
     Call {
@@ -295,7 +294,7 @@ static CALLS: &[Call] = &[
         effect: Effect::Sets,
         method: Method::POST,
         path: "/api/v1/sandboxes/{sandbox}/ports/{port}/listen",
-        parameters: &[SANDBOX_IN_PATH, part("port", Kind::Integer, "The port in the sandbox.")],
+        parameters: &[SANDBOX_IN_PATH, part("port", COUNT, "The port in the sandbox.")],
     },
     Call {
         name: "snapshot_create",
@@ -347,7 +346,7 @@ static CALLS: &[Call] = &[
         parameters: &[
             SANDBOX_IN_PATH,
             required(field("snapshot", Kind::Text, SNAPSHOT_ABOUT)),
-            field("force", Kind::Boolean, "Also while commands run, which are ended."),
+            field("force", Kind::Flag, "Also while commands run, which are ended."),
         ],
     },
     Call {
@@ -360,7 +359,7 @@ static CALLS: &[Call] = &[
         parameters: &[
             SANDBOX_IN_PATH,
             field("snapshot", Kind::Text, SNAPSHOT_ABOUT),
-            field("count", Kind::Integer, "How many; 1 if left out."),
+            field("count", COUNT, "How many; 1 if left out."),
         ],
     },
     Call {
@@ -374,7 +373,7 @@ static CALLS: &[Call] = &[
             SANDBOX_IN_PATH,
             query("from", Kind::Text, SNAPSHOT_ABOUT),
             query("to", Kind::Text, "The same; now, if left out."),
-            query("text", Kind::Boolean, "With the changed lines, as unified diffs."),
+            query("text", Kind::Flag, "With the changed lines, as unified diffs."),
         ],
     },
     Call {
@@ -387,7 +386,7 @@ static CALLS: &[Call] = &[
         parameters: &[
             SANDBOX_IN_PATH,
             required(field("snapshot", Kind::Text, SNAPSHOT_ABOUT)),
-            required(field("paths", Kind::Texts, "The files and directories to bring back.")),
+            required(field("paths", Kind::Paths, "The files and directories to bring back.")),
         ],
     },
 ];

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::arguments::{Arguments, Invalid};
-use super::call::{Call, Need, Place};
+use super::call::{Call, Place};
 use super::catalogue::{find, tools};
 use super::rest::Outgoing;
+use crate::broker::parameter::Need;
 
 fn call(name: &str) -> &'static Call {
     find(name).unwrap_or_else(|| panic!("there is no {name}"))
@@ -30,8 +31,8 @@ fn every_parameter_of_a_path_is_known_and_every_one_known_is_used() {
         let mut known: Vec<&str> = call
             .parameters
             .iter()
-            .filter(|parameter| parameter.place == Place::Path)
-            .map(|parameter| parameter.name)
+            .filter(|placed| placed.place == Place::Path)
+            .map(|placed| placed.parameter.name)
             .collect();
         named.sort_unstable();
         known.sort_unstable();
@@ -92,12 +93,12 @@ fn wrong_arguments_are_named() {
     let unknown = invalid("rollback", json!({ "snapshot": "x", "snap": "y" }));
     assert_eq!(
         unknown.to_string(),
-        "rollback takes no \"snap\"; it takes sandbox, snapshot, force"
+        "rollback: snap: there is no such parameter; its parameters are: sandbox?, snapshot, force?"
     );
     let missing = invalid("rollback", json!({}));
-    assert_eq!(missing.to_string(), "rollback needs \"snapshot\"");
+    assert!(missing.to_string().starts_with("rollback: snapshot: it is missing; "), "{missing}");
     let wrong = invalid("rollback", json!({ "snapshot": 1 }));
-    assert_eq!(wrong.to_string(), "\"snapshot\" of rollback must be a string");
+    assert!(wrong.to_string().starts_with("rollback: snapshot: it must be a string; "), "{wrong}");
 }
 
 #[test]

@@ -6,10 +6,10 @@ use rmcp::model::{
     CallToolResult, ContentBlock, JsonObject, ProgressNotificationParam, Tool, ToolAnnotations,
 };
 use rmcp::service::{RequestContext, RoleServer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer;
-use super::call::{SANDBOX, SANDBOX_ABOUT};
+use super::call::{A_SANDBOX, SANDBOX};
 use super::rest::{Answering, Lines, Outgoing, encoded};
 use crate::broker::{self, catalogue};
 
@@ -24,7 +24,7 @@ pub fn find(name: &str) -> Option<&'static broker::Tool> {
 /// As `tools/list` shows it.
 pub fn described(tool: &broker::Tool) -> Tool {
     let mut schema = tool.input_schema();
-    schema["properties"][SANDBOX] = json!({ "type": "string", "description": SANDBOX_ABOUT });
+    schema["properties"][SANDBOX] = A_SANDBOX.schema();
     let Value::Object(schema) = schema else { unreachable!("a schema is an object") };
     let annotations = ToolAnnotations::new()
         .read_only(tool.annotations.read_only)

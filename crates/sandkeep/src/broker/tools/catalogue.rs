@@ -3,10 +3,11 @@
 
 use std::str::FromStr;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use toolbox::tools::{GREP_RESULTS_DEFAULT, GREP_RESULTS_MAX, READ_LINES_MAX};
 
-use super::parameter::{Kind, Need, Parameter, listed, schema};
+use super::parameter::{Kind, Misfit, Need, Parameter, check, listed, schema};
+use crate::error::Error;
 use crate::limits::{GIT_LOG_COMMITS_MAX, TOOL_TIMEOUT_MAX};
 
 /// A tool, as a model and a program know it.
@@ -57,12 +58,19 @@ impl Tier {
 impl Tool {
     /// What it takes, in short: `path, offset?, limit?`.
     pub fn takes(&self) -> String {
-        listed(self.parameters)
+        listed(self.parameters.iter())
     }
 
     /// What it takes, as a JSON Schema.
     pub fn input_schema(&self) -> Value {
-        schema(self.parameters)
+        Value::Object(schema(self.parameters.iter()))
+    }
+
+    pub(super) fn check(&self, arguments: &Map<String, Value>) -> Result<(), Error> {
+        check(self.parameters.iter(), arguments).map_err(|misfit| {
+            let Misfit { parameter, problem, known } = misfit;
+            Error::ToolArgument { tool: self.name.as_str(), parameter, problem, known }
+        })
     }
 }
 

@@ -81,7 +81,7 @@ impl Arguments {
                 tool: tool.name.as_str(),
                 parameter: parameter.to_owned(),
                 problem: problem.to_owned(),
-                known: super::parameter::listed(tool.parameters),
+                known: tool.takes(),
             })
         };
         let takes_remote = matches!(verb, GitVerb::Fetch | GitVerb::Pull | GitVerb::Push);

@@ -1,11 +1,9 @@
-//! The parameters of tools: one table, from which follow both what a model is told (JSON Schema) and what is checked
-//! before anything is done, so that the two cannot disagree.
+//! The parameters of what a model can call: one table, from which follow both what it is told (JSON Schema) and what is
+//! checked before anything is done, so that the two cannot disagree.
 
 use serde_json::{Map, Value, json};
 
-use crate::error::Error;
-
-/// One parameter of a tool.
+/// One parameter of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
     pub name: &'static str,
@@ -37,6 +35,19 @@ pub enum Kind {
         min: u64,
         max: u64,
     },
+    /// An object whose values are texts.
+    TextMap,
+    /// An object of which whoever gets it knows more.
+    Object,
+}
+
+/// Arguments that are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    pub parameter: String,
+    pub problem: String,
+    /// The parameters that there are.
+    pub known: String,
 }
 
 impl Kind {
@@ -53,6 +64,10 @@ impl Kind {
             Self::Whole { min, max } => {
                 json!({ "type": "integer", "minimum": min, "maximum": max })
             }
+            Self::TextMap => {
+                json!({ "type": "object", "additionalProperties": { "type": "string" } })
+            }
+            Self::Object => json!({ "type": "object" }),
         }
     }
 
@@ -68,6 +83,8 @@ impl Kind {
             Self::Flag => "true or false".to_owned(),
             Self::Whole { min, max: u64::MAX } => format!("a whole number, at least {min}"),
             Self::Whole { min, max } => format!("a whole number from {min} to {max}"),
+            Self::TextMap => "an object whose values are strings".to_owned(),
+            Self::Object => "an object".to_owned(),
         }
     }
 
@@ -86,63 +103,71 @@ impl Kind {
             Self::Whole { min, max } => {
                 value.as_u64().is_some_and(|number| (min..=max).contains(&number))
             }
+            Self::TextMap => {
+                value.as_object().is_some_and(|map| map.values().all(Value::is_string))
+            }
+            Self::Object => value.is_object(),
         }
     }
 }
 
+impl Parameter {
+    pub fn schema(&self) -> Value {
+        let mut schema = self.kind.schema();
+        schema["description"] = self.description.into();
+        schema
+    }
+}
+
 /// The JSON Schema of an object with these fields and no others.
-pub fn schema(parameters: &[Parameter]) -> Value {
-    let described = |parameter: &Parameter| {
-        let mut schema = parameter.kind.schema();
-        schema["description"] = parameter.description.into();
-        (parameter.name.to_owned(), schema)
-    };
-    let properties: Map<String, Value> = parameters.iter().map(described).collect();
+pub fn schema<'a>(parameters: impl Iterator<Item = &'a Parameter> + Clone) -> Map<String, Value> {
+    let described = |parameter: &Parameter| (parameter.name.to_owned(), parameter.schema());
+    let properties: Map<String, Value> = parameters.clone().map(described).collect();
     let required: Vec<&str> =
-        parameters.iter().filter(|p| p.need == Need::Required).map(|p| p.name).collect();
-    json!({
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": false,
-    })
+        parameters.filter(|p| p.need == Need::Required).map(|p| p.name).collect();
+    Map::from_iter([
+        ("type".to_owned(), json!("object")),
+        ("properties".to_owned(), Value::Object(properties)),
+        ("required".to_owned(), json!(required)),
+        ("additionalProperties".to_owned(), json!(false)),
+    ])
 }
 
 /// Whether these are the parameters, all of them and no others.
-pub fn check(
-    tool: &'static str,
-    parameters: &'static [Parameter],
+pub fn check<'a>(
+    parameters: impl Iterator<Item = &'a Parameter> + Clone,
     arguments: &Map<String, Value>,
-) -> Result<(), Error> {
-    let refused = |parameter: &str, problem: String| {
-        let known = listed(parameters);
-        Err(Error::ToolArgument { tool, parameter: parameter.to_owned(), problem, known })
+) -> Result<(), Misfit> {
+    let misfit = |parameter: &str, problem: String| {
+        let known = listed(parameters.clone());
+        Err(Misfit { parameter: parameter.to_owned(), problem, known })
     };
     for (name, value) in arguments {
-        match parameters.iter().find(|parameter| parameter.name == name) {
-            None => return refused(name, "there is no such parameter".to_owned()),
+        match parameters.clone().find(|parameter| parameter.name == name) {
+            None => return misfit(name, "there is no such parameter".to_owned()),
             // Some clients send what they leave out as null.
             Some(Parameter { need: Need::Optional, .. }) if value.is_null() => {}
             Some(Parameter { kind, .. }) if kind.fits(value) => {}
             Some(Parameter { kind, .. }) => {
-                return refused(name, format!("it must be {}", kind.words()));
+                return misfit(name, format!("it must be {}", kind.words()));
             }
         }
     }
     let missing = |parameter: &&Parameter| {
         parameter.need == Need::Required && !arguments.contains_key(parameter.name)
     };
-    match parameters.iter().find(missing) {
-        Some(missing) => refused(missing.name, "it is missing".to_owned()),
+    match parameters.clone().find(missing) {
+        Some(missing) => misfit(missing.name, "it is missing".to_owned()),
         None => Ok(()),
     }
 }
 
 /// `path, offset?, limit?`
-pub fn listed(parameters: &[Parameter]) -> String {
+pub fn listed<'a>(parameters: impl Iterator<Item = &'a Parameter>) -> String {
     let shown = |parameter: &Parameter| match parameter.need {
         Need::Required => parameter.name.to_owned(),
         Need::Optional => format!("{}?", parameter.name),
     };
-    parameters.iter().map(shown).collect::<Vec<_>>().join(", ")
+    let shown: Vec<String> = parameters.map(shown).collect();
+    if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
 }

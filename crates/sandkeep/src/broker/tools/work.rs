@@ -120,6 +120,6 @@ fn typed<T: serde::de::DeserializeOwned>(tool: &Tool, arguments: Value) -> Resul
         tool: tool.name.as_str(),
         parameter: "arguments".to_owned(),
         problem: error.to_string(),
-        known: super::parameter::listed(tool.parameters),
+        known: tool.takes(),
     })
 }
