@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{at, on, rollback, turn};
+use super::{at, rollback, turn};
 use crate::skip_if;
-use crate::support::{Daemon, Patience, obstacle, until};
+use crate::support::{Daemon, Ground, Patience, obstacle, until};
 
 fn write(daemon: &Daemon, id: &str, file: &str, mib: u64) -> bool {
     let command = format!("head -c {mib}M /dev/urandom > ~/{file} && sync ~/{file}");
@@ -18,7 +18,7 @@ fn disk(daemon: &Daemon, id: &str) -> Value {
 #[test]
 fn turn_after_turn_the_same_files_can_be_written_anew() {
     skip_if!(obstacle());
-    let daemon = Daemon::start_with(&on("btrfs"));
+    let daemon = Daemon::start_with(&Ground::Btrfs.setup());
     let id = daemon.create_with(&json!({ "resources": { "disk_mb": 50 } }));
     for round in 0..5 {
         assert!(write(&daemon, &id, "file", 30), "round {round}: {}", disk(&daemon, &id));
@@ -33,7 +33,7 @@ fn turn_after_turn_the_same_files_can_be_written_anew() {
 #[test]
 fn who_keeps_old_and_new_is_stopped_and_told_by_which_limit() {
     skip_if!(obstacle());
-    let daemon = Daemon::start_with(&on("btrfs"));
+    let daemon = Daemon::start_with(&Ground::Btrfs.setup());
     let id = daemon.create_with(&json!({ "resources": { "disk_mb": 40 } }));
     assert!(write(&daemon, &id, "first", 30));
     turn(&daemon, &id);
