@@ -144,13 +144,14 @@ fn unmount_pools() {
     }
 }
 
-/// When a process began, by which it is told from a later one of the same number.
+/// When a process began, by which it is told from a later one of the same number. `None` for one that is no zfs-fuse, and
+/// is not about to become it.
 fn started_at(pid: &str) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (head, fields) = stat.rsplit_once(") ")?;
     let is_alive = !fields.starts_with(['Z', 'X']);
-    (is_alive && head.ends_with("(zfs-fuse")).then_some(())?;
-    fields.split(' ').nth(19).map(str::to_owned)
+    let is_it = ["(zfs-fuse", "(setpriv"].iter().any(|name| head.ends_with(name));
+    fields.split(' ').nth(19).filter(|_| is_alive && is_it).map(str::to_owned)
 }
 
 /// SIGTERM, and SIGKILL if that does not help.
@@ -197,13 +198,13 @@ fn start(lock: &mut File) -> Child {
         .stderr(Stdio::from(said.try_clone().expect("a descriptor")))
         .spawn()
         .expect("setpriv runs");
+    let pid = daemon.id().to_string();
+    // It is setpriv by now, and began when zfs-fuse will have begun.
+    if let Some(began) = started_at(&pid) {
+        note(lock, &format!("{pid} {began}"));
+    }
     let begun = Instant::now();
     loop {
-        let pid = daemon.id().to_string();
-        // Until then it is still about to become zfs-fuse.
-        if let Some(began) = started_at(&pid) {
-            note(lock, &format!("{pid} {began}"));
-        }
         if answers() {
             return daemon;
         }
