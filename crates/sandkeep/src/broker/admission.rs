@@ -56,6 +56,7 @@ pub(super) async fn admit<'a>(
         Privilege::Root if !can.any_user => None,
         usual => Some(usual),
     });
+    draft.snapshot_tool_calls = Some(snapshots_tool_calls(shared, draft.snapshot_tool_calls)?);
     if let Some(resources) = &draft.resources {
         refuse_what_cannot_be_kept(resources, runtime.name(), &can)?;
     }
@@ -72,6 +73,15 @@ pub(super) async fn admit<'a>(
     let terms = draft.terms(&shared.policy.timeouts)?;
     check_terms(&terms, runtime.as_ref(), &shared.policy)?;
     Ok(Admitted { spec, terms, _template: chosen })
+}
+
+/// Who asks for snapshots gets them or is refused; what is usual here is no promise.
+fn snapshots_tool_calls(shared: &Shared, asked: Option<bool>) -> Result<bool, Error> {
+    match asked {
+        Some(true) => shared.require_snapshots().map(|()| true),
+        Some(false) => Ok(false),
+        None => Ok(shared.policy.snapshot_tool_calls && shared.storage.capabilities().snapshots),
+    }
 }
 
 /// How much the volume of a sandbox may hold.

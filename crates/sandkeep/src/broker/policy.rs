@@ -21,6 +21,9 @@ pub struct Policy {
     pub max_snapshots: usize,
     /// What the names of turns begin with.
     pub turn_prefix: SnapshotName,
+    /// Whether sandboxes that do not say so themselves get a snapshot after each call of a tool that may have changed
+    /// files.
+    pub snapshot_tool_calls: bool,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
     /// The runtime of a sandbox that names none, nor has a profile that does; the first, unless it is
@@ -58,6 +61,7 @@ impl Default for Policy {
             max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
             max_snapshots: limits::SNAPSHOTS_DEFAULT,
             turn_prefix: SnapshotName::turns(),
+            snapshot_tool_calls: false,
             quotas: Quotas::default(),
             timeouts: Timeouts::default(),
             default_runtime: None,
@@ -163,6 +167,7 @@ impl Profile {
             project: draft.project,
             slot: draft.slot,
             max_snapshots: draft.max_snapshots,
+            snapshot_tool_calls: draft.snapshot_tool_calls,
             source: draft.source,
         }
     }

@@ -57,9 +57,22 @@ pub struct ToolDraft {
 /// Whether what the sandbox's files are after a call is kept as a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SnapshotAfter {
+    /// If the sandbox was made so, and the call may have changed something.
     #[default]
+    AsMade,
     No,
     Yes,
+}
+
+impl SnapshotAfter {
+    /// As a request says it.
+    pub fn asked(snapshot: Option<bool>) -> Self {
+        match snapshot {
+            None => Self::AsMade,
+            Some(false) => Self::No,
+            Some(true) => Self::Yes,
+        }
+    }
 }
 
 /// What one call may use, within what its sandbox may. All but the time needs a runtime with `exec_limits`.
@@ -170,14 +183,10 @@ impl Broker {
         let timeout = asked_timeout(draft.resources)?;
         let limits = draft.resources.limits();
         limits.check(&self.shared, &handle.spec)?;
-        let work = Work::of(tool, draft.arguments, timeout)?.within(limits);
-        let work = match draft.snapshot {
-            SnapshotAfter::No => work,
-            SnapshotAfter::Yes => {
-                self.shared.require_snapshots()?;
-                work.and_a_snapshot()
-            }
-        };
+        let work = Work::of(tool, draft.arguments, timeout)?.within(limits).then(draft.snapshot);
+        if draft.snapshot == SnapshotAfter::Yes {
+            self.shared.require_snapshots()?;
+        }
         let (broker, shared) = (self.clone(), Arc::clone(&self.shared));
         let scene = Scene { broker, who: who.clone(), shared, handle, listener };
         match draft.tool_call_id {
@@ -205,7 +214,11 @@ fn asked_timeout(resources: ToolResources) -> Result<Option<Duration>, Error> {
 
 /// Of all that was asked for, so that something else under the same id is noticed.
 fn fingerprint(draft: &ToolDraft) -> [u8; 32] {
-    let snapshot = draft.snapshot == SnapshotAfter::Yes;
+    let snapshot = match draft.snapshot {
+        SnapshotAfter::AsMade => None,
+        SnapshotAfter::No => Some(false),
+        SnapshotAfter::Yes => Some(true),
+    };
     let asked = (draft.name.as_str(), &draft.arguments, draft.resources, snapshot);
     let asked = serde_json::to_vec(&asked).expect("arguments came as JSON");
     let mut print = [0; 32];

@@ -61,6 +61,8 @@ pub struct View {
     /// How many it may have at once, if it asked for fewer than the daemon allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_snapshots: Option<usize>,
+    /// Whether there is a snapshot after each call of a tool that may have changed files.
+    pub snapshot_tool_calls: bool,
     /// Bytes in its volume, as last measured: a few seconds ago where the storage counts them, else
     /// when its stats were last asked for. `null`: not yet.
     pub space_used: Option<u64>,
@@ -96,6 +98,7 @@ impl Handle {
             last_activity_at: self.activity.shown().to_string(),
             turn_count: snapshot.turn,
             max_snapshots: terms.max_snapshots,
+            snapshot_tool_calls: self.spec.snapshots_tool_calls(),
             snapshot_count: self.snapshots.count() as u64,
             space_used: self.space.bytes(),
         }

@@ -133,6 +133,7 @@ fn policy(settings: &Settings) -> Policy {
         max_concurrent_tasks: settings.limits.max_concurrent_tasks,
         max_snapshots: settings.limits.max_snapshots,
         turn_prefix: settings.turn_prefix.clone(),
+        snapshot_tool_calls: settings.snapshot_tool_calls,
         quotas: settings.quotas,
         timeouts: settings.timeouts,
         default_runtime: Some(settings.default_runtime.clone()),

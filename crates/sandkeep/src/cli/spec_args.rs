@@ -68,6 +68,9 @@ pub struct KeptArgs {
     /// The most snapshots at once; then the oldest turns give way
     #[arg(long, value_name = "N")]
     max_snapshots: Option<usize>,
+    /// Make a snapshot after each call of a tool that may have changed files [default: the daemon's]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    snapshot_tool_calls: Option<bool>,
 }
 
 /// What the API calls a thing, and the option that says it here.
@@ -92,6 +95,7 @@ pub const OPTIONS: &[(&str, &str)] = &[
     ("idle_timeout_secs", "--idle-timeout"),
     ("on_timeout", "--on-timeout"),
     ("max_snapshots", "--max-snapshots"),
+    ("snapshot_tool_calls", "--snapshot-tool-calls"),
     ("snapshot", "--snapshot"),
     ("count", "--count"),
     ("note", "--note"),
@@ -148,6 +152,7 @@ impl SpecArgs {
             ("idle_timeout_secs", kept.idle_timeout.map(Value::from)),
             ("on_timeout", kept.on_timeout.map(Value::from)),
             ("max_snapshots", kept.max_snapshots.map(Value::from)),
+            ("snapshot_tool_calls", kept.snapshot_tool_calls.map(Value::from)),
         ]);
         spec.as_object_mut().expect("it was made as an object").extend(more);
         spec

@@ -36,6 +36,8 @@ pub struct Settings {
     pub default_profile: Option<String>,
     /// What the names of turns begin with.
     pub turn_prefix: SnapshotName,
+    /// Whether a snapshot is made after each call of a tool that may have changed files.
+    pub snapshot_tool_calls: bool,
     /// The ports of sandboxes are below this name: `<port>-<id>.<domain>`.
     pub domain: String,
     /// Web pages of these origins may call the API.
@@ -101,6 +103,7 @@ impl Settings {
             default_runtime: DEFAULT_RUNTIME.to_owned(),
             default_profile: None,
             turn_prefix: SnapshotName::turns(),
+            snapshot_tool_calls: false,
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
             source_roots: Vec::new(),

@@ -332,6 +332,14 @@ static GENERAL: &[Setting] = &[
         show!(turn_prefix),
     ),
     Setting::new(
+        "snapshot_tool_calls",
+        Shape::Switch,
+        "BOOL",
+        "Make a snapshot after each call of a tool that may have changed files, unless a sandbox asks otherwise",
+        set!(snapshot_tool_calls, value::switch),
+        show!(snapshot_tool_calls),
+    ),
+    Setting::new(
         "source_roots",
         Shape::List,
         "DIRS",

@@ -84,6 +84,9 @@ pub struct Spec {
     source: Option<Source>,
     #[serde(default, skip_serializing_if = "Purpose::is_use")]
     purpose: Purpose,
+    /// Whether its files are kept after each call of a tool that may have changed them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    snapshot_tool_calls: bool,
 }
 
 impl Spec {
@@ -122,6 +125,10 @@ impl Spec {
     /// How commands run that do not say otherwise, as far as an image says so.
     pub fn image_defaults(&self) -> Option<&ImageDefaults> {
         self.image.as_ref()?.defaults.as_ref()
+    }
+
+    pub fn snapshots_tool_calls(&self) -> bool {
+        self.snapshot_tool_calls
     }
 
     pub fn purpose(&self) -> Purpose {
@@ -182,6 +189,10 @@ pub struct SpecDraft {
     /// How many snapshots it may have at once; as many as the daemon allows, if it is left out.
     #[schema(minimum = 1)]
     pub max_snapshots: Option<usize>,
+    /// Make a snapshot after each call of a tool that may have changed files; its answer has the `snapshot_id`. They
+    /// give way to later ones, as turns do. As the daemon has it, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_tool_calls: Option<bool>,
     /// A workspace, which is there before the first command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceDraft>,
@@ -203,6 +214,7 @@ impl fmt::Debug for SpecDraft {
             .field("idle_timeout_secs", &self.idle_timeout_secs)
             .field("on_timeout", &self.on_timeout)
             .field("max_snapshots", &self.max_snapshots)
+            .field("snapshot_tool_calls", &self.snapshot_tool_calls)
             .field("source", &self.source)
             .finish()
     }
@@ -261,6 +273,7 @@ impl SpecDraft {
             image: None,
             source: self.source.as_ref().map(SourceDraft::check).transpose()?,
             purpose: Purpose::Use,
+            snapshot_tool_calls: self.snapshot_tool_calls.unwrap_or_default(),
         })
     }
 }

@@ -3,6 +3,7 @@
 mod bare;
 mod git;
 mod large;
+mod snapshots;
 
 use serde_json::{Value, json};
 

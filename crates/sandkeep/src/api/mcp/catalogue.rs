@@ -68,6 +68,11 @@ static CALLS: &[Call] = &[
                 "After so many seconds without use its time is over.",
             ),
             field("on_timeout", Kind::Text, "What happens then: destroy, stop or pause."),
+            field(
+                "snapshot_tool_calls",
+                Kind::Flag,
+                "Make a snapshot after each call that may have changed files; its answer has the snapshot_id.",
+            ),
             field("resources", Kind::Object, "Limits: memory_mb, cpus, pids, disk_mb."),
         ],
     },

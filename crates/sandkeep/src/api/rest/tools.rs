@@ -94,14 +94,16 @@ pub async fn list(
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = ToolCall)]
 pub struct CallBody {
-    /// Visible ASCII. A call that is repeated under its id is made once; its answer is kept for five minutes.
+    /// Visible ASCII. A call that is repeated under its id is made once; its answer is kept for five minutes, or until the
+    /// daemon is restarted: then it would be made again.
     #[schema(max_length = 255)]
     tool_call_id: Option<String>,
     #[serde(default)]
     resources: Option<ToolResources>,
-    /// Keep what the sandbox's files are after the call, as a snapshot; the answer has its `snapshot_id`.
+    /// Keep what the sandbox's files are after the call, as a snapshot; the answer has its `snapshot_id`. If left out,
+    /// as the sandbox was made: see its `snapshot_tool_calls`.
     #[serde(default)]
-    snapshot: bool,
+    snapshot: Option<bool>,
     #[serde(flatten)]
     arguments: BTreeMap<String, Value>,
 }
@@ -165,7 +167,7 @@ impl CallBody {
         let tool_call_id = tool_call_id.map(|id| id.parse().map_err(invalid)).transpose()?;
         let resources = resources.unwrap_or_default();
         let arguments = arguments.into_iter().collect();
-        let snapshot = if snapshot { SnapshotAfter::Yes } else { SnapshotAfter::No };
+        let snapshot = SnapshotAfter::asked(snapshot);
         Ok(ToolDraft { name, arguments, tool_call_id, resources, snapshot })
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use toolbox::tools::Call;
 
 use super::answer::{Block, ToolAnswer};
-use super::catalogue::{Tool, ToolName};
+use super::catalogue::{Tier, Tool, ToolName};
 use super::command::Command;
 use super::{Scene, SnapshotAfter, files, git};
 use crate::broker::exec::ExecLimits;
@@ -79,7 +79,7 @@ impl Work {
     }
 
     fn new(tool: &'static Tool, timeout: Duration, task: Task) -> Self {
-        let (limits, snapshot) = (ExecLimits::default(), SnapshotAfter::No);
+        let (limits, snapshot) = (ExecLimits::default(), SnapshotAfter::AsMade);
         Self { tool, timeout, limits, snapshot, task }
     }
 
@@ -88,9 +88,9 @@ impl Work {
         Self { limits, ..self }
     }
 
-    /// The same, and the files are kept as they are after it.
-    pub fn and_a_snapshot(self) -> Self {
-        Self { snapshot: SnapshotAfter::Yes, ..self }
+    /// The same, and the files are kept or not as they are after it.
+    pub fn then(self, snapshot: SnapshotAfter) -> Self {
+        Self { snapshot, ..self }
     }
 
     pub async fn carry_out(self, scene: &Scene) -> Result<ToolAnswer, Error> {
@@ -100,7 +100,14 @@ impl Work {
             Task::Files(call) => files::carry_out(scene, tool, call, bounds).await?,
             Task::Command(command) => command.carry_out(scene, tool, bounds).await?,
         };
-        if snapshot == SnapshotAfter::Yes {
+        let kept = match snapshot {
+            SnapshotAfter::AsMade => {
+                scene.handle.spec.snapshots_tool_calls() && may_have_changed(tool, &answer)
+            }
+            SnapshotAfter::No => false,
+            SnapshotAfter::Yes => true,
+        };
+        if kept {
             let (id, name) = (&scene.handle.id, tool.name.as_str());
             // What was done is done, whether it could be kept or not.
             match scene.broker.snapshot_after_tool(&scene.who, id, name).await {
@@ -112,6 +119,12 @@ impl Work {
         }
         Ok(answer)
     }
+}
+
+/// What works on files changes all or nothing; a command may have done a part of it, however it ended.
+fn may_have_changed(tool: &Tool, answer: &ToolAnswer) -> bool {
+    let refused = tool.tier == Tier::Files && answer.is_error;
+    !tool.annotations.read_only && !refused
 }
 
 /// Arguments that fit their table fit their type; where not, the problem is still the caller's to know.
