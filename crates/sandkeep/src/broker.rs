@@ -349,6 +349,12 @@ impl Broker {
         &self.shared.telemetry
     }
 
+    /// Removes volumes of which no sandbox is known. Nobody may be making any, and only of a broker that forgets its
+    /// sandboxes with its end is this asked.
+    pub async fn remove_orphans(&self) -> Result<(), Error> {
+        reconcile::remove_orphans(&self.shared).await
+    }
+
     /// Ends the supervisors; sandboxes go on running (unless their lifetime is the daemon's).
     /// A verb that was begun is finished first.
     pub async fn shutdown(&self) {

@@ -5,6 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use sandkeep::limits;
+use sandkeep::sandbox::SandboxId;
+use sandkeep::storage::{self, Base, BtrfsOptions, Quota, StorageChoice};
+
 use crate::support::{
     Patience, Ran, binary, cgroups_of, obstacle, processes_in_cgroup, run_with_stdin, until,
     until_some,
@@ -134,7 +138,7 @@ fn groups_that_only_a_killed_run_knew_of_go_when_they_are_empty() {
     let data = place.dir.path().join("sandkeep-run.killed");
     fs::create_dir(&data).expect("it is ours");
     // Whoever is killed between making groups and noting down its sandbox leaves just this.
-    let instance = "killedrun".to_owned() + &sandkeep::sandbox::SandboxId::random().as_str()[2..9];
+    let instance = "killedrun".to_owned() + &SandboxId::random().as_str()[2..9];
     fs::write(data.join("instance"), &instance).expect("it is ours");
     let hierarchy = sandkeep::sys::cgroup::open(&instance).expect("control groups");
     let group = hierarchy.roots().pop().expect("a root").join("sbkilled/work/l0");
@@ -152,6 +156,26 @@ fn groups_that_only_a_killed_run_knew_of_go_when_they_are_empty() {
     assert_eq!(place.run(&["--", "echo", "next"]).stdout, "next\n");
     let cgroups = cgroups_of(&instance);
     assert!(cgroups.is_empty(), "{cgroups:?}");
+    place.assert_empty();
+}
+
+#[test]
+fn a_volume_that_only_a_killed_run_knew_of_goes() {
+    crate::skip_if!(obstacle());
+    let place = Place::new();
+    let data = place.dir.path().join("sandkeep-run.killed");
+    fs::create_dir(&data).expect("it is ours");
+    // Volume and metadata are made side by side, so whoever is killed in between leaves just this.
+    let options =
+        BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES), image_max_bytes: None };
+    let opened = storage::open(&StorageChoice::Btrfs, &data, &options).expect("a pool");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let id = SandboxId::random();
+    let made = opened.storage.create(&id, &Base::Empty, &Quota::NONE);
+    runtime.block_on(made).expect("a volume");
+    drop((opened, runtime));
+
+    assert_eq!(place.run(&["--", "echo", "next"]).stdout, "next\n");
     place.assert_empty();
 }
 

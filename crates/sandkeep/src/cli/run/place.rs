@@ -92,6 +92,7 @@ async fn clear(data: DataDir, parent: &Path, settings: &Settings) -> Result<(), 
         ..Settings::defaults(&Surroundings::of_this_process())
     };
     let assembled = assemble::clearer(&settings, data, parent).await?;
+    assembled.broker.remove_orphans().await?;
     assemble::clear(&assembled.broker).await?;
     place.remove()
 }
