@@ -18,6 +18,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use super::engine::{
     Container, Engine, EngineError, EngineRuntime, Inspected, Listed, NoEngine, seccomp, socket,
@@ -92,6 +93,26 @@ impl Podman {
     async fn ask(&self, method: Method, path: &str) -> Result<Answer, EngineError> {
         self.client.call(method, path, None, limits::ENGINE_ANSWER).await
     }
+
+    /// All that Podman says about a container. One that has just ended and that Podman takes for a running one
+    /// it cannot describe: it reads of a process that is gone. It notices soon.
+    async fn describe(&self, name: &str) -> Result<Answer, EngineError> {
+        let path = format!("/containers/{name}/json");
+        let given_up = Instant::now() + limits::ENGINE_SETTLES;
+        loop {
+            let answer = self.ask(Method::Get, &path).await?;
+            if !stumbled(&answer) || Instant::now() >= given_up {
+                return Ok(answer);
+            }
+            tokio::time::sleep(limits::ENGINE_LOOK_AGAIN).await;
+        }
+    }
+}
+
+/// Whether Podman looked for a process that had ended before it could.
+fn stumbled(answer: &Answer) -> bool {
+    const GONE: &[u8] = b"no such process";
+    answer.status == INTERNAL_ERROR && answer.body.windows(GONE.len()).any(|part| part == GONE)
 }
 
 /// Why sandboxes cannot be containers of this Podman.
@@ -163,6 +184,7 @@ const CREATED: u16 = 201;
 const NO_CONTENT: u16 = 204;
 const NOT_MODIFIED: u16 = 304;
 const NOT_FOUND: u16 = 404;
+const INTERNAL_ERROR: u16 = 500;
 const CONFLICT: u16 = 409;
 
 impl Answer {
@@ -211,7 +233,7 @@ impl Engine for Podman {
     }
 
     async fn inspect(&self, name: &str) -> Result<Option<Inspected>, EngineError> {
-        let answer = self.ask(Method::Get, &format!("/containers/{name}/json")).await?;
+        let answer = self.describe(name).await?;
         if answer.status == NOT_FOUND {
             return Ok(None);
         }

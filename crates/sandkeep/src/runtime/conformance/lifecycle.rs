@@ -164,6 +164,8 @@ pub(super) async fn twenty_at_once_do_not_disturb_each_other(lab: &Lab<'_>) -> R
 
 pub(super) async fn stats_are_those_of_a_known_sandbox(lab: &Lab<'_>) -> Result<(), Broken> {
     let plan = lab.started().await?;
+    // Whoever answers is what it is to be: a guest that is not yet cannot be told from other processes.
+    lab.runtime().connect(&plan.id).await?.ping().await?;
     let stats = lab.runtime().stats(&plan.id).await?;
     if lab.runtime().capabilities().pids_limit {
         hold!(stats.pids >= 1, "a running sandbox has no process: {stats:?}");
