@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 
 use super::exec_stream::Form;
 use super::import_events::answer;
-use super::openapi::{Carried, Guarded, InState, OfSandbox, Upstream, WithBody};
+use super::openapi::{Carried, Guarded, InState, OfSandbox, Stored, Upstream, WithBody};
 use super::path::Id;
 use super::problem::Refusal;
 use super::query::{Asked, query};
@@ -59,7 +59,7 @@ pub struct BuildQuery {
             (String = "text/event-stream"),
         )),
         (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
-        Guarded, WithBody, OfSandbox, InState, Carried, Upstream
+        Guarded, WithBody, OfSandbox, InState, Carried, Upstream, Stored
     )
 )]
 pub async fn build(

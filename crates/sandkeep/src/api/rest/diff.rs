@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body;
-use super::openapi::{Guarded, Inside, OfSandbox, WithBody, WithQuery};
+use super::openapi::{Guarded, Inside, OfSandbox, Stored, WithBody, WithQuery};
 use super::path::Id;
 use super::problem::Refusal;
 use super::query::{Asked, query};
@@ -115,7 +115,7 @@ pub struct RevertedBody {
     post, path = "/api/v1/sandboxes/{id}/revert", operation_id = "revert_files", tag = "snapshots",
     params(("id" = SandboxId, Path)),
     request_body = RevertBody,
-    responses((status = 200, body = RevertedBody), Guarded, WithBody, OfSandbox, Inside)
+    responses((status = 200, body = RevertedBody), Guarded, WithBody, OfSandbox, Inside, Stored)
 )]
 pub async fn revert(
     State(broker): State<Broker>,

@@ -194,6 +194,10 @@ refusals! {
     WithBody 400 408 413 415;
     /// How a request can fail that names a sandbox, or something in one.
     OfSandbox 404;
+    /// How a create can fail for what it is to be made from.
+    Sourced 404 422;
+    /// How a request can fail that needs room in the storage.
+    Stored 507;
     /// How a create can fail for its idempotency key.
     Keyed 409 422;
     /// How a request can fail for the state that a sandbox is in.

@@ -13,7 +13,9 @@ use utoipa::ToSchema;
 
 use super::body;
 use super::listing::{Asked, Listing};
-use super::openapi::{Carried, Guarded, InState, Inside, Keyed, OfSandbox, WithBody, WithQuery};
+use super::openapi::{
+    Carried, Guarded, InState, Inside, Keyed, OfSandbox, Sourced, Stored, WithBody, WithQuery,
+};
 use super::path::Id;
 use super::problem::Refusal;
 use super::who::Who;
@@ -48,7 +50,7 @@ pub struct KeepaliveBody {
     request_body = Option<SpecDraft>,
     responses(
         (status = 201, body = View, headers(("Location" = String, description = "its path"))),
-        Guarded, WithBody, Inside, Keyed
+        Guarded, WithBody, Inside, Keyed, Sourced, Stored
     )
 )]
 pub async fn create(
@@ -97,7 +99,7 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Re
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/ensure", operation_id = "ensure_sandbox", tag = "sandboxes",
     request_body(content = SpecDraft, description = "as for create; `slot` is required"),
-    responses((status = 200, body = Ensured), Guarded, WithBody, Inside, Carried)
+    responses((status = 200, body = Ensured), Guarded, WithBody, Inside, Sourced, Stored)
 )]
 pub async fn ensure(
     State(broker): State<Broker>,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body;
-use super::openapi::{Guarded, Inside, Keyed, OfSandbox, WithBody, WithQuery};
+use super::openapi::{Guarded, Inside, Keyed, OfSandbox, Stored, WithBody, WithQuery};
 use super::path::{Id, In};
 use super::problem::Refusal;
 use super::query::{Asked, query};
@@ -111,7 +111,7 @@ fn made(id: &SandboxId, view: SnapshotView) -> Made {
     request_body = Option<SnapshotBody>,
     responses(
         (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
-        Guarded, WithBody, OfSandbox, Inside
+        Guarded, WithBody, OfSandbox, Inside, Stored
     )
 )]
 pub async fn create(
@@ -134,7 +134,7 @@ pub async fn create(
     request_body = Option<TurnBody>,
     responses(
         (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
-        Guarded, WithBody, OfSandbox, Inside
+        Guarded, WithBody, OfSandbox, Inside, Stored
     )
 )]
 pub async fn seal_turn(
@@ -212,7 +212,7 @@ pub async fn remove(
     tag = "snapshots",
     params(("id" = SandboxId, Path)),
     request_body = RollbackBody,
-    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, Inside)
+    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, Inside, Stored)
 )]
 pub async fn rollback(
     State(broker): State<Broker>,
@@ -239,7 +239,7 @@ pub async fn rollback(
              under the same key within a day gets the sandboxes of the first time; errors are not kept"),
     ),
     request_body = Option<ForkBody>,
-    responses((status = 201, body = Forks), Guarded, WithBody, OfSandbox, Inside, Keyed)
+    responses((status = 201, body = Forks), Guarded, WithBody, OfSandbox, Inside, Keyed, Stored)
 )]
 pub async fn fork(
     State(broker): State<Broker>,

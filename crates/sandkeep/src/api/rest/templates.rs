@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::body;
 use super::exec_stream::Form;
 use super::import_events::answer;
-use super::openapi::{Guarded, InState, OfSandbox, Upstream, WithBody, WithQuery};
+use super::openapi::{Guarded, InState, OfSandbox, Stored, Upstream, WithBody, WithQuery};
 use super::path::Id;
 use super::problem::Refusal;
 use super::query::{Asked, query};
@@ -214,7 +214,7 @@ pub async fn get(
             (String = "text/event-stream"),
         )),
         (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
-        Guarded, WithBody, OfSandbox, InState, Upstream
+        Guarded, WithBody, OfSandbox, InState, Upstream, Stored
     )
 )]
 pub async fn create(
@@ -248,7 +248,7 @@ pub async fn create(
             (String = "text/event-stream"),
         )),
         (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
-        Guarded, WithBody, OfSandbox, Upstream
+        Guarded, WithBody, OfSandbox, Upstream, Stored
     )
 )]
 pub async fn upload(

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use http_body_util::BodyExt;
 
-use super::openapi::{Guarded, OfSandbox, WithBody};
+use super::openapi::{Guarded, OfSandbox, Stored, WithBody};
 use super::path::Id;
 use super::problem::Refusal;
 use super::who::Who;
@@ -22,7 +22,7 @@ use crate::sandbox::UploadId;
 #[utoipa::path(
     post, path = "/api/v1/uploads", operation_id = "create_upload", tag = "sandboxes",
     request_body(content = [u8], content_type = "application/octet-stream"),
-    responses((status = 201, body = UploadView), Guarded, WithBody)
+    responses((status = 201, body = UploadView), Guarded, WithBody, Stored)
 )]
 pub async fn create(
     State(broker): State<Broker>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::rest::body;
-use crate::api::rest::openapi::{Guarded, InState, Inside, OfSandbox, WithBody};
+use crate::api::rest::openapi::{Guarded, InState, Inside, OfSandbox, Sourced, Stored, WithBody};
 use crate::api::rest::path::Id;
 use crate::api::rest::problem::Refusal;
 use crate::api::rest::who::Who;
@@ -122,7 +122,8 @@ pub async fn find(broker: &Broker, who: &Principal, id: SandboxId) -> Result<Vie
     post, path = "/api/v1/sessions", operation_id = "allocate_session", tag = "urule",
     request_body = Allocation,
     responses(
-        (status = 201, description = "it runs", body = Session), Guarded, WithBody, Inside
+        (status = 201, description = "it runs", body = Session), Guarded, WithBody, Inside, Sourced,
+        Stored
     )
 )]
 pub async fn create(
