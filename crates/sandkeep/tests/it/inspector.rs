@@ -1,20 +1,19 @@
 //! The MCP Inspector's command line, a client that is not the official library's Python: one process for each call,
 //! over both transports.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::skip_if;
-use crate::support::{Daemon, obstacle};
+use crate::support::{Daemon, obstacle, top};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sandkeep");
 
 /// Where `./test` installs it.
 fn home() -> PathBuf {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/sandkeep");
-    top.join("target/inspector")
+    top().join("target/inspector")
 }
 
 fn missing() -> Option<&'static str> {

@@ -1,20 +1,16 @@
 //! The Model Context Protocol, spoken by its official client in a process of its own (`tests/mcp/client.py`), over
 //! both transports.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::keys::{create_key, key_of, with_admin};
 use crate::skip_if;
-use crate::support::{Daemon, Setup, binary, obstacle};
+use crate::support::{Daemon, Setup, binary, obstacle, top};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sandkeep");
-
-fn top() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/sandkeep")
-}
 
 /// Where `./test` installs it.
 fn python() -> PathBuf {

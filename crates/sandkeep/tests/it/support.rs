@@ -13,6 +13,8 @@ mod pool;
 mod raw_http;
 mod wait;
 
+use std::path::Path;
+
 pub use cli::{Ran, binary, run_with_stdin, sandkeep};
 pub use daemon::{Daemon, Setup};
 pub use engines::{Engine, Kind};
@@ -23,6 +25,11 @@ pub use leaks::{assert_nothing_left, cgroups_of, doctor};
 pub use pool::{NoPool, Pool, zfs};
 pub use raw_http::{Raw, Reply};
 pub use wait::{Patience, until, until_some};
+
+/// The top of the repository: `./test` installs programs beneath its `target`.
+pub fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/sandkeep")
+}
 
 /// Why this machine cannot run the tests that need a real sandbox; `None` if it can.
 pub fn obstacle() -> Option<&'static str> {

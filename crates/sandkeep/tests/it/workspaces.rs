@@ -267,18 +267,26 @@ fn the_command_line_brings_workspaces_to_create_ensure_and_run() {
     assert_eq!(both.code, 2, "{both:?}");
 }
 
+/// Those that can run here.
+fn real_runtimes(daemon: &Daemon) -> Vec<String> {
+    let listed = daemon.expect(200, "GET", "/api/v1/runtimes", &Value::Null);
+    let mut names = Vec::new();
+    for runtime in listed["runtimes"].as_array().expect("runtimes") {
+        let name = runtime["name"].as_str().expect("a name");
+        match runtime["usable"] == true && name != "mock" {
+            true => names.push(name.to_owned()),
+            false => eprintln!("without {name}: {}", runtime["reason"]),
+        }
+    }
+    names
+}
+
 #[test]
 fn every_runtime_shows_a_workspace() {
     skip_if!(no_git());
     let (daemon, project) = (Daemon::start(), Project::new());
     project.commit();
-    let listed = daemon.expect(200, "GET", "/api/v1/runtimes", &Value::Null);
-    for runtime in listed["runtimes"].as_array().expect("runtimes") {
-        let name = runtime["name"].as_str().expect("a name");
-        if runtime["usable"] != true || name == "mock" {
-            eprintln!("without {name}: {}", runtime["reason"]);
-            continue;
-        }
+    for name in &real_runtimes(&daemon) {
         let sources = [json!({ "dir": project.path() }), json!({ "git": project.url() })];
         for source in sources {
             let id = daemon.create_with(&json!({ "runtime": name, "source": source }));

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Project, SANDBOXES, no_git, on};
+use super::{Project, SANDBOXES, no_git, on, real_runtimes};
 use crate::registry::server::Tls;
 use crate::skip_if;
 use crate::support::{Daemon, Patience, Setup, until, until_some};
@@ -240,13 +240,7 @@ fn every_runtime_clones_from_elsewhere() {
     skip_if!(obstacle());
     let server = GitServer::start();
     let daemon = Daemon::start_with(&server.known(Setup::default()));
-    let listed = daemon.expect(200, "GET", "/api/v1/runtimes", &Value::Null);
-    for runtime in listed["runtimes"].as_array().expect("runtimes") {
-        let name = runtime["name"].as_str().expect("a name");
-        if runtime["usable"] != true || name == "mock" {
-            eprintln!("without {name}: {}", runtime["reason"]);
-            continue;
-        }
+    for name in &real_runtimes(&daemon) {
         let mut spec = spec(&server.url("repo.git"));
         spec["runtime"] = json!(name);
         let id = daemon.create_with(&spec);
