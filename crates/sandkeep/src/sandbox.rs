@@ -25,11 +25,11 @@ pub use signal::{NoSignal, Signal};
 pub use slot::{InvalidSlot, SlotName};
 pub use snapshot::{InvalidSnapshotName, SnapshotKind, SnapshotName};
 pub use source::{GitUrl, HOME, HostPaths, InvalidGitUrl, Origin, Source, SourceDraft, Transport};
-pub(crate) use spec::NamesOnly;
 pub use spec::{
     DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Privilege, Purpose, Resources,
     ResourcesDraft, Spec, SpecDraft, check_env,
 };
+pub(crate) use spec::{NamesOnly, within};
 pub use state::{
     AtExpiry, Begun, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb,
     apply,

@@ -32,7 +32,7 @@ use super::engine::{
 };
 use super::grouped::Premises;
 use crate::limits;
-use crate::sys::cgroup::{CPU_PERIOD_MICROS, Controllers};
+use crate::sys::cgroup::{CPU_PERIOD_MICROS, Controllers, cpu_quota_micros};
 
 /// The image of all containers; its tag changes with what is in it.
 const IMAGE: (&str, &str) = ("sandkeep/empty", "1");
@@ -180,7 +180,6 @@ fn host_config(container: &Container) -> HostConfig {
         security.push("no-new-privileges:true".to_owned());
     }
     let number = |number: u64| i64::try_from(number).ok();
-    let period = CPU_PERIOD_MICROS as f64;
     HostConfig {
         mounts: Some(container.binds.iter().map(mount).collect()),
         cap_drop: Some(vec!["ALL".to_owned()]),
@@ -201,7 +200,7 @@ fn host_config(container: &Container) -> HostConfig {
         memory_swap: number(container.memory_bytes),
         pids_limit: number(container.pids),
         cpu_period: Some(CPU_PERIOD_MICROS.cast_signed()),
-        cpu_quota: Some((container.cpus * period) as i64),
+        cpu_quota: number(cpu_quota_micros(container.cpus)),
         shm_size: number(container.shm_bytes),
         ulimits: Some(vec![ResourcesUlimits {
             name: Some("nofile".to_owned()),

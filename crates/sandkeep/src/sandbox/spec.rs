@@ -288,15 +288,7 @@ impl ResourcesDraft {
             "this machine has",
         )?;
         let cpus = self.cpus.unwrap_or(limits::CPUS_DEFAULT.min(host.cpus));
-        // Written so that NaN, which compares with nothing, is refused too.
-        if !(cpus >= limits::CPUS_MIN && cpus <= host.cpus) {
-            let problem = format!(
-                "{cpus} is not between {} and the {} this machine has",
-                limits::CPUS_MIN,
-                host.cpus
-            );
-            return Err(InvalidSpec { field: "resources.cpus", problem });
-        }
+        within("resources.cpus", cpus, limits::CPUS_MIN..=host.cpus, "this machine has")?;
         let pids = self.pids.unwrap_or(limits::PIDS_DEFAULT);
         within("resources.pids", pids, limits::PIDS_MIN..=limits::PIDS_MAX, "allowed at most")?;
         let (disk_mb, disk_total_mb) = self.check_disk(host)?;
@@ -325,10 +317,11 @@ impl ResourcesDraft {
     }
 }
 
-fn within(
+/// NaN, which compares with nothing, is in no range.
+pub(crate) fn within<T: PartialOrd + fmt::Display>(
     field: &'static str,
-    value: u64,
-    range: std::ops::RangeInclusive<u64>,
+    value: T,
+    range: std::ops::RangeInclusive<T>,
     whose: &str,
 ) -> Result<(), InvalidSpec> {
     if range.contains(&value) {

@@ -56,6 +56,11 @@ enum Maker {
 /// The span over which the kernel counts a cpu limit.
 pub const CPU_PERIOD_MICROS: u64 = 100_000;
 
+/// How much of that so many processors are. No fraction of a microsecond is worth counting.
+pub fn cpu_quota_micros(cpus: f64) -> u64 {
+    (cpus * CPU_PERIOD_MICROS as f64) as u64
+}
+
 /// How often something is looked at without a pause: the kernel mostly needs microseconds.
 const LOOKS_AT_ONCE: usize = 1_000;
 

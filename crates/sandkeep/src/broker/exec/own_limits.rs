@@ -1,5 +1,8 @@
 //! What one command may use by itself, within what its sandbox may.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -9,8 +12,8 @@ use crate::error::Error;
 use crate::guest::LeafLimits;
 use crate::limits;
 use crate::runtime::RuntimeError;
-use crate::sandbox::Spec;
-use crate::sys::cgroup::CPU_PERIOD_MICROS;
+use crate::sandbox::{InvalidSpec, Spec, within};
+use crate::sys::cgroup::cpu_quota_micros;
 
 /// The limits of one command, for it and all that it starts. None is above the sandbox's own, which hold as well;
 /// what is left out is limited by those alone. Needs a runtime with `exec_limits`.
@@ -62,36 +65,27 @@ impl ExecLimits {
     fn within(&self, spec: &Spec) -> Result<LeafLimits, Error> {
         let of = spec.resources();
         if let Some(mb) = self.memory_mb {
-            bound("resources.memory_mb", mb, limits::MEMORY_MIN_MB, of.memory_mb)?;
+            bound("resources.memory_mb", mb, limits::MEMORY_MIN_MB..=of.memory_mb)?;
         }
         if let Some(pids) = self.pids {
-            bound("resources.pids", pids, limits::PIDS_MIN, of.pids)?;
+            bound("resources.pids", pids, limits::PIDS_MIN..=of.pids)?;
         }
         if let Some(cpus) = self.cpus {
-            bound("resources.cpus", cpus, limits::CPUS_MIN, of.cpus)?;
+            bound("resources.cpus", cpus, limits::CPUS_MIN..=of.cpus)?;
         }
-        // What is within the sandbox's share fits, and is no fraction of a microsecond worth counting.
-        let micros = |cpus: f64| (cpus * CPU_PERIOD_MICROS as f64) as u64;
         Ok(LeafLimits {
             memory_bytes: self.memory_mb.map(|mb| mb.saturating_mul(limits::MIB)),
-            cpu_micros: self.cpus.map(micros),
+            cpu_micros: self.cpus.map(cpu_quota_micros),
             pids: self.pids,
         })
     }
 }
 
-fn bound<T: PartialOrd + std::fmt::Display>(
+fn bound<T: PartialOrd + Display>(
     field: &'static str,
     asked: T,
-    min: T,
-    max: T,
+    range: RangeInclusive<T>,
 ) -> Result<(), Error> {
-    // Written so that NaN, which compares with nothing, is refused too.
-    match asked >= min && asked <= max {
-        true => Ok(()),
-        false => Err(invalid(
-            field,
-            format!("{asked} is not between {min} and the {max} that the sandbox has"),
-        )),
-    }
+    within(field, asked, range, "that the sandbox has")
+        .map_err(|InvalidSpec { field, problem }| invalid(field, problem))
 }

@@ -109,19 +109,24 @@ impl<'a> Place<'a> {
         if done.success() { Ok(rate) } else { Err(io::Error::other("cp failed")) }
     }
 
+    /// The head of a request for the file, on a connection of its own.
+    fn begin(&self, method: &str, headers: &str) -> io::Result<TcpStream> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(BENCH_STORAGE_ANSWER))?;
+        let (target, host) = (self.target(&format!("files?path={FILE}")), self.address);
+        write!(
+            stream,
+            "{method} {target} HTTP/1.1\r\nhost: {host}\r\n{headers}connection: close\r\n\r\n"
+        )?;
+        Ok(stream)
+    }
+
     fn upload(&self, size: u64) -> io::Result<Taken> {
         self.original(size)?;
         let bytes = content(size);
         let up = || {
             let began = Instant::now();
-            let mut stream = TcpStream::connect(self.address)?;
-            stream.set_read_timeout(Some(BENCH_STORAGE_ANSWER))?;
-            let target = self.target(&format!("files?path={FILE}"));
-            write!(
-                stream,
-                "PUT {target} HTTP/1.1\r\nhost: {}\r\ncontent-length: {size}\r\nconnection: close\r\n\r\n",
-                self.address
-            )?;
+            let mut stream = self.begin("PUT", &format!("content-length: {size}\r\n"))?;
             stream.write_all(&bytes)?;
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer)?;
@@ -137,14 +142,7 @@ impl<'a> Place<'a> {
         let mut buffer = vec![0; 256 * 1024];
         let down = || {
             let began = Instant::now();
-            let mut stream = TcpStream::connect(self.address)?;
-            stream.set_read_timeout(Some(BENCH_STORAGE_ANSWER))?;
-            let target = self.target(&format!("files?path={FILE}"));
-            write!(
-                stream,
-                "GET {target} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
-                self.address
-            )?;
+            let mut stream = self.begin("GET", "")?;
             let mut bytes = 0;
             loop {
                 match stream.read(&mut buffer)? {

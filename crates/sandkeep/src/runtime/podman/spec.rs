@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::Files;
 use crate::limits;
 use crate::runtime::engine::{Access, Bound, Container};
-use crate::sys::cgroup::CPU_PERIOD_MICROS;
+use crate::sys::cgroup::{CPU_PERIOD_MICROS, cpu_quota_micros};
 
 pub fn of(container: &Container, files: &Files) -> Value {
-    let quota = (container.cpus * CPU_PERIOD_MICROS as f64) as i64;
+    let quota = cpu_quota_micros(container.cpus);
     let (soft, hard) = container.descriptors;
     // The control group limits them; without a word of ours Podman takes more than it may have.
     let ours = rustix::process::getrlimit(rustix::process::Resource::Nproc).maximum;

@@ -18,8 +18,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
-    CPU_PERIOD_MICROS, Controllers, Entry, Hierarchy, LeafFiles, LeafLimits, Limits, Maker, Place,
-    TOOL, Unusable, Used, until_frozen,
+    Controllers, Entry, Hierarchy, LeafFiles, LeafLimits, Limits, Maker, Place, TOOL, Unusable,
+    Used, cpu_quota_micros, until_frozen,
 };
 
 pub struct V1 {
@@ -163,7 +163,7 @@ impl Hierarchy for V1 {
             files::write(&work.join("pids.max"), &limits.pids.to_string())?;
         }
         if let Some(cpu) = &self.cpu {
-            let quota = (limits.cpus * CPU_PERIOD_MICROS as f64) as u64;
+            let quota = cpu_quota_micros(limits.cpus);
             files::write(&cpu.join(sandbox).join("cpu.cfs_quota_us"), &quota.to_string())?;
         }
         Ok(())

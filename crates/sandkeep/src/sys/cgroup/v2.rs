@@ -13,7 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use super::files::{self, CgroupMount, Membership, MountKind};
 use super::{
     CPU_PERIOD_MICROS, Controllers, Entry, GUEST, Hierarchy, LeafFiles, LeafLimits, Limits, Maker,
-    Place, TOOL, Unusable, Used, until_frozen,
+    Place, TOOL, Unusable, Used, cpu_quota_micros, until_frozen,
 };
 
 /// Where the daemon goes if it is in the way at the top.
@@ -182,7 +182,7 @@ impl Hierarchy for V2 {
             files::write(&work.join("pids.max"), &limits.pids.to_string())?;
         }
         if self.controllers.cpu {
-            let quota = (limits.cpus * CPU_PERIOD_MICROS as f64) as u64;
+            let quota = cpu_quota_micros(limits.cpus);
             files::write(&group.join("cpu.max"), &format!("{quota} {CPU_PERIOD_MICROS}"))?;
         }
         Ok(())
