@@ -1,13 +1,13 @@
 //! Every bound in one place: sizes, counts, waits. Units come last in the names of numbers;
 //! waits are `Duration`s.
 
-mod bench_tools;
+mod bench;
 mod volumes;
 mod workspace;
 
 use std::time::Duration;
 
-pub use bench_tools::*;
+pub use bench::*;
 pub use volumes::*;
 pub use workspace::*;
 
@@ -235,11 +235,6 @@ pub const PROCESS_LAST_OUTPUT_BYTES: u64 = 4 * 1024;
 
 /// How long the benchmark waits for an answer; then something is wrong.
 pub const BENCH_ANSWER: Duration = Duration::from_secs(60);
-/// The same where a gigabyte may have to be copied.
-pub const BENCH_STORAGE_ANSWER: Duration = Duration::from_secs(15 * 60);
-/// How often each operation of a storage is timed, and how many forks are made at once.
-pub const BENCH_STORAGE_ROUNDS: usize = 3;
-pub const BENCH_FORKS: u64 = 100;
 /// The rest before every operation of a paced benchmark.
 pub const BENCH_PAUSE: Duration = Duration::from_millis(20);
 /// How many samples of each rate are taken, how much a streamed command says (what a journal keeps whole), and

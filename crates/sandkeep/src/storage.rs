@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use crate::sandbox::{SandboxId, SnapshotId};
 
 pub use btrfs::{BtrfsOptions, BtrfsStorage};
-pub use choose::{Opened, StorageChoice, begun, open};
+pub use choose::{NoStorage, Opened, StorageChoice, begun, open};
 pub use layer::{
     Base, InvalidLayerId, LayerDraft, LayerId, LayerKey, OPAQUE, OVERLAY_ATTRIBUTES, Whiteouts,
 };

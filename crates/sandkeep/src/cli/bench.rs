@@ -23,14 +23,16 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::limits::{BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS};
+use crate::storage::StorageChoice;
 use daemon::OwnDaemon;
 use http::Connection;
 use report::{Measure, Regime, Report, Samples};
 use runtimes::Contender;
+use storages::StorageArgs;
 use tools::ToolArgs;
-use trees::Tree;
 use yardsticks::Yardsticks;
 
 pub use daemon::announced;
@@ -51,13 +53,8 @@ pub struct BenchArgs {
     no_rates: bool,
     #[command(flatten)]
     tools: ToolArgs,
-    /// Leave out what is measured of storages
-    #[arg(long)]
-    no_storages: bool,
-    /// The trees that storages are measured with, the first being what the others are held against; large ones
-    /// take their time and several times their room: 1MB,100MB,1GB,100000files
-    #[arg(long, value_name = "TREES", value_delimiter = ',', default_value = "1MB,4MB,1000files")]
-    storage_sizes: Vec<Tree>,
+    #[command(flatten)]
+    storages: StorageArgs,
     /// Measure a daemon that runs already, such as 127.0.0.1:4500, instead of starting one
     #[arg(long, value_name = "ADDRESS")]
     address: Option<SocketAddr>,
@@ -88,7 +85,7 @@ pub async fn run(args: BenchArgs) -> Result<String, BenchError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     let watcher = tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
+        if asked_to_end().await.is_ok() {
             flag.store(true, Ordering::Relaxed);
         }
     });
@@ -100,10 +97,21 @@ pub async fn run(args: BenchArgs) -> Result<String, BenchError> {
     }
 }
 
+async fn asked_to_end() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
 fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchError> {
     let own = match args.address {
         Some(_) => None,
-        None => Some(OwnDaemon::start().map_err(cannot("start a daemon"))?),
+        None => {
+            let own = OwnDaemon::start_on(&StorageChoice::Auto, args.tools.mebibytes());
+            Some(own.map_err(cannot("start a daemon"))?)
+        }
     };
     let address = args.address.or(own.as_ref().map(|own| own.address)).expect("one of the two is");
     let regime = if args.paced { Regime::Paced } else { Regime::BackToBack };
@@ -119,9 +127,9 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
     };
     bench.finish()?;
     outcome?;
-    let storages = match (&own, args.no_storages) {
-        (Some(_), false) => storages::all(&args.storage_sizes, interrupted)?,
-        (None, _) | (_, true) => Vec::new(),
+    let storages = match &own {
+        Some(_) => storages::all(&args.storages, interrupted)?,
+        None => Vec::new(),
     };
     let report = bench.report(args.rounds as usize);
     let report = report.with_rates(rates).with_tools(tools).with_storages(&storages);

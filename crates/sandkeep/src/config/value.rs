@@ -12,7 +12,7 @@ use crate::broker::Network;
 use crate::limits;
 use crate::outgoing::{Allowed, InvalidAllowed};
 use crate::sandbox::{OnTimeout, Privilege, Scope, SnapshotName};
-use crate::storage::StorageChoice;
+use crate::storage::{NoStorage, StorageChoice};
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,19 +118,7 @@ fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Invalid> {
 }
 
 pub fn storage(text: &str) -> Result<StorageChoice, Invalid> {
-    match text {
-        "auto" => Ok(StorageChoice::Auto),
-        "btrfs" => Ok(StorageChoice::Btrfs),
-        "local" => Ok(StorageChoice::Local),
-        _ => match text.strip_prefix("zfs:").map(str::parse) {
-            Some(Ok(dataset)) => Ok(StorageChoice::Zfs(dataset)),
-            Some(Err(error)) => Err(Invalid::new(error.to_string())),
-            None => {
-                let names = "auto, btrfs, local, zfs:POOL or zfs:POOL/DATASET";
-                Err(Invalid::new(format!("expected one of {names}, not {text:?}")))
-            }
-        },
-    }
+    text.parse().map_err(|error: NoStorage| Invalid::new(error.to_string()))
 }
 
 pub fn privilege(text: &str) -> Result<Privilege, Invalid> {

@@ -2,9 +2,13 @@
 
 use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{BtrfsOptions, BtrfsStorage, Dataset, LocalStorage, Storage, StorageError, ZfsStorage};
+use super::{
+    BtrfsOptions, BtrfsStorage, Dataset, InvalidDataset, LocalStorage, Storage, StorageError,
+    ZfsStorage,
+};
 
 /// What the operator asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +29,28 @@ impl fmt::Display for StorageChoice {
             Self::Btrfs => f.write_str("btrfs"),
             Self::Zfs(dataset) => write!(f, "zfs:{dataset}"),
             Self::Local => f.write_str("local"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoStorage {
+    #[error("expected one of auto, btrfs, local, zfs:POOL or zfs:POOL/DATASET, not {0:?}")]
+    Unknown(String),
+    #[error(transparent)]
+    Dataset(#[from] InvalidDataset),
+}
+
+impl FromStr for StorageChoice {
+    type Err = NoStorage;
+
+    fn from_str(text: &str) -> Result<Self, NoStorage> {
+        match (text, text.strip_prefix("zfs:")) {
+            ("auto", _) => Ok(Self::Auto),
+            ("btrfs", _) => Ok(Self::Btrfs),
+            ("local", _) => Ok(Self::Local),
+            (_, Some(dataset)) => Ok(Self::Zfs(dataset.parse()?)),
+            (_, None) => Err(NoStorage::Unknown(text.to_owned())),
         }
     }
 }

@@ -9,11 +9,15 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
+use super::http::Connection;
+use crate::limits::BENCH_STORAGE_ANSWER;
 use crate::sandbox::SandboxId;
+use crate::storage::StorageChoice;
 
-/// Room enough: sandboxes of the usual benchmark write nothing.
-const STORAGE_SIZE_MB: u64 = 1024;
+/// Of a pool, besides what is put into it.
+const SPARE_MB: u64 = 1024;
 
 #[derive(Debug)]
 pub struct OwnDaemon {
@@ -23,12 +27,8 @@ pub struct OwnDaemon {
 }
 
 impl OwnDaemon {
-    pub fn start() -> io::Result<Self> {
-        Self::start_on(None, STORAGE_SIZE_MB)
-    }
-
-    /// On this storage, or on the one that it would choose itself.
-    pub fn start_on(storage: Option<&str>, size_mb: u64) -> io::Result<Self> {
+    /// With room for so much.
+    pub fn start_on(storage: &StorageChoice, room_mb: u64) -> io::Result<Self> {
         let data_dir = parent().join(format!("sandkeep-bench-{}", SandboxId::random()));
         let mut process = Command::new(std::env::current_exe()?)
             .args([
@@ -38,9 +38,9 @@ impl OwnDaemon {
                 "--listen",
                 "127.0.0.1:0",
                 "--storage-size-mb",
-                &size_mb.to_string(),
+                &(SPARE_MB + room_mb).to_string(),
             ])
-            .args(storage.map(|storage| format!("--storage={storage}")))
+            .arg(format!("--storage={storage}"))
             .arg("--data-dir")
             .arg(&data_dir)
             // What this machine's own daemon is told must not shape the figures.
@@ -63,8 +63,25 @@ impl OwnDaemon {
     }
 }
 
+impl OwnDaemon {
+    /// Destroys what a benchmark that was cut short left: sandboxes outlive their daemon.
+    fn clear(&self) -> io::Result<()> {
+        let mut connection = Connection::open(self.address)?.with_patience(BENCH_STORAGE_ANSWER)?;
+        let listed = connection.request("GET", "/api/v1/sandboxes?limit=1000", "")?;
+        let listed: Value = serde_json::from_slice(&listed.body)?;
+        for sandbox in listed["items"].as_array().into_iter().flatten() {
+            let id = sandbox["id"].as_str().unwrap_or_default();
+            connection.request("DELETE", &format!("/api/v1/sandboxes/{id}"), "")?;
+        }
+        Ok(())
+    }
+}
+
 impl Drop for OwnDaemon {
     fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("sandboxes are left behind: {error}");
+        }
         let stopped = kill_process(Pid::from_child(&self.process), Signal::TERM)
             .map_err(io::Error::from)
             .and_then(|()| self.process.wait().map(drop))

@@ -1,13 +1,13 @@
 //! How fast each storage is with trees of different sizes: a template of one, and a sandbox with one in its
-//! workspace. Beside each figure stands that of the smallest tree, and what `cp -a` takes for the same tree:
-//! what a storage does in one step does not grow with the tree, and what it copies does.
+//! workspace. Beside each figure stands that of the smallest tree, taken in turn with it, and what `cp -a` takes for
+//! the same tree: what a storage does in one step does not grow with the tree, and what it copies does.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -16,57 +16,75 @@ use super::http::Connection;
 use super::report::{Operation, StorageSamples};
 use super::trees::Tree;
 use super::{BenchError, call, cannot};
-use crate::limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS};
+use crate::limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX};
 use crate::sandbox::SandboxId;
+use crate::storage::StorageChoice;
 
-/// Those that need nothing of this machine but what any has.
-const STORAGES: [&str; 2] = ["btrfs", "local"];
-/// What the pool has besides the trees, and how often each tree may be in it at once.
-const SPARE_MB: u64 = 1024;
+/// How often each tree may be in a pool at once: as layer and workspace, twice in a sandbox, its snapshots and forks.
 const COPIES: u64 = 6;
 
-/// Measures every storage that can be used here, with every tree.
-pub fn all(trees: &[Tree], interrupted: &AtomicBool) -> Result<Vec<StorageSamples>, BenchError> {
+#[derive(Debug, clap::Args)]
+pub struct StorageArgs {
+    /// Leave out what is measured of storages
+    #[arg(long)]
+    no_storages: bool,
+    /// The storages; zfs:POOL is one on a pool that is there
+    #[arg(long, value_name = "STORAGES", value_delimiter = ',', default_value = "btrfs,local")]
+    storages: Vec<StorageChoice>,
+    /// The trees that storages are measured with, the first being what the others are held against; large ones
+    /// take their time and several times their room: 1MB,100MB,1GB,100000files
+    #[arg(long, value_name = "TREES", value_delimiter = ',', default_value = "1MB,4MB,1000files")]
+    storage_sizes: Vec<Tree>,
+    /// How often each operation of a storage is timed
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=BENCH_STORAGE_ROUNDS_MAX))]
+    storage_rounds: u64,
+}
+
+/// Measures every storage that can be used here, with every tree. An interrupt leaves out the rest.
+pub fn all(
+    args: &StorageArgs,
+    interrupted: &AtomicBool,
+) -> Result<Vec<StorageSamples>, BenchError> {
+    let mut found = Vec::new();
+    if args.no_storages {
+        return Ok(found);
+    }
     let place = Place::make().map_err(cannot("make a directory for trees"))?;
+    let trees = &args.storage_sizes;
     for tree in trees {
         tree.make(&place.tree(*tree)).map_err(cannot("make a tree"))?;
     }
-    let mut found = Vec::new();
-    for storage in STORAGES {
-        let pool_mb = SPARE_MB + COPIES * trees.iter().map(|tree| tree.mebibytes()).sum::<u64>();
-        let Ok(daemon) = OwnDaemon::start_on(Some(storage), pool_mb) else { continue };
-        let connection =
-            Connection::open(daemon.address).map_err(cannot("connect to the daemon"))?;
-        let connection = connection
-            .with_patience(BENCH_STORAGE_ANSWER)
-            .map_err(cannot("wait for the daemon"))?;
-        for (index, tree) in trees.iter().enumerate() {
-            if interrupted.load(Ordering::Relaxed) {
-                return Err(BenchError::Interrupted);
+    let room_mb = COPIES * trees.iter().map(|tree| tree.mebibytes()).sum::<u64>();
+    for storage in &args.storages {
+        let daemon = match OwnDaemon::start_on(storage, room_mb) {
+            Ok(daemon) => daemon,
+            Err(error) => {
+                eprintln!("{storage} is left out: {error}");
+                continue;
             }
-            let mut bench = StorageBench::new(&place, storage, *tree);
-            let connection = connection.again().map_err(cannot("connect to the daemon"))?;
-            bench.measure(connection, Forks::of(index))?;
-            found.push(bench.samples);
+        };
+        for tree in trees {
+            // It may take minutes, and whoever waits shall know what for.
+            eprintln!("measuring {storage} with {tree}");
+            let small = (*tree != trees[0]).then_some(trees[0]);
+            let subject = |tree| Subject::new(&place, storage, tree, &daemon);
+            let all = small.into_iter().chain([*tree]).map(subject).collect::<Result<_, _>>()?;
+            let mut subjects = Subjects { all, rounds: args.storage_rounds, interrupted };
+            match subjects.measure(&place) {
+                Err(BenchError::Interrupted) => {
+                    eprintln!("interrupted; the rest is left out");
+                    return Ok(found);
+                }
+                measured => measured?,
+            }
+            let large = subjects.all.pop().expect("the tree itself is one").samples;
+            found.push(match subjects.all.pop() {
+                Some(small) => large.beside(small.samples),
+                None => large,
+            });
         }
     }
     Ok(found)
-}
-
-/// Whether many forks at once are measured, too: of the smallest tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Forks {
-    Many,
-    OneByOne,
-}
-
-impl Forks {
-    fn of(index: usize) -> Self {
-        match index {
-            0 => Self::Many,
-            _ => Self::OneByOne,
-        }
-    }
 }
 
 /// Where the trees are; it goes away with them.
@@ -92,131 +110,181 @@ impl Drop for Place {
     }
 }
 
-struct StorageBench<'a> {
-    place: &'a Place,
+/// A tree, a daemon, and a sandbox of it that has the tree.
+struct Subject {
     tree: PathBuf,
+    /// Of its template.
+    name: String,
+    connection: Connection,
+    id: String,
+    /// What the others are compared with and rolled back to.
+    snapshot: String,
     samples: StorageSamples,
 }
 
-/// A daemon, and a sandbox of it that has the tree.
-struct Subject {
-    connection: Connection,
-    id: String,
+/// A tree, and the smallest before it unless it is that: everything is done with each in turn.
+struct Subjects<'a> {
+    all: Vec<Subject>,
+    rounds: u64,
+    interrupted: &'a AtomicBool,
 }
 
-impl<'a> StorageBench<'a> {
-    fn new(place: &'a Place, storage: &'static str, tree: Tree) -> Self {
-        let samples = StorageSamples::new(storage, tree);
-        Self { place, tree: place.tree(tree), samples }
+impl Subjects<'_> {
+    fn in_turn(
+        &mut self,
+        work: impl FnMut(&mut Subject) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        match self.interrupted.load(Ordering::Relaxed) {
+            true => Err(BenchError::Interrupted),
+            false => self.all.iter_mut().try_for_each(work),
+        }
     }
 
-    fn measure(&mut self, mut connection: Connection, forks: Forks) -> Result<(), BenchError> {
-        self.copy().map_err(cannot("copy a tree"))?;
-        self.templates(&mut connection)?;
-        let spec = json!({ "source": { "dir": self.tree, "path": "tree" } });
-        let (taken, id) = timed(|| create(&mut connection, &spec))?;
-        self.samples.took(Operation::Workspace, taken);
-        let mut subject = Subject { connection, id };
-        let measured = self.snapshots(&mut subject, forks);
-        destroy(&mut subject.connection, &subject.id)?;
+    fn measure(&mut self, place: &Place) -> Result<(), BenchError> {
+        for _ in 0..self.rounds {
+            self.in_turn(|subject| subject.copy(place))?;
+        }
+        self.in_turn(Subject::import)?;
+        self.in_turn(|subject| subject.create_from_template(Operation::FirstCreate))?;
+        for _ in 0..self.rounds {
+            self.in_turn(|subject| subject.create_from_template(Operation::Create))?;
+        }
+        self.in_turn(Subject::forget_template)?;
+        self.in_turn(Subject::create_with_workspace)?;
+        let measured = self.measure_time();
+        self.all
+            .iter_mut()
+            .try_for_each(|subject| destroy(&mut subject.connection, &subject.id))?;
         match measured {
             // What it cannot do is left out, and said.
             Err(BenchError::Refused { what, status: 400 | 404 | 405, body }) => {
-                self.samples.lacks(what, &body);
+                self.all.iter_mut().for_each(|subject| subject.samples.lacks(what, &body));
                 Ok(())
             }
             other => other,
         }
     }
 
-    /// The yardstick.
-    fn copy(&mut self) -> io::Result<()> {
-        let to = self.place.0.join("copy");
-        for _ in 0..BENCH_STORAGE_ROUNDS {
-            let began = Instant::now();
-            let copied = Command::new("cp").arg("-a").arg(&self.tree).arg(&to).status()?;
-            self.samples.took(Operation::Copy, began.elapsed());
-            fs::remove_dir_all(&to)?;
-            if !copied.success() {
-                return Err(io::Error::other("cp -a failed"));
-            }
+    /// Snapshots, and what is done with them.
+    fn measure_time(&mut self) -> Result<(), BenchError> {
+        for _ in 0..self.rounds {
+            self.in_turn(|subject| {
+                subject.sh("sync")?;
+                subject.snapshot = subject.timed(Operation::Snapshot, Subject::snapshot)?;
+                Ok(())
+            })?;
         }
-        Ok(())
-    }
-
-    fn templates(&mut self, connection: &mut Connection) -> Result<(), BenchError> {
-        let name = "bench";
-        let body = json!({ "name": name, "source": { "dir": self.tree } }).to_string();
-        let import = || call(connection, "import a template", "POST", "/api/v1/templates", &body);
-        let (taken, _) = timed(import)?;
-        self.samples.took(Operation::Import, taken);
-        for round in 0..=BENCH_STORAGE_ROUNDS {
-            let spec = json!({ "template": name });
-            let (taken, id) = timed(|| create(connection, &spec))?;
-            let operation = if round == 0 { Operation::FirstCreate } else { Operation::Create };
-            self.samples.took(operation, taken);
-            destroy(connection, &id)?;
+        for _ in 0..self.rounds {
+            self.in_turn(|subject| {
+                subject.write_more()?;
+                subject.timed(Operation::SnapshotDirty, Subject::snapshot)?;
+                subject.remove_more()
+            })?;
         }
-        let target = format!("/api/v1/templates/{name}");
-        call(connection, "remove a template", "DELETE", &target, "").map(drop)
-    }
-
-    fn snapshots(&mut self, subject: &mut Subject, forks: Forks) -> Result<(), BenchError> {
-        let mut snapshot = String::new();
-        for _ in 0..BENCH_STORAGE_ROUNDS {
-            subject.sh("sync")?;
-            let (taken, id) = timed(|| subject.snapshot())?;
-            self.samples.took(Operation::Snapshot, taken);
-            snapshot = id;
+        self.in_turn(|subject| subject.sh("echo changed > ~/tree/0/0"))?;
+        for _ in 0..self.rounds {
+            self.in_turn(|subject| subject.timed(Operation::Diff, Subject::diff))?;
+            self.in_turn(|subject| subject.fork(Operation::Fork, From::Snapshot, 1))?;
+            self.in_turn(|subject| subject.timed(Operation::Rollback, Subject::roll_back))?;
         }
-        for _ in 0..BENCH_STORAGE_ROUNDS {
-            subject.write_more()?;
-            let (taken, _) = timed(|| subject.snapshot())?;
-            self.samples.took(Operation::SnapshotDirty, taken);
-            subject.remove_more()?;
+        for _ in 0..self.rounds {
+            self.in_turn(Subject::dirty)?;
         }
-        subject.sh("echo changed > ~/tree/0/0")?;
-        for _ in 0..BENCH_STORAGE_ROUNDS {
-            let (taken, ()) = timed(|| subject.diff(&snapshot))?;
-            self.samples.took(Operation::Diff, taken);
-            let (taken, ids) = timed(|| subject.fork(Some(&snapshot), 1))?;
-            self.samples.took(Operation::Fork, taken);
-            subject.destroy(&ids)?;
-            let (taken, ()) = timed(|| subject.roll_back(&snapshot))?;
-            self.samples.took(Operation::Rollback, taken);
+        match &mut self.all[..] {
+            [alone] => alone.fork(Operation::ForkMany, From::Snapshot, BENCH_FORKS),
+            _ => Ok(()),
         }
-        for _ in 0..BENCH_STORAGE_ROUNDS {
-            self.dirty(subject, &snapshot)?;
-        }
-        if forks == Forks::Many {
-            let (taken, ids) = timed(|| subject.fork(Some(&snapshot), BENCH_FORKS))?;
-            self.samples.took(Operation::ForkMany, taken);
-            subject.destroy(&ids)?;
-        }
-        Ok(())
     }
 }
 
-impl StorageBench<'_> {
-    /// What a storage takes when it first has to write what is not on the disk yet.
-    fn dirty(&mut self, subject: &mut Subject, snapshot: &str) -> Result<(), BenchError> {
-        subject.write_more()?;
-        let (taken, ()) = timed(|| subject.diff(snapshot))?;
-        self.samples.took(Operation::DiffDirty, taken);
-        subject.remove_more()?;
-        subject.write_more()?;
-        let (taken, ids) = timed(|| subject.fork(None, 1))?;
-        self.samples.took(Operation::ForkDirty, taken);
-        subject.destroy(&ids)?;
-        subject.remove_more()?;
-        subject.write_more()?;
-        let (taken, ()) = timed(|| subject.roll_back(snapshot))?;
-        self.samples.took(Operation::RollbackDirty, taken);
-        Ok(())
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Snapshot,
+    Now,
 }
 
 impl Subject {
+    fn new(
+        place: &Place,
+        storage: &StorageChoice,
+        tree: Tree,
+        daemon: &OwnDaemon,
+    ) -> Result<Self, BenchError> {
+        let connection = Connection::open(daemon.address)
+            .and_then(|connection| connection.with_patience(BENCH_STORAGE_ANSWER));
+        Ok(Self {
+            tree: place.tree(tree),
+            name: format!("bench-{}", tree.to_string().to_lowercase()),
+            connection: connection.map_err(cannot("connect to the daemon"))?,
+            id: String::new(),
+            snapshot: String::new(),
+            samples: StorageSamples::new(storage, tree),
+        })
+    }
+
+    fn timed<T>(
+        &mut self,
+        operation: Operation,
+        work: impl FnOnce(&mut Self) -> Result<T, BenchError>,
+    ) -> Result<T, BenchError> {
+        let began = Instant::now();
+        let done = work(self)?;
+        self.samples.took(operation, began.elapsed());
+        Ok(done)
+    }
+
+    /// The yardstick.
+    fn copy(&mut self, place: &Place) -> Result<(), BenchError> {
+        let to = place.0.join("copy");
+        let copied = self.timed(Operation::Copy, |subject| {
+            let copied = Command::new("cp").arg("-a").arg(&subject.tree).arg(&to).status();
+            copied.map_err(cannot("copy a tree"))
+        })?;
+        fs::remove_dir_all(&to).map_err(cannot("remove a copy"))?;
+        match copied.success() {
+            true => Ok(()),
+            false => Err(cannot("copy a tree")(io::Error::other("cp -a failed"))),
+        }
+    }
+
+    fn import(&mut self) -> Result<(), BenchError> {
+        let body = json!({ "name": self.name, "source": { "dir": self.tree } }).to_string();
+        self.timed(Operation::Import, |subject| {
+            let connection = &mut subject.connection;
+            call(connection, "import a template", "POST", "/api/v1/templates", &body).map(drop)
+        })
+    }
+
+    fn create_from_template(&mut self, operation: Operation) -> Result<(), BenchError> {
+        let spec = json!({ "template": self.name });
+        let id = self.timed(operation, |subject| create(&mut subject.connection, &spec))?;
+        destroy(&mut self.connection, &id)
+    }
+
+    fn forget_template(&mut self) -> Result<(), BenchError> {
+        let target = format!("/api/v1/templates/{}", self.name);
+        call(&mut self.connection, "remove a template", "DELETE", &target, "").map(drop)
+    }
+
+    fn create_with_workspace(&mut self) -> Result<(), BenchError> {
+        let spec = json!({ "source": { "dir": self.tree, "path": "tree" } });
+        let made = |subject: &mut Self| create(&mut subject.connection, &spec);
+        self.id = self.timed(Operation::Workspace, made)?;
+        Ok(())
+    }
+
+    /// What a storage takes when it first has to write what is not on the disk yet.
+    fn dirty(&mut self) -> Result<(), BenchError> {
+        self.write_more()?;
+        self.timed(Operation::DiffDirty, Self::diff)?;
+        self.remove_more()?;
+        self.write_more()?;
+        self.fork(Operation::ForkDirty, From::Now, 1)?;
+        self.remove_more()?;
+        self.write_more()?;
+        self.timed(Operation::RollbackDirty, Self::roll_back)
+    }
+
     /// As much again that is not on the disk yet.
     fn write_more(&mut self) -> Result<(), BenchError> {
         self.sh("cp -a ~/tree ~/more")
@@ -249,25 +317,25 @@ impl Subject {
         text(&made["id"], "take a snapshot")
     }
 
-    fn roll_back(&mut self, snapshot: &str) -> Result<(), BenchError> {
-        self.post("roll back", "rollback", &json!({ "snapshot": snapshot })).map(drop)
+    fn roll_back(&mut self) -> Result<(), BenchError> {
+        let body = json!({ "snapshot": self.snapshot });
+        self.post("roll back", "rollback", &body).map(drop)
     }
 
-    fn diff(&mut self, snapshot: &str) -> Result<(), BenchError> {
-        let target = self.target(&format!("diff?from={snapshot}"));
+    fn diff(&mut self) -> Result<(), BenchError> {
+        let target = self.target(&format!("diff?from={}", self.snapshot));
         call(&mut self.connection, "tell what changed", "GET", &target, "").map(drop)
     }
 
-    /// Without a snapshot it is of this moment.
-    fn fork(&mut self, snapshot: Option<&str>, count: u64) -> Result<Vec<String>, BenchError> {
+    fn fork(&mut self, operation: Operation, from: From, count: u64) -> Result<(), BenchError> {
         let what = "fork";
-        let made = self.post(what, "fork", &json!({ "snapshot": snapshot, "count": count }))?;
-        let forks = made["sandboxes"].as_array().into_iter().flatten();
-        forks.map(|fork| text(&fork["id"], what)).collect()
-    }
-
-    fn destroy(&mut self, ids: &[String]) -> Result<(), BenchError> {
-        ids.iter().try_for_each(|id| destroy(&mut self.connection, id))
+        let snapshot = (from == From::Snapshot).then_some(&self.snapshot);
+        let body = json!({ "snapshot": snapshot, "count": count });
+        let made = self.timed(operation, |subject| subject.post(what, "fork", &body))?;
+        for fork in made["sandboxes"].as_array().into_iter().flatten() {
+            destroy(&mut self.connection, &text(&fork["id"], what)?)?;
+        }
+        Ok(())
     }
 }
 
@@ -287,10 +355,4 @@ fn destroy(connection: &mut Connection, id: &str) -> Result<(), BenchError> {
 fn text(value: &Value, what: &'static str) -> Result<String, BenchError> {
     let missing = || cannot(what)(io::ErrorKind::InvalidData.into());
     value.as_str().map(str::to_owned).ok_or_else(missing)
-}
-
-fn timed<T>(work: impl FnOnce() -> Result<T, BenchError>) -> Result<(Duration, T), BenchError> {
-    let began = Instant::now();
-    let done = work()?;
-    Ok((began.elapsed(), done))
 }

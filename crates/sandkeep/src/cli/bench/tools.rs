@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::daemon;
 use super::http::Connection;
 use super::rates::{Rate, Taken, in_turn, median, megabytes_a_second, not_measured};
+use super::trees::Tree;
 use crate::limits::{
     BENCH_GREP_FILES_MAX, BENCH_STORAGE_ANSWER, BENCH_TOOL_CALLS, BENCH_TRANSFER_MB_MAX, MIB,
 };
@@ -34,6 +35,17 @@ pub struct ToolArgs {
     /// How many files are searched
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=BENCH_GREP_FILES_MAX))]
     grep_files: u64,
+}
+
+impl ToolArgs {
+    /// What all of it takes on a disk, about.
+    pub fn mebibytes(&self) -> u64 {
+        match self.no_tools {
+            true => 0,
+            // A file that is replaced, and the next one.
+            false => 2 * self.transfer_mb + Tree::Files(self.grep_files).mebibytes(),
+        }
+    }
 }
 
 /// Takes all of them, in a sandbox that runs.

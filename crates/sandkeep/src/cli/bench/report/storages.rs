@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::quantile_ms;
 use crate::cli::bench::trees::Tree;
+use crate::storage::StorageChoice;
 
 /// What is timed of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,15 +57,22 @@ impl Operation {
 /// All samples of one storage with one tree.
 #[derive(Clone, Debug)]
 pub struct StorageSamples {
-    storage: &'static str,
+    storage: String,
     tree: Tree,
     taken: Vec<(Operation, Vec<Duration>)>,
+    /// Those of the smallest tree, taken in turn with these.
+    smallest: Option<Box<StorageSamples>>,
     lacks: Option<String>,
 }
 
 impl StorageSamples {
-    pub fn new(storage: &'static str, tree: Tree) -> Self {
-        Self { storage, tree, taken: Vec::new(), lacks: None }
+    pub fn new(storage: &StorageChoice, tree: Tree) -> Self {
+        let storage = storage.to_string();
+        Self { storage, tree, taken: Vec::new(), smallest: None, lacks: None }
+    }
+
+    pub fn beside(self, smallest: Self) -> Self {
+        Self { smallest: Some(Box::new(smallest)), ..self }
     }
 
     pub fn took(&mut self, operation: Operation, time: Duration) {
@@ -87,7 +95,7 @@ impl StorageSamples {
 
 #[derive(Debug, Serialize)]
 pub struct StorageFigures {
-    storage: &'static str,
+    storage: String,
     tree: String,
     operations: Vec<OperationFigures>,
     /// What was not measured, and why.
@@ -100,24 +108,24 @@ struct OperationFigures {
     operation: Operation,
     n: usize,
     p50_ms: f64,
-    /// The same with the first tree.
+    /// The same with the smallest tree.
     times_smallest: Option<f64>,
     /// `cp -a` of this tree.
     times_copy: Option<f64>,
 }
 
 impl StorageFigures {
-    /// The first tree of a storage is what its others are held against.
     pub fn all(samples: &[StorageSamples]) -> Vec<Self> {
-        let first = |storage| samples.iter().find(|samples| samples.storage == storage);
-        samples.iter().map(|samples| Self::of(samples, first(samples.storage))).collect()
+        samples.iter().map(Self::of).collect()
     }
 
-    fn of(samples: &StorageSamples, smallest: Option<&StorageSamples>) -> Self {
+    /// The smallest tree is held against itself.
+    fn of(samples: &StorageSamples) -> Self {
+        let smallest = samples.smallest.as_deref().unwrap_or(samples);
         let copy = samples.median_ms(Operation::Copy);
         let figures = |(operation, taken): &(Operation, Vec<Duration>)| {
             let p50_ms = quantile_ms(taken, 0.5)?;
-            let base = smallest.and_then(|smallest| smallest.median_ms(*operation));
+            let base = smallest.median_ms(*operation);
             Some(OperationFigures {
                 operation: *operation,
                 n: taken.len(),
@@ -127,7 +135,7 @@ impl StorageFigures {
             })
         };
         Self {
-            storage: samples.storage,
+            storage: samples.storage.clone(),
             tree: samples.tree.to_string(),
             operations: samples.taken.iter().filter_map(figures).collect(),
             left_out: samples.lacks.clone(),
@@ -137,7 +145,7 @@ impl StorageFigures {
     pub fn head(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\n{:<8} {:<12} {:<15} {:>4} {:>10} {:>11} {:>8}",
+            "\n{:<12} {:<12} {:<15} {:>4} {:>10} {:>11} {:>8}",
             "storage", "tree", "", "n", "p50 ms", "x smallest", "x cp -a"
         )
     }
@@ -149,7 +157,7 @@ impl fmt::Display for StorageFigures {
         for figures in &self.operations {
             writeln!(
                 f,
-                "{:<8} {:<12} {:<15} {:>4} {:>10.3} {:>11} {:>8}",
+                "{:<12} {:<12} {:<15} {:>4} {:>10.3} {:>11} {:>8}",
                 self.storage,
                 self.tree,
                 figures.operation.name(),
@@ -163,7 +171,7 @@ impl fmt::Display for StorageFigures {
             Some(why) => {
                 writeln!(
                     f,
-                    "{:<8} {:<12} the rest was not measured: {why}",
+                    "{:<12} {:<12} the rest was not measured: {why}",
                     self.storage, self.tree
                 )
             }
@@ -179,14 +187,14 @@ mod tests {
     #[test]
     fn figures_are_held_against_the_smallest_tree_and_against_a_copy() {
         let millis = Duration::from_millis;
-        let mut small = StorageSamples::new("local", Tree::Mebibytes(1));
-        let mut large = StorageSamples::new("local", Tree::Mebibytes(100));
+        let mut small = StorageSamples::new(&StorageChoice::Local, Tree::Mebibytes(1));
+        let mut large = StorageSamples::new(&StorageChoice::Local, Tree::Mebibytes(100));
         for (samples, copy, create) in [(&mut small, 10, 5), (&mut large, 1_000, 6)] {
             samples.took(Operation::Copy, millis(copy));
             samples.took(Operation::Create, millis(create));
         }
-        let figures = StorageFigures::all(&[small, large]);
-        let create = &figures[1].operations[1];
+        let figures = StorageFigures::all(&[large.beside(small)]);
+        let create = &figures[0].operations[1];
         assert!(create.times_smallest.is_some_and(|times| (times - 1.2).abs() < 1e-9));
         assert!(create.times_copy.is_some_and(|times| (times - 0.006).abs() < 1e-9));
     }
