@@ -211,6 +211,18 @@ pub fn filesystem_id(file: impl AsFd) -> io::Result<[u8; 16]> {
     Ok(info.fsid)
 }
 
+/// Puts on disk what has been done to the filesystem so far: names, subvolumes and what was written back, but not what
+/// only the page cache has. `syncfs` would first write all of that, whoever's it is.
+pub fn commit(filesystem: impl AsFd) -> io::Result<()> {
+    const START: u32 = opcode::read::<u64>(GROUP, 24);
+    const WAIT: u32 = opcode::write::<u64>(GROUP, 22);
+    // SAFETY: the kernel fills the transaction's number, a word.
+    let transaction = unsafe { ioctl(&filesystem, Getter::<START, u64>::new()) }?;
+    // SAFETY: the kernel only reads the number.
+    unsafe { ioctl(&filesystem, Setter::<WAIT, u64>::new(transaction)) }?;
+    Ok(())
+}
+
 /// Makes the filesystem as large as its device. Nothing happens if it is.
 pub fn grow_to_device(filesystem: impl AsFd) -> io::Result<()> {
     const OP: u32 = opcode::write::<VolArgs>(GROUP, 3);

@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, RenameFlags, renameat_with, statat, syncfs};
+use rustix::fs::{AtFlags, RenameFlags, renameat_with, statat};
 use rustix::io::Errno;
 
 use super::limit::UNLIMITED;
@@ -107,17 +107,17 @@ impl Btrfs {
         })?;
         failpoint!("btrfs.rollback_after_draft");
         let (name, exchange) = (c_name(id), RenameFlags::EXCHANGE);
-        let exchanged = renameat_with(&volumes, &draft, &volumes, &name, exchange).and_then(|()| {
-            failpoint!("btrfs.rollback_after_exchange");
-            syncfs(&volumes)
-        });
-        // Whichever of the two it is now: what stays is swept at the next start.
+        let exchanged = renameat_with(&volumes, &draft, &volumes, &name, exchange);
+        failpoint!("btrfs.rollback_after_exchange");
+        // Whichever of the two it is now: what stays is swept at the next start. It goes before all is put on disk, so
+        // that what the volume had not written back never is.
         if let Err(error) = delete(&volumes, &draft) {
             tracing::warn!(%error, %id, "what a rollback replaced stays until the next start");
         }
         failpoint!("btrfs.rollback_after_delete");
         self.quotas.volume_destroyed(&self.pool);
-        Ok(exchanged?)
+        exchanged?;
+        btrfs::commit(&volumes)
     }
 }
 
