@@ -22,6 +22,8 @@ pub mod home;
 pub mod journal;
 pub mod limits;
 pub mod outgoing;
+#[cfg(test)]
+mod promises;
 pub mod runtime;
 pub mod sandbox;
 pub mod storage;

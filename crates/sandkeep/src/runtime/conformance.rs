@@ -24,7 +24,6 @@ mod tests;
 mod trees;
 mod waits;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,9 +32,10 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
 use super::{Plan, Runtime};
+use crate::promises::{Failure, Violation};
 use crate::sandbox::{Resources, SandboxId};
 pub(crate) use instance::{Instance, discard};
-use lab::{Broken, Lab};
+use lab::Lab;
 pub(crate) use layered::{Setuid, keeps_above_layers, keeps_above_many_layers};
 
 /// No promise needs this long; whatever does, hangs.
@@ -67,22 +67,9 @@ pub(crate) trait Bench: Send + Sync {
     }
 }
 
-/// A promise that was not kept.
-#[derive(Debug)]
-pub(crate) struct Violation {
-    pub promise: &'static str,
-    pub detail: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.promise, self.detail)
-    }
-}
-
 pub(crate) struct Promise {
     pub name: &'static str,
-    check: for<'a> fn(&'a Lab<'a>) -> BoxFuture<'a, Result<(), Broken>>,
+    check: for<'a> fn(&'a Lab<'a>) -> BoxFuture<'a, Result<(), Failure>>,
 }
 
 /// Names every promise once; both the list and the tests are made from it.
@@ -215,8 +202,8 @@ async fn check(bench: &dyn Bench, promise: &Promise) -> Result<(), Violation> {
     let lab = Lab::new(bench);
     let kept = tokio::time::timeout(bench.patience(), (promise.check)(&lab)).await;
     let kept = kept.unwrap_or_else(|_| {
-        Err(Broken(format!("it came to no end within {} s", bench.patience().as_secs())))
+        Err(Failure(format!("it came to no end within {} s", bench.patience().as_secs())))
     });
     let cleaned = lab.clean_up().await;
-    kept.and(cleaned).map_err(|Broken(detail)| Violation { promise: promise.name, detail })
+    kept.and(cleaned).map_err(|Failure(detail)| Violation { promise: promise.name, detail })
 }

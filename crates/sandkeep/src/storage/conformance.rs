@@ -10,13 +10,13 @@ mod snapshots;
 pub(crate) mod view;
 mod volumes;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::{Base, Quota, Storage, StorageError};
+use super::{Base, Quota, Storage};
+use crate::promises::{Failure, Verdict, Violation, checks, ensure};
 use crate::sandbox::SandboxId;
 
 /// A storage under test.
@@ -31,53 +31,7 @@ pub(super) struct Subject {
 
 pub(super) type Reopen = Arc<dyn Fn() -> Arc<dyn Storage> + Send + Sync>;
 
-/// A promise that a storage did not keep.
-#[derive(Debug)]
-pub(super) struct Violation {
-    pub promise: &'static str,
-    pub detail: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.promise, self.detail)
-    }
-}
-
-/// What went wrong within one check.
-struct Failure(String);
-
-impl From<StorageError> for Failure {
-    fn from(error: StorageError) -> Self {
-        Self(format!("unexpected answer {error:?}"))
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self(format!("the volume cannot be used: {error}"))
-    }
-}
-
-type Verdict = Result<(), Failure>;
 type Check = fn(Subject) -> BoxFuture<'static, Verdict>;
-
-/// Ends the check unless the condition holds.
-macro_rules! ensure {
-    ($condition:expr, $($detail:tt)+) => {
-        if !$condition {
-            return Err($crate::storage::conformance::Failure(format!($($detail)+)));
-        }
-    };
-}
-use ensure;
-
-/// Names a check after its promise.
-macro_rules! checks {
-    ($($module:ident::$check:ident),+ $(,)?) => {
-        &[$((stringify!($check), |subject| Box::pin($module::$check(subject)))),+]
-    };
-}
 
 const CHECKS: &[(&str, Check)] = checks![
     volumes::a_new_volume_is_an_empty_directory_of_root,

@@ -6,58 +6,18 @@ mod comparing;
 mod keys;
 mod watching;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::{Change, StateStore, StoreError, Watch};
+use super::{Change, StateStore, Watch};
+use crate::promises::{Failure, Verdict, Violation, checks, ensure};
 
 /// Makes an empty store that remembers at most so many changes.
 pub(super) type Factory = Arc<dyn Fn(usize) -> Arc<dyn StateStore> + Send + Sync>;
 
-/// A promise that a store did not keep.
-#[derive(Debug)]
-pub(super) struct Violation {
-    pub promise: &'static str,
-    pub detail: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.promise, self.detail)
-    }
-}
-
-/// What went wrong within one check.
-struct Failure(String);
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self(format!("unexpected answer {error:?}"))
-    }
-}
-
-type Verdict = Result<(), Failure>;
 type Check = fn(Factory) -> BoxFuture<'static, Verdict>;
-
-/// Ends the check unless the condition holds.
-macro_rules! ensure {
-    ($condition:expr, $($detail:tt)+) => {
-        if !$condition {
-            return Err($crate::store::conformance::Failure(format!($($detail)+)));
-        }
-    };
-}
-use ensure;
-
-/// Names a check after its promise.
-macro_rules! checks {
-    ($($module:ident::$check:ident),+ $(,)?) => {
-        &[$((stringify!($check), |factory| Box::pin($module::$check(factory)))),+]
-    };
-}
 
 const CHECKS: &[(&str, Check)] = checks![
     comparing::a_write_is_read_back_until_it_is_deleted,

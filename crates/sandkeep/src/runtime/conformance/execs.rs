@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 
-use super::lab::{Broken, Lab, Said, command, hear, hold, listen, run, same, script, soon};
+use super::lab::{Failure, Lab, Said, command, ensure, hear, listen, run, same, script, soon};
 use crate::guest::{ExecEvent, ExecRequest, GuestError, Offsets, Outcome, OutputStream, Stdin};
 
 /// Far longer than any promise may take, so that only what ends it can end it.
 const FOREVER: &str = "100000";
 
-pub(super) async fn exec_gives_the_exit_code(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_gives_the_exit_code(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     for code in [0, 1, 3, 255] {
         let said = run(&*guest, script(&format!("exit {code}"))).await?;
@@ -20,14 +20,14 @@ pub(super) async fn exec_gives_the_exit_code(lab: &Lab<'_>) -> Result<(), Broken
     Ok(())
 }
 
-pub(super) async fn exec_keeps_stdout_and_stderr_apart(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_keeps_stdout_and_stderr_apart(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let said = run(&*guest, script("echo out; echo err >&2; echo more")).await?;
     same("stdout", said.stdout.as_str(), "out\nmore\n")?;
     same("stderr", said.stderr.as_str(), "err\n")
 }
 
-pub(super) async fn exec_offsets_have_no_gaps(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_offsets_have_no_gaps(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let mut execution = guest.exec(script("echo a; echo b >&2; echo c; echo d >&2")).await?;
     let mut expected = Offsets::default();
@@ -43,7 +43,7 @@ pub(super) async fn exec_offsets_have_no_gaps(lab: &Lab<'_>) -> Result<(), Broke
     same("the bytes", expected, Offsets { stdout: 4, stderr: 4 })
 }
 
-pub(super) async fn exec_feeds_stdin(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_feeds_stdin(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let execution = guest.exec(ExecRequest { stdin: Stdin::Piped, ..command(&["cat"]) }).await?;
     let input = execution.input();
@@ -54,16 +54,16 @@ pub(super) async fn exec_feeds_stdin(lab: &Lab<'_>) -> Result<(), Broken> {
             input.write(piece).await?;
         }
         input.close().await?;
-        Ok::<(), Broken>(())
+        Ok::<(), Failure>(())
     };
     let (fed, said) = tokio::join!(feed, listen(execution));
     fed?;
     let said: Said = said?;
-    hold!(said.stdout == text, "{} of {} bytes came back", said.stdout.len(), text.len());
+    ensure!(said.stdout == text, "{} of {} bytes came back", said.stdout.len(), text.len());
     same("the outcome", said.outcome(), Outcome::Exited(0))
 }
 
-pub(super) async fn exec_without_stdin_sees_its_end(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_without_stdin_sees_its_end(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let said = soon("the end of cat", run(&*guest, command(&["cat"]))).await??;
     same("stdout", said.stdout.as_str(), "")?;
@@ -72,7 +72,7 @@ pub(super) async fn exec_without_stdin_sees_its_end(lab: &Lab<'_>) -> Result<(),
 
 pub(super) async fn exec_has_the_environment_it_was_given_and_no_other(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let mut request = command(&["env"]);
     request.env.push(("ODD".to_owned(), " =x= ".to_owned()));
@@ -81,25 +81,25 @@ pub(super) async fn exec_has_the_environment_it_was_given_and_no_other(
     let said = run(&*guest, request).await?;
     let lines: Vec<&str> = said.stdout.lines().collect();
     for line in &given {
-        hold!(lines.contains(&line.as_str()), "{line:?} is missing: {lines:?}");
+        ensure!(lines.contains(&line.as_str()), "{line:?} is missing: {lines:?}");
     }
     // The guest adds what belongs to the user, and nothing else.
     let may_add =
         |line: &str| ["HOME=", "USER=", "LOGNAME="].iter().any(|name| line.starts_with(name));
     for line in lines {
-        hold!(given.iter().any(|given| given == line) || may_add(line), "{line:?} was not given");
+        ensure!(given.iter().any(|given| given == line) || may_add(line), "{line:?} was not given");
     }
     Ok(())
 }
 
-pub(super) async fn exec_runs_where_it_was_told_to(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_runs_where_it_was_told_to(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     same("the default", run(&*guest, command(&["pwd"])).await?.stdout.as_str(), "/home/user\n")?;
     let request = ExecRequest { cwd: Some("/tmp".to_owned()), ..command(&["pwd"]) };
     same("cwd", run(&*guest, request).await?.stdout.as_str(), "/tmp\n")
 }
 
-pub(super) async fn exec_runs_as_whom_it_was_told_to(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_runs_as_whom_it_was_told_to(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let any_user = lab.runtime().capabilities().any_user;
     for (user, uid) in [("user", "1000\n"), ("root", "0\n"), ("1000", "1000\n"), ("0:0", "0\n")] {
@@ -113,7 +113,7 @@ pub(super) async fn exec_runs_as_whom_it_was_told_to(lab: &Lab<'_>) -> Result<()
     Ok(())
 }
 
-pub(super) async fn exec_that_takes_too_long_is_timed_out(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_that_takes_too_long_is_timed_out(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let timeout = Duration::from_millis(200);
     let request = ExecRequest { timeout: Some(timeout), ..command(&["sleep", FOREVER]) };
@@ -122,11 +122,11 @@ pub(super) async fn exec_that_takes_too_long_is_timed_out(lab: &Lab<'_>) -> Resu
     same("the outcome", said.outcome(), Outcome::TimedOut)?;
     // A paused clock of a test does not move `Instant`; then there is nothing to compare.
     let took = began.elapsed();
-    hold!(took >= timeout || said.end.duration <= took, "it was timed out after {took:?}");
+    ensure!(took >= timeout || said.end.duration <= took, "it was timed out after {took:?}");
     Ok(())
 }
 
-pub(super) async fn exec_can_be_canceled(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_can_be_canceled(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let request = command(&["sleep", FOREVER]);
     let id = request.id.clone();
@@ -136,11 +136,11 @@ pub(super) async fn exec_can_be_canceled(lab: &Lab<'_>) -> Result<(), Broken> {
     same("the outcome", said.outcome(), Outcome::Canceled)?;
     let unknown = guest.cancel(&command(&["true"]).id).await;
     let refused = matches!(unknown, Err(GuestError::Refused { .. }));
-    hold!(refused, "cancel of an unknown exec answers {unknown:?}");
+    ensure!(refused, "cancel of an unknown exec answers {unknown:?}");
     Ok(())
 }
 
-pub(super) async fn exec_can_be_signaled(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_can_be_signaled(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     for signal in [15, 9] {
         let request = command(&["sleep", FOREVER]);
@@ -153,7 +153,7 @@ pub(super) async fn exec_can_be_signaled(lab: &Lab<'_>) -> Result<(), Broken> {
     Ok(())
 }
 
-pub(super) async fn exec_can_be_ended(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_can_be_ended(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let request = command(&["sleep", FOREVER]);
     let id = request.id.clone();
@@ -163,29 +163,29 @@ pub(super) async fn exec_can_be_ended(lab: &Lab<'_>) -> Result<(), Broken> {
     same("the outcome", said.outcome(), Outcome::Signaled(15))?;
     let unknown = guest.end(&command(&["true"]).id, Duration::ZERO).await;
     let refused = matches!(unknown, Err(GuestError::Refused { .. }));
-    hold!(refused, "the end of an unknown exec answers {unknown:?}");
+    ensure!(refused, "the end of an unknown exec answers {unknown:?}");
     Ok(())
 }
 
-pub(super) async fn exec_of_no_such_command_is_127(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_of_no_such_command_is_127(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     for argv in [["no-such-command"], ["/no/such/file"]] {
         let said = run(&*guest, command(&argv)).await?;
         same("the outcome", said.outcome(), Outcome::Exited(127))?;
-        hold!(said.end.error.is_some(), "it does not say why");
+        ensure!(said.end.error.is_some(), "it does not say why");
     }
     Ok(())
 }
 
-pub(super) async fn exec_of_what_cannot_be_executed_is_126(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_of_what_cannot_be_executed_is_126(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let said = run(&*guest, command(&["/etc/passwd"])).await?;
     same("the outcome", said.outcome(), Outcome::Exited(126))?;
-    hold!(said.end.error.is_some(), "it does not say why");
+    ensure!(said.end.error.is_some(), "it does not say why");
     Ok(())
 }
 
-pub(super) async fn execs_run_side_by_side(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn execs_run_side_by_side(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     // One that waits for its input keeps nobody else waiting.
     let slow = guest.exec(ExecRequest { stdin: Stdin::Piped, ..command(&["cat"]) }).await?;
@@ -212,7 +212,7 @@ pub(super) async fn execs_run_side_by_side(lab: &Lab<'_>) -> Result<(), Broken> 
 
 pub(super) async fn exec_left_alone_can_be_joined_at_an_offset(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let request = script(&format!("echo one; echo two; sleep {FOREVER}"));
     let id = request.id.clone();
@@ -220,7 +220,7 @@ pub(super) async fn exec_left_alone_can_be_joined_at_an_offset(
     hear(&mut first, "one\ntwo\n").await?;
     drop(first);
     let known = guest.execs().await?;
-    hold!(known.iter().any(|exec| exec.id == id && exec.running), "it is not known: {known:?}");
+    ensure!(known.iter().any(|exec| exec.id == id && exec.running), "it is not known: {known:?}");
     let mut second = guest.attach(&id, Offsets { stdout: 4, stderr: 0 }).await?;
     hear(&mut second, "two\n").await?;
     // Who joins last is the one who listens.
@@ -229,7 +229,7 @@ pub(super) async fn exec_left_alone_can_be_joined_at_an_offset(
         match soon("the end of the second", second.next()).await? {
             Some(ExecEvent::Ended(end)) => break end,
             Some(ExecEvent::Started | ExecEvent::Output { .. }) => {}
-            None => return Err(Broken("the second ended without an end".to_owned())),
+            None => return Err(Failure("the second ended without an end".to_owned())),
         }
     };
     same("the outcome for who was cut off", cut_off.outcome, Outcome::Lost)?;
@@ -246,7 +246,7 @@ pub(super) async fn exec_left_alone_can_be_joined_at_an_offset(
 /// to one who comes after the command is over.
 pub(super) async fn exec_that_ended_unwatched_tells_all_to_who_comes_later(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let request = script("echo out; echo err >&2; exit 9");
     let id = request.id.clone();
@@ -255,7 +255,7 @@ pub(super) async fn exec_that_ended_unwatched_tells_all_to_who_comes_later(
         while guest.execs().await?.iter().any(|exec| exec.id == id && exec.running) {
             tokio::task::yield_now().await;
         }
-        Ok::<(), Broken>(())
+        Ok::<(), Failure>(())
     })
     .await??;
     let said = listen(guest.attach(&id, Offsets::default()).await?).await?;
@@ -267,19 +267,19 @@ pub(super) async fn exec_that_ended_unwatched_tells_all_to_who_comes_later(
         while guest.execs().await?.iter().any(|exec| exec.id == id) {
             tokio::task::yield_now().await;
         }
-        Ok::<(), Broken>(())
+        Ok::<(), Failure>(())
     })
     .await??;
     let late = guest.attach(&id, Offsets::default()).await;
     let refused = matches!(late, Err(GuestError::Refused { .. }));
-    hold!(refused, "a forgotten exec can be joined: {:?}", late.err());
+    ensure!(refused, "a forgotten exec can be joined: {:?}", late.err());
     Ok(())
 }
 
 /// Whoever joins again learns how much of stdin has arrived, goes on there, and nothing is lost or doubled.
 pub(super) async fn exec_stdin_goes_on_where_it_was_after_joining_again(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     // The mock's commands lose their stdin with the one who began them.
     if !lab.runtime().capabilities().isolation {
         return Ok(());
@@ -301,7 +301,7 @@ pub(super) async fn exec_stdin_goes_on_where_it_was_after_joining_again(
     same("the outcome", said.outcome(), Outcome::Exited(0))
 }
 
-pub(super) async fn exec_ends_with_its_sandbox(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn exec_ends_with_its_sandbox(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
     let guest = lab.runtime().connect(&plan.id).await?;
     let execution = guest.exec(command(&["sleep", FOREVER])).await?;
@@ -309,7 +309,7 @@ pub(super) async fn exec_ends_with_its_sandbox(lab: &Lab<'_>) -> Result<(), Brok
     let said = soon("the end", listen(execution)).await??;
     let outcome = said.outcome();
     let honest = matches!(outcome, Outcome::Lost | Outcome::Signaled(_));
-    hold!(honest, "a command whose sandbox was destroyed is said to have {outcome:?}");
-    hold!(guest.ping().await.is_err() || lab.found(&plan.id).await?.is_none(), "it lives on");
+    ensure!(honest, "a command whose sandbox was destroyed is said to have {outcome:?}");
+    ensure!(guest.ping().await.is_err() || lab.found(&plan.id).await?.is_none(), "it lives on");
     Ok(())
 }

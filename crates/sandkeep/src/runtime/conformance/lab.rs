@@ -6,65 +6,27 @@ use std::time::Duration;
 
 use super::Bench;
 use crate::guest::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, LeafLimits, Outcome,
-    OutputStream, Stdin,
+    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, LeafLimits, Outcome, OutputStream, Stdin,
 };
-use crate::runtime::{Found, Plan, Runtime, RuntimeError};
+pub(super) use crate::promises::{Failure, ensure};
+use crate::runtime::{Found, Plan, Runtime};
 use crate::sandbox::{ExecId, Privilege, Resources, SandboxId};
-
-/// How a promise was broken.
-#[derive(Debug)]
-pub(super) struct Broken(pub String);
-
-impl From<RuntimeError> for Broken {
-    fn from(error: RuntimeError) -> Self {
-        Self(format!("the runtime failed: {error}"))
-    }
-}
-
-impl From<GuestError> for Broken {
-    fn from(error: GuestError) -> Self {
-        Self(format!("the guest failed: {error}"))
-    }
-}
-
-impl From<std::io::Error> for Broken {
-    fn from(error: std::io::Error) -> Self {
-        Self(format!("stdin failed: {error}"))
-    }
-}
-
-impl From<crate::storage::StorageError> for Broken {
-    fn from(error: crate::storage::StorageError) -> Self {
-        Self(format!("the storage failed: {error:?}"))
-    }
-}
-
-/// Says what was broken unless the condition holds.
-macro_rules! hold {
-    ($condition:expr, $($words:tt)+) => {
-        if !$condition {
-            return Err($crate::runtime::conformance::lab::Broken(format!($($words)+)));
-        }
-    };
-}
-pub(super) use hold;
 
 /// Says what was expected and what was found unless they are equal.
 pub(super) fn same<T: PartialEq + fmt::Debug>(
     what: &str,
     found: T,
     expected: T,
-) -> Result<(), Broken> {
-    hold!(found == expected, "{what} is {found:?}, not {expected:?}");
+) -> Result<(), Failure> {
+    ensure!(found == expected, "{what} is {found:?}, not {expected:?}");
     Ok(())
 }
 
 /// Stands for "at once": a runtime that needs longer for this hangs.
 pub(super) const SOON: Duration = Duration::from_secs(10);
 
-pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Broken> {
-    let late = |_| Broken(format!("{what} did not happen within {} s", SOON.as_secs()));
+pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Failure> {
+    let late = |_| Failure(format!("{what} did not happen within {} s", SOON.as_secs()));
     tokio::time::timeout(SOON, future).await.map_err(late)
 }
 
@@ -105,7 +67,7 @@ impl<'a> Lab<'a> {
     }
 
     /// A sandbox of another instance, running.
-    pub async fn neighbours(&self) -> Result<Plan, Broken> {
+    pub async fn neighbours(&self) -> Result<Plan, Failure> {
         let plan = self.bench.neighbour_plan(modest()).await;
         self.remember(Whose::Neighbours, &plan);
         self.bench.neighbour().create(&plan).await?;
@@ -113,17 +75,17 @@ impl<'a> Lab<'a> {
         Ok(plan)
     }
 
-    pub async fn created(&self) -> Result<Plan, Broken> {
+    pub async fn created(&self) -> Result<Plan, Failure> {
         let plan = self.plan(modest()).await;
         self.runtime().create(&plan).await?;
         Ok(plan)
     }
 
-    pub async fn started(&self) -> Result<Plan, Broken> {
+    pub async fn started(&self) -> Result<Plan, Failure> {
         self.started_with(modest()).await
     }
 
-    pub async fn started_with(&self, resources: Resources) -> Result<Plan, Broken> {
+    pub async fn started_with(&self, resources: Resources) -> Result<Plan, Failure> {
         let plan = self.plan(resources).await;
         self.runtime().create(&plan).await?;
         self.runtime().start(&plan).await?;
@@ -131,18 +93,18 @@ impl<'a> Lab<'a> {
     }
 
     /// The inside of a new running sandbox.
-    pub async fn guest(&self) -> Result<Arc<dyn Guest>, Broken> {
+    pub async fn guest(&self) -> Result<Arc<dyn Guest>, Failure> {
         let plan = self.started().await?;
         Ok(self.runtime().connect(&plan.id).await?)
     }
 
-    pub async fn found(&self, id: &SandboxId) -> Result<Option<Found>, Broken> {
+    pub async fn found(&self, id: &SandboxId) -> Result<Option<Found>, Failure> {
         let all = self.runtime().list().await?;
         Ok(all.into_iter().find(|found| found.id == *id))
     }
 
     /// Removes everything; that it can be removed is part of every promise.
-    pub async fn clean_up(&self) -> Result<(), Broken> {
+    pub async fn clean_up(&self) -> Result<(), Failure> {
         let plans = std::mem::take(&mut *self.plans.lock().unwrap_or_else(PoisonError::into_inner));
         let mut cleaned = Ok(());
         for (whose, plan) in plans {
@@ -193,12 +155,12 @@ impl Said {
     }
 }
 
-pub(super) async fn run(guest: &dyn Guest, request: ExecRequest) -> Result<Said, Broken> {
+pub(super) async fn run(guest: &dyn Guest, request: ExecRequest) -> Result<Said, Failure> {
     listen(guest.exec(request).await?).await
 }
 
 /// Listens to the end, and checks the grammar of events: started, output, one end, nothing.
-pub(super) async fn listen(mut execution: Execution) -> Result<Said, Broken> {
+pub(super) async fn listen(mut execution: Execution) -> Result<Said, Failure> {
     let first = soon("the first event", execution.next()).await?;
     same("the first event", first, Some(ExecEvent::Started))?;
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -211,8 +173,8 @@ pub(super) async fn listen(mut execution: Execution) -> Result<Said, Broken> {
                 stderr.extend(data);
             }
             Some(ExecEvent::Ended(end)) => break end,
-            Some(ExecEvent::Started) => return Err(Broken("it started twice".to_owned())),
-            None => return Err(Broken("the events end without an end".to_owned())),
+            Some(ExecEvent::Started) => return Err(Failure("it started twice".to_owned())),
+            None => return Err(Failure("the events end without an end".to_owned())),
         }
     };
     same("what follows the end", execution.next().await, None)?;
@@ -221,7 +183,7 @@ pub(super) async fn listen(mut execution: Execution) -> Result<Said, Broken> {
 }
 
 /// Listens until this has come on stdout.
-pub(super) async fn hear(execution: &mut Execution, expected: &str) -> Result<(), Broken> {
+pub(super) async fn hear(execution: &mut Execution, expected: &str) -> Result<(), Failure> {
     hear_one_of(execution, &[expected]).await
 }
 
@@ -229,7 +191,7 @@ pub(super) async fn hear(execution: &mut Execution, expected: &str) -> Result<()
 pub(super) async fn hear_one_of(
     execution: &mut Execution,
     expected: &[&str],
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let mut heard = Vec::new();
     while heard.len() < expected[0].len() {
         match soon("output", execution.next()).await? {
@@ -237,10 +199,10 @@ pub(super) async fn hear_one_of(
             Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => {
                 heard.extend(data);
             }
-            other => return Err(Broken(format!("instead of output came {other:?}"))),
+            other => return Err(Failure(format!("instead of output came {other:?}"))),
         }
     }
     let heard = String::from_utf8_lossy(&heard).into_owned();
-    hold!(expected.contains(&heard.as_str()), "stdout is {heard:?}, none of {expected:?}");
+    ensure!(expected.contains(&heard.as_str()), "stdout is {heard:?}, none of {expected:?}");
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::lab::{Broken, Lab, command, modest, run, same};
+use super::lab::{Failure, Lab, command, modest, run, same};
 use super::{Bench, Violation};
 use crate::guest::Outcome;
 use crate::limits::LAYERS_MAX;
@@ -35,7 +35,7 @@ pub(crate) enum Setuid {
 
 /// Tries what holds for every root on every storage of this machine.
 pub(crate) async fn keeps_above_layers(bench: &dyn Bench, setuid: Setuid) -> Result<(), Violation> {
-    let broken = |promise| move |Broken(detail)| Violation { promise, detail };
+    let broken = |promise| move |Failure(detail)| Violation { promise, detail };
     let dir = tempfile::tempdir().expect("a temporary directory");
     let _unmounted = Unmounted(dir.path().join("storage/btrfs"));
     let local = LocalStorage::open(dir.path()).expect("local storage works everywhere");
@@ -82,7 +82,7 @@ pub(crate) async fn keeps_above_many_layers(bench: &dyn Bench) -> Result<(), Vio
     };
     let kept = kept.await;
     let promise = "above as many layers as there may be";
-    kept.and(lab.clean_up().await).map_err(|Broken(detail)| Violation { promise, detail })
+    kept.and(lab.clean_up().await).map_err(|Failure(detail)| Violation { promise, detail })
 }
 
 /// However a test ends, no pool stays mounted, and with it no loop device.
@@ -94,7 +94,7 @@ impl Drop for Unmounted {
     }
 }
 
-async fn try_on(bench: &dyn Bench, storage: &dyn Storage, setuid: Setuid) -> Result<(), Broken> {
+async fn try_on(bench: &dyn Bench, storage: &dyn Storage, setuid: Setuid) -> Result<(), Failure> {
     let layers = layers(storage).await?;
     let lab = Lab::new(bench);
     let plans = [plan(&lab, storage, &layers).await?, plan(&lab, storage, &layers).await?];
@@ -110,7 +110,7 @@ async fn try_on(bench: &dyn Bench, storage: &dyn Storage, setuid: Setuid) -> Res
 }
 
 /// A program that needs nothing else, and files; the upper layer changes some of them.
-async fn layers(storage: &dyn Storage) -> Result<Vec<LayerId>, Broken> {
+async fn layers(storage: &dyn Storage) -> Result<Vec<LayerId>, Failure> {
     let lower = fixture::layer(storage, &[], |draft| {
         for path in ["gone", "opaque/hidden"] {
             fixture::write(&draft.root, path, "low")?;
@@ -144,7 +144,7 @@ fn fill(root: &Path, both: &str) -> io::Result<()> {
 }
 
 /// The same without layers, on a root that holds ids of the range that sandboxes share.
-async fn try_shifted(bench: &dyn Bench, setuid: Setuid) -> Result<(), Broken> {
+async fn try_shifted(bench: &dyn Bench, setuid: Setuid) -> Result<(), Failure> {
     let lab = Lab::new(bench);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut plans = [lab.plan(modest()).await, lab.plan(modest()).await];
@@ -180,14 +180,14 @@ fn shift(root: &Path) -> io::Result<()> {
 }
 
 /// A plan for a sandbox that sees nothing but layers.
-async fn plan(lab: &Lab<'_>, storage: &dyn Storage, layers: &[LayerId]) -> Result<Plan, Broken> {
+async fn plan(lab: &Lab<'_>, storage: &dyn Storage, layers: &[LayerId]) -> Result<Plan, Failure> {
     let mut plan = lab.plan(modest()).await;
     let root = storage.create(&plan.id, &Base::Layers(layers.to_vec()), &Quota::NONE).await?;
     stand_on(lab, &mut plan, root)?;
     Ok(plan)
 }
 
-fn stand_on(lab: &Lab<'_>, plan: &mut Plan, root: Root) -> Result<(), Broken> {
+fn stand_on(lab: &Lab<'_>, plan: &mut Plan, root: Root) -> Result<(), Failure> {
     for (name, mode) in MOUNT_POINTS {
         root.make_directory(name, mode)?;
     }
@@ -201,7 +201,7 @@ fn stand_on(lab: &Lab<'_>, plan: &mut Plan, root: Root) -> Result<(), Broken> {
 }
 
 /// What a script, as root where that can be had, says and nothing else.
-async fn says(lab: &Lab<'_>, plan: &Plan, script: &str, expected: &str) -> Result<(), Broken> {
+async fn says(lab: &Lab<'_>, plan: &Plan, script: &str, expected: &str) -> Result<(), Failure> {
     let guest = lab.runtime().connect(&plan.id).await?;
     let mut request = command(&["/bin/busybox", "sh", "-c", script]);
     (request.user, request.privilege) = match lab.runtime().capabilities().any_user {
@@ -217,7 +217,7 @@ const SEE: &str = "cd /; b=bin/busybox; $b cat etc/lower etc/both dir/file; $b l
                    $b ls -d gone 2>&1 || :";
 const UNTOUCHED: &str = "lowhighlowseen\nls: gone: No such file or directory\n";
 
-async fn try_both(lab: &Lab<'_>, plans: &[Plan; 2], setuid: Setuid) -> Result<(), Broken> {
+async fn try_both(lab: &Lab<'_>, plans: &[Plan; 2], setuid: Setuid) -> Result<(), Failure> {
     let [first, second] = plans;
     for plan in plans {
         lab.runtime().create(plan).await?;
@@ -244,7 +244,7 @@ async fn try_both(lab: &Lab<'_>, plans: &[Plan; 2], setuid: Setuid) -> Result<()
 }
 
 /// Somebody who is nobody in particular asks the program to make him root.
-async fn becomes_root(lab: &Lab<'_>, plan: &Plan) -> Result<bool, Broken> {
+async fn becomes_root(lab: &Lab<'_>, plan: &Plan) -> Result<bool, Failure> {
     let guest = lab.runtime().connect(&plan.id).await?;
     let mut request = command(&["/bin/su", "root", "-c", "busybox id -u"]);
     request.user = "1000:1000".to_owned();

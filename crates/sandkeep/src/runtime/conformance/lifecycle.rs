@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 
-use super::lab::{Broken, Lab, command, hold, run, same, soon};
+use super::lab::{Failure, Lab, command, ensure, run, same, soon};
 use crate::guest::Outcome;
 use crate::runtime::RuntimeError;
 use crate::sandbox::SandboxId;
 
 pub(super) async fn a_created_sandbox_is_listed_and_does_not_run(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let plan = lab.created().await?;
     let found = lab.found(&plan.id).await?;
     same("running", found.map(|found| found.running), Some(false))
 }
 
-pub(super) async fn create_may_be_repeated(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn create_may_be_repeated(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.created().await?;
     lab.runtime().create(&plan).await?;
     lab.runtime().start(&plan).await?;
@@ -29,7 +29,7 @@ pub(super) async fn create_may_be_repeated(lab: &Lab<'_>) -> Result<(), Broken> 
     )
 }
 
-pub(super) async fn a_started_sandbox_runs_and_answers(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn a_started_sandbox_runs_and_answers(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
     same("running", lab.found(&plan.id).await?.map(|found| found.running), Some(true))?;
     let guest = lab.runtime().connect(&plan.id).await?;
@@ -38,7 +38,7 @@ pub(super) async fn a_started_sandbox_runs_and_answers(lab: &Lab<'_>) -> Result<
 }
 
 /// So that no two machines have the same name, and one that is found in a log says which it was.
-pub(super) async fn each_sandbox_is_called_by_its_id(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn each_sandbox_is_called_by_its_id(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
     for _ in 0..2 {
         let guest = lab.runtime().connect(&plan.id).await?;
@@ -50,7 +50,7 @@ pub(super) async fn each_sandbox_is_called_by_its_id(lab: &Lab<'_>) -> Result<()
     Ok(())
 }
 
-pub(super) async fn stop_ends_everything_and_may_be_repeated(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn stop_ends_everything_and_may_be_repeated(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
     for _ in 0..2 {
         lab.runtime().stop(&plan.id, Duration::from_secs(1)).await?;
@@ -60,7 +60,7 @@ pub(super) async fn stop_ends_everything_and_may_be_repeated(lab: &Lab<'_>) -> R
     Ok(lab.runtime().stop(&SandboxId::random(), Duration::ZERO).await?)
 }
 
-pub(super) async fn a_stopped_sandbox_starts_again(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn a_stopped_sandbox_starts_again(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
     for _ in 0..3 {
         lab.runtime().stop(&plan.id, Duration::from_secs(1)).await?;
@@ -75,7 +75,7 @@ pub(super) async fn a_stopped_sandbox_starts_again(lab: &Lab<'_>) -> Result<(), 
 /// What a rollback does: the name stays, and what it leads to is another directory.
 pub(super) async fn a_volume_that_was_swapped_comes_back_with_the_guest(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     if !lab.runtime().capabilities().isolation {
         return Ok(());
     }
@@ -85,7 +85,7 @@ pub(super) async fn a_volume_that_was_swapped_comes_back_with_the_guest(
     let aside = own.with_extension("aside");
     std::fs::rename(own, &aside)?;
     let copied = std::process::Command::new("cp").arg("-a").args([&aside, own]).status()?;
-    hold!(copied.success(), "cannot copy the volume: {copied}");
+    ensure!(copied.success(), "cannot copy the volume: {copied}");
     std::fs::write(own.join("swapped"), "new\n")?;
     std::fs::remove_dir_all(&aside)?;
     lab.runtime().create(&plan).await?;
@@ -97,43 +97,43 @@ pub(super) async fn a_volume_that_was_swapped_comes_back_with_the_guest(
 
 pub(super) async fn destroy_leaves_nothing_and_may_be_repeated(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let plan = lab.started().await?;
     for _ in 0..2 {
         lab.runtime().destroy(&plan.id).await?;
-        hold!(lab.found(&plan.id).await?.is_none(), "a destroyed sandbox is still listed");
+        ensure!(lab.found(&plan.id).await?.is_none(), "a destroyed sandbox is still listed");
         let inside = lab.runtime().connect(&plan.id).await;
-        hold!(inside.is_err(), "a destroyed sandbox still has a way inside");
+        ensure!(inside.is_err(), "a destroyed sandbox still has a way inside");
     }
     Ok(lab.runtime().destroy(&SandboxId::random()).await?)
 }
 
-pub(super) async fn destroy_takes_what_is_half_made(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn destroy_takes_what_is_half_made(lab: &Lab<'_>) -> Result<(), Failure> {
     let created = lab.created().await?;
     lab.runtime().destroy(&created.id).await?;
-    hold!(lab.found(&created.id).await?.is_none(), "a sandbox never started is still listed");
+    ensure!(lab.found(&created.id).await?.is_none(), "a sandbox never started is still listed");
     // A create that was cut short anywhere, the earliest place included.
     let planned = lab.plan(super::lab::modest()).await;
     let cut = lab.runtime();
     let _ = tokio::time::timeout(Duration::ZERO, cut.create(&planned)).await;
     lab.runtime().destroy(&planned.id).await?;
-    hold!(lab.found(&planned.id).await?.is_none(), "a sandbox half made is still listed");
+    ensure!(lab.found(&planned.id).await?.is_none(), "a sandbox half made is still listed");
     Ok(())
 }
 
-pub(super) async fn only_a_running_sandbox_has_a_way_inside(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn only_a_running_sandbox_has_a_way_inside(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.created().await?;
     match lab.runtime().connect(&plan.id).await.err() {
         Some(RuntimeError::NotRunning { .. }) => {}
-        other => return Err(Broken(format!("connect before start answers {other:?}"))),
+        other => return Err(Failure(format!("connect before start answers {other:?}"))),
     }
     match lab.runtime().connect(&SandboxId::random()).await.err() {
         Some(RuntimeError::NotFound { .. } | RuntimeError::NotRunning { .. }) => Ok(()),
-        other => Err(Broken(format!("connect to nothing answers {other:?}"))),
+        other => Err(Failure(format!("connect to nothing answers {other:?}"))),
     }
 }
 
-pub(super) async fn list_gives_back_the_full_labels(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn list_gives_back_the_full_labels(lab: &Lab<'_>) -> Result<(), Failure> {
     for plan in [lab.created().await?, lab.started().await?] {
         let found = lab.found(&plan.id).await?.map(|found| found.labels);
         same("the labels", found, Some(plan.labels))?;
@@ -141,36 +141,36 @@ pub(super) async fn list_gives_back_the_full_labels(lab: &Lab<'_>) -> Result<(),
     Ok(())
 }
 
-pub(super) async fn another_instance_is_not_listed(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn another_instance_is_not_listed(lab: &Lab<'_>) -> Result<(), Failure> {
     let theirs = lab.neighbours().await?;
-    hold!(lab.found(&theirs.id).await?.is_none(), "another instance's sandbox is listed");
+    ensure!(lab.found(&theirs.id).await?.is_none(), "another instance's sandbox is listed");
     let listed = lab.bench.neighbour().list().await?;
-    hold!(listed.iter().any(|found| found.id == theirs.id), "its own instance does not list it");
+    ensure!(listed.iter().any(|found| found.id == theirs.id), "its own instance does not list it");
     Ok(())
 }
 
-pub(super) async fn twenty_at_once_do_not_disturb_each_other(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn twenty_at_once_do_not_disturb_each_other(lab: &Lab<'_>) -> Result<(), Failure> {
     let lives = (0..20).map(|_| async {
         let plan = lab.started().await?;
         let guest = lab.runtime().connect(&plan.id).await?;
         let said = run(&*guest, command(&["echo", plan.id.as_str()])).await?;
         same("stdout", said.stdout, format!("{}\n", plan.id))?;
         lab.runtime().destroy(&plan.id).await?;
-        hold!(lab.found(&plan.id).await?.is_none(), "a destroyed sandbox is still listed");
+        ensure!(lab.found(&plan.id).await?.is_none(), "a destroyed sandbox is still listed");
         Ok(())
     });
     try_join_all(lives).await.map(|_| ())
 }
 
-pub(super) async fn stats_are_those_of_a_known_sandbox(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn stats_are_those_of_a_known_sandbox(lab: &Lab<'_>) -> Result<(), Failure> {
     let plan = lab.started().await?;
     // Whoever answers is what it is to be: a guest that is not yet cannot be told from other processes.
     lab.runtime().connect(&plan.id).await?.ping().await?;
     let stats = lab.runtime().stats(&plan.id).await?;
     if lab.runtime().capabilities().pids_limit {
-        hold!(stats.pids >= 1, "a running sandbox has no process: {stats:?}");
+        ensure!(stats.pids >= 1, "a running sandbox has no process: {stats:?}");
     }
     let unknown = lab.runtime().stats(&SandboxId::random()).await;
-    hold!(unknown.is_err(), "there are stats of a sandbox that never was: {unknown:?}");
+    ensure!(unknown.is_err(), "there are stats of a sandbox that never was: {unknown:?}");
     Ok(())
 }

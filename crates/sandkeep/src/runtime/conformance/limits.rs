@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::lab::{Broken, Lab, Said, command, hold, modest, run, same, script, soon};
+use super::lab::{Failure, Lab, Said, command, ensure, modest, run, same, script, soon};
 use crate::guest::{ExecRequest, Guest, LeafLimits, Outcome};
 use crate::sandbox::Resources;
 
-pub(super) async fn a_memory_bomb_is_killed_and_named(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn a_memory_bomb_is_killed_and_named(lab: &Lab<'_>) -> Result<(), Failure> {
     if !lab.runtime().capabilities().memory_limit {
         return Ok(());
     }
@@ -23,7 +23,7 @@ pub(super) async fn a_memory_bomb_is_killed_and_named(lab: &Lab<'_>) -> Result<(
     same("stdout after it", said.stdout.as_str(), "fine\n")
 }
 
-pub(super) async fn a_fork_bomb_stays_inside(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn a_fork_bomb_stays_inside(lab: &Lab<'_>) -> Result<(), Failure> {
     if !lab.runtime().capabilities().pids_limit {
         return Ok(());
     }
@@ -40,12 +40,12 @@ pub(super) async fn a_fork_bomb_stays_inside(lab: &Lab<'_>) -> Result<(), Broken
         same("a neighbour's stdout", said.stdout.as_str(), "calm\n")?;
         let stats = lab.runtime().stats(&plan.id).await?;
         // The guest itself is not counted against the workload.
-        hold!(stats.pids <= pids + 4, "{} processes are over the limit of {pids}", stats.pids);
-        Ok::<(), Broken>(())
+        ensure!(stats.pids <= pids + 4, "{} processes are over the limit of {pids}", stats.pids);
+        Ok::<(), Failure>(())
     };
     let (exploded, beside) = tokio::join!(explode, beside);
     let outcome = exploded?.outcome();
-    hold!(outcome != Outcome::Exited(0), "a fork bomb ended well");
+    ensure!(outcome != Outcome::Exited(0), "a fork bomb ended well");
     beside
 }
 
@@ -55,12 +55,12 @@ async fn run_within(
     limits: LeafLimits,
     held: bool,
     request: ExecRequest,
-) -> Result<Option<Said>, Broken> {
+) -> Result<Option<Said>, Failure> {
     let request = ExecRequest { limits, ..request };
     if held {
         return soon("the end of a limited exec", run(guest, request)).await?.map(Some);
     }
-    hold!(guest.exec(request).await.is_err(), "a limit was taken that does not hold");
+    ensure!(guest.exec(request).await.is_err(), "a limit was taken that does not hold");
     let said = soon("the next exec", run(guest, command(&["echo", "fine"]))).await??;
     same("stdout after a refusal", said.stdout.as_str(), "fine\n")?;
     Ok(None)
@@ -68,7 +68,7 @@ async fn run_within(
 
 pub(super) async fn a_command_has_its_own_memory_limit_or_is_refused(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let can = lab.runtime().capabilities();
     let guest = lab.guest().await?;
     let limits = LeafLimits { memory_bytes: Some(32 << 20), ..LeafLimits::NONE };
@@ -84,7 +84,7 @@ pub(super) async fn a_command_has_its_own_memory_limit_or_is_refused(
 
 pub(super) async fn a_command_has_its_own_limit_of_processes_or_is_refused(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let can = lab.runtime().capabilities();
     let guest = lab.guest().await?;
     let limits = LeafLimits { pids: Some(6), ..LeafLimits::NONE };
@@ -92,7 +92,7 @@ pub(super) async fn a_command_has_its_own_limit_of_processes_or_is_refused(
     let many = || script("true | cat | cat | cat | cat | cat | cat | cat | cat | cat && echo all");
     let held = can.exec_limits && can.pids_limit;
     let Some(said) = run_within(&*guest, limits, held, many()).await? else { return Ok(()) };
-    hold!(said.outcome() != Outcome::Exited(0), "ten processes ran where six may: {said:?}");
+    ensure!(said.outcome() != Outcome::Exited(0), "ten processes ran where six may: {said:?}");
     let said = soon("the next exec", run(&*guest, many())).await??;
     same("what another may", said.stdout.as_str(), "all\n")
 }

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::lab::{Broken, Lab, command, hear, hold, same, soon};
+use super::lab::{Failure, Lab, command, ensure, hear, same, soon};
 use crate::guest::{ByteStream, Execution, Guest, GuestError};
 
 const PORT: u16 = 8080;
@@ -33,17 +33,17 @@ asyncio.run(main())
 ";
 
 /// Whether the runtime has ports; if not, that it says so.
-async fn has_ports(lab: &Lab<'_>, guest: &dyn Guest) -> Result<bool, Broken> {
+async fn has_ports(lab: &Lab<'_>, guest: &dyn Guest) -> Result<bool, Failure> {
     if lab.runtime().capabilities().ports {
         return Ok(true);
     }
     let refused = guest.dial(PORT).await.err();
     let unsupported = matches!(refused, Some(GuestError::Unsupported { .. }));
-    hold!(unsupported, "a runtime without ports answers {refused:?}");
+    ensure!(unsupported, "a runtime without ports answers {refused:?}");
     Ok(false)
 }
 
-async fn echo_server(guest: &dyn Guest) -> Result<Execution, Broken> {
+async fn echo_server(guest: &dyn Guest) -> Result<Execution, Failure> {
     let mut server = guest.exec(command(&["/usr/bin/python3", "-c", ECHO])).await?;
     hear(&mut server, "ready\n").await?;
     Ok(server)
@@ -63,7 +63,7 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Sends bytes and the end, and checks that they come back, and something after the end.
-async fn echoes(connection: Box<dyn ByteStream>, mut bytes: Vec<u8>) -> Result<(), Broken> {
+async fn echoes(connection: Box<dyn ByteStream>, mut bytes: Vec<u8>) -> Result<(), Failure> {
     let (mut reading, mut writing) = tokio::io::split(connection);
     let write = async {
         writing.write_all(&bytes).await?;
@@ -71,7 +71,7 @@ async fn echoes(connection: Box<dyn ByteStream>, mut bytes: Vec<u8>) -> Result<(
     };
     let mut came = Vec::new();
     let (written, read) = tokio::join!(write, reading.read_to_end(&mut came));
-    written.and(read.map(drop)).map_err(|error| Broken(format!("the port failed: {error}")))?;
+    written.and(read.map(drop)).map_err(|error| Failure(format!("the port failed: {error}")))?;
     bytes.extend_from_slice(b"over");
     same("the number of bytes", came.len(), bytes.len())?;
     same("the hash of what came back", hash(&came), hash(&bytes))
@@ -79,7 +79,7 @@ async fn echoes(connection: Box<dyn ByteStream>, mut bytes: Vec<u8>) -> Result<(
 
 pub(super) async fn a_port_inside_carries_bytes_both_ways_to_their_ends(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     if !has_ports(lab, &*guest).await? {
         return Ok(());
@@ -89,7 +89,7 @@ pub(super) async fn a_port_inside_carries_bytes_both_ways_to_their_ends(
     echoes(guest.dial(PORT).await?, pattern(0, MUCH)).await
 }
 
-pub(super) async fn a_closed_port_is_refused_at_once(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn a_closed_port_is_refused_at_once(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     if !has_ports(lab, &*guest).await? {
         return Ok(());
@@ -97,14 +97,14 @@ pub(super) async fn a_closed_port_is_refused_at_once(lab: &Lab<'_>) -> Result<()
     for port in [CLOSED, 0, u16::MAX] {
         let answer = soon("a refusal", guest.dial(port)).await?.err();
         let closed = matches!(answer, Some(GuestError::PortClosed { port: said }) if said == port);
-        hold!(closed, "closed port {port} answers {answer:?}");
+        ensure!(closed, "closed port {port} answers {answer:?}");
     }
     Ok(())
 }
 
 pub(super) async fn a_hundred_connections_do_not_disturb_each_other(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     if !has_ports(lab, &*guest).await? {
         return Ok(());

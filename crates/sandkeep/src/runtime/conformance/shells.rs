@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lab::{Broken, Lab, Said, command, hold, listen, same};
+use super::lab::{Failure, Lab, Said, command, ensure, listen, same};
 use crate::guest::{
     Guest, GuestError, Outcome, ShellExecRequest, ShellFate, ShellProgram, ShellRequest,
     ShellState, Stdin,
@@ -24,13 +24,13 @@ fn request(program: ShellProgram) -> ShellRequest {
 }
 
 /// Whether the runtime has shells; if not, that it says so.
-async fn has_shells(lab: &Lab<'_>, guest: &dyn Guest) -> Result<bool, Broken> {
+async fn has_shells(lab: &Lab<'_>, guest: &dyn Guest) -> Result<bool, Failure> {
     if lab.runtime().capabilities().shells {
         return Ok(true);
     }
     let refused = guest.open_shell(request(ShellProgram::Sh)).await.err();
     let unsupported = matches!(refused, Some(GuestError::Unsupported { .. }));
-    hold!(unsupported, "a runtime without shells answers {refused:?}");
+    ensure!(unsupported, "a runtime without shells answers {refused:?}");
     Ok(false)
 }
 
@@ -39,7 +39,7 @@ async fn run(
     shell: &ShellId,
     command: &str,
     timeout: Option<Duration>,
-) -> Result<Said, Broken> {
+) -> Result<Said, Failure> {
     let request = ShellExecRequest {
         id: ExecId::random(),
         shell: shell.clone(),
@@ -54,7 +54,7 @@ fn fate(said: &Said) -> (Outcome, Option<ShellFate>) {
     (said.outcome(), said.end.shell.map(|shell| shell.fate))
 }
 
-pub(super) async fn a_shell_keeps_its_state_between_commands(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn a_shell_keeps_its_state_between_commands(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     if !has_shells(lab, &*guest).await? {
         return Ok(());
@@ -77,7 +77,7 @@ pub(super) async fn a_shell_keeps_its_state_between_commands(lab: &Lab<'_>) -> R
 
 pub(super) async fn a_shell_outlives_the_timeout_of_its_command(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     if !has_shells(lab, &*guest).await? {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lab::{Broken, Lab, hear, hold, listen, run, same, script, soon};
+use super::lab::{Failure, Lab, ensure, hear, listen, run, same, script, soon};
 use crate::guest::{ExecEvent, ExecRequest, Execution, Guest, GuestError, Outcome};
 
 /// Children, grandchildren, a child of a dead parent, and one in a session of its own.
@@ -15,17 +15,17 @@ const COUNT: &str = "n=0; for p in /proc/[0-9]*/cmdline; do \
                      case $(tr '\\0' ' ' < $p 2>/dev/null) in 'sleep 10000'*) n=$((n+1)) ;; esac; \
                      done; echo $n";
 
-async fn left(guest: &dyn Guest) -> Result<String, Broken> {
+async fn left(guest: &dyn Guest) -> Result<String, Failure> {
     Ok(run(guest, script(COUNT)).await?.stdout.trim_end().to_owned())
 }
 
 /// The last of the tree may not have become what it is to be when the first says that it has grown.
-async fn all_live(guest: &dyn Guest) -> Result<(), Broken> {
+async fn all_live(guest: &dyn Guest) -> Result<(), Failure> {
     live(guest, "5").await
 }
 
 /// Waits until so many live. A shell's child is a shell for a moment, and not counted.
-async fn live(guest: &dyn Guest, count: &str) -> Result<(), Broken> {
+async fn live(guest: &dyn Guest, count: &str) -> Result<(), Failure> {
     soon(&format!("that {count} live"), async {
         while left(guest).await? != count {
             tokio::task::yield_now().await;
@@ -35,17 +35,17 @@ async fn live(guest: &dyn Guest, count: &str) -> Result<(), Broken> {
     .await?
 }
 
-async fn end_of(execution: &mut Execution) -> Result<Outcome, Broken> {
+async fn end_of(execution: &mut Execution) -> Result<Outcome, Failure> {
     loop {
         match soon("the end", execution.next()).await? {
             Some(ExecEvent::Ended(end)) => return Ok(end.outcome),
             Some(ExecEvent::Started | ExecEvent::Output { .. }) => {}
-            None => return Err(Broken("it ended without an end".to_owned())),
+            None => return Err(Failure("it ended without an end".to_owned())),
         }
     }
 }
 
-pub(super) async fn timeout_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn timeout_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Failure> {
     if !lab.runtime().capabilities().isolation {
         return Ok(());
     }
@@ -58,7 +58,7 @@ pub(super) async fn timeout_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Br
     same("the living after", left(&*guest).await?.as_str(), "0")
 }
 
-pub(super) async fn cancel_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn cancel_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Failure> {
     if !lab.runtime().capabilities().isolation {
         return Ok(());
     }
@@ -74,7 +74,7 @@ pub(super) async fn cancel_kills_the_whole_tree(lab: &Lab<'_>) -> Result<(), Bro
 }
 
 /// Who obeys is at its end what it said; who does not obey is killed. Both for the whole tree.
-pub(super) async fn end_takes_the_whole_tree(lab: &Lab<'_>) -> Result<(), Broken> {
+pub(super) async fn end_takes_the_whole_tree(lab: &Lab<'_>) -> Result<(), Failure> {
     if !lab.runtime().capabilities().isolation {
         return Ok(());
     }
@@ -92,14 +92,14 @@ pub(super) async fn end_takes_the_whole_tree(lab: &Lab<'_>) -> Result<(), Broken
         same("the living after", left(&*guest).await?.as_str(), "0")?;
         let again = guest.end(&id, Duration::ZERO).await;
         let refused = matches!(again, Err(GuestError::Refused { .. }));
-        hold!(refused, "the end of an ended exec answers {again:?}");
+        ensure!(refused, "the end of an ended exec answers {again:?}");
     }
     Ok(())
 }
 
 pub(super) async fn a_background_process_does_not_hold_the_exec(
     lab: &Lab<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), Failure> {
     if !lab.runtime().capabilities().isolation {
         return Ok(());
     }
