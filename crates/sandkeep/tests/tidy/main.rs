@@ -125,3 +125,11 @@ fn links_lead_somewhere() {
         check_all(promises::links_lead_somewhere(&read(document), |t| top().join(t).exists()));
     }
 }
+
+#[test]
+fn fuzzers_try_what_ships() {
+    let crates = ["guest", "guest-proto", "probe", "sandkeep", "toolbox"];
+    let manifests = crates.map(|name| read(&format!("crates/{name}/Cargo.toml")));
+    let (shipped, tried) = (read("Cargo.lock"), read("fuzz/Cargo.lock"));
+    check_all(promises::fuzzers_try_what_ships(&shipped, &tried, &manifests));
+}

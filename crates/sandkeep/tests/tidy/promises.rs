@@ -1,6 +1,6 @@
 //! Rules over several files: what the documents and lists promise is what the code has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rules::is_test;
 use crate::source::{Source, Token};
@@ -132,6 +132,57 @@ pub fn links_lead_somewhere(document: &str, exists: impl Fn(&str) -> bool) -> Ve
         .collect()
 }
 
+/// What only the fuzzers have.
+const OF_FUZZING: [&str; 3] = ["arbitrary", "libfuzzer-sys", "sandkeep-fuzz"];
+
+/// The fuzzers' own lock file against that of the product, and against the manifests of its crates: they try the
+/// versions that ship, and cargo does not have to make up for what the file lacks.
+pub fn fuzzers_try_what_ships(shipped: &str, tried: &str, manifests: &[String]) -> Vec<String> {
+    let (shipped, tried) = (locked(shipped), locked(tried));
+    let mut found: Vec<String> = tried
+        .keys()
+        .filter(|package| !shipped.contains_key(package) && !OF_FUZZING.contains(&&*package.0))
+        .map(|(name, version)| format!("{name} {version} is in fuzz/Cargo.lock alone"))
+        .collect();
+    for manifest in manifests {
+        let manifest: toml::Table = manifest.parse().expect("a manifest");
+        let name = word(&manifest["package"], "name");
+        let has: BTreeSet<&String> = tried
+            .iter()
+            .filter(|((package, _), _)| *package == name)
+            .flat_map(|(_, needs)| needs)
+            .collect();
+        let needs = manifest["dependencies"].as_table().expect("dependencies").keys();
+        let lacks = needs.filter(|need| !has.contains(need));
+        found.extend(lacks.map(|need| format!("{name} needs {need}, fuzz/Cargo.lock has none")));
+    }
+    if !found.is_empty() {
+        found.push(
+            "to mend it: cp Cargo.lock fuzz/ && (cd fuzz && cargo metadata >/dev/null)".into(),
+        );
+    }
+    found
+}
+
+/// Every package of a lock file by its name and version, and the names of what it needs.
+fn locked(lock: &str) -> BTreeMap<(String, String), BTreeSet<String>> {
+    let lock: toml::Table = lock.parse().expect("a lock file");
+    let packages = lock["package"].as_array().expect("packages").iter();
+    packages
+        .map(|package| {
+            let needs = package.get("dependencies").and_then(toml::Value::as_array);
+            let needs = needs.into_iter().flatten().filter_map(toml::Value::as_str);
+            // Where there are two of a name, the version follows it.
+            let names = needs.filter_map(|need| need.split(' ').next()).map(str::to_owned);
+            ((word(package, "name"), word(package, "version")), names.collect())
+        })
+        .collect()
+}
+
+fn word(table: &toml::Value, key: &str) -> String {
+    table[key].as_str().expect("a word").to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,5 +212,22 @@ mod tests {
     fn a_dead_link_is_found() {
         let text = "[a](docs/a.md#x) [b](https://b.example) [c](#top) [d](gone.md)";
         assert_eq!(links_lead_somewhere(text, |t| t == "docs/a.md").len(), 1);
+    }
+
+    #[test]
+    fn a_lock_of_the_fuzzers_that_is_stale_is_found() {
+        let lock = |tar: &str, needs: &str| {
+            format!(
+                "[[package]]\nname='sandkeep'\nversion='1'\ndependencies=[{needs}]\n\
+                 [[package]]\nname='tar'\nversion='{tar}'\n"
+            )
+        };
+        let shipped = lock("2", "'tar', 'serde 1'");
+        let manifests =
+            ["[package]\nname='sandkeep'\n[dependencies]\ntar='2'\nserde='1'".to_owned()];
+        let stale = |tried: &str| fuzzers_try_what_ships(&shipped, tried, &manifests);
+        assert_eq!(stale(&shipped), [""; 0]);
+        assert!(stale(&lock("1", "'tar', 'serde'"))[0].contains("tar 1"));
+        assert!(stale(&lock("2", "'serde'"))[0].contains("needs tar"));
     }
 }
