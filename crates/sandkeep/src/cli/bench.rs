@@ -103,7 +103,7 @@ pub async fn run(args: BenchArgs) -> Result<String, BenchError> {
 fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchError> {
     let own = match args.address {
         Some(_) => None,
-        None => Some(OwnDaemon::start().map_err(cannot("start a daemon"))?),
+        None => Some(OwnDaemon::start(args.tools.transfer_mb()).map_err(cannot("start a daemon"))?),
     };
     let address = args.address.or(own.as_ref().map(|own| own.address)).expect("one of the two is");
     let regime = if args.paced { Regime::Paced } else { Regime::BackToBack };

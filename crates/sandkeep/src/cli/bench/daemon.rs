@@ -10,10 +10,13 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::limits::DISK_DEFAULT_POOL_SHARE;
 use crate::sandbox::SandboxId;
 
 /// Room enough: sandboxes of the usual benchmark write nothing.
 const STORAGE_SIZE_MB: u64 = 1024;
+/// What else is in the sandbox that has the file.
+const SPARE_MB: u64 = 128;
 
 #[derive(Debug)]
 pub struct OwnDaemon {
@@ -23,8 +26,10 @@ pub struct OwnDaemon {
 }
 
 impl OwnDaemon {
-    pub fn start() -> io::Result<Self> {
-        Self::start_on(None, STORAGE_SIZE_MB)
+    /// With a sandbox that has room for a file of so many mebibytes, if it does not say what it needs.
+    pub fn start(file_mb: u64) -> io::Result<Self> {
+        let needed_mb = DISK_DEFAULT_POOL_SHARE * (file_mb + SPARE_MB);
+        Self::start_on(None, STORAGE_SIZE_MB.max(needed_mb))
     }
 
     /// On this storage, or on the one that it would choose itself.

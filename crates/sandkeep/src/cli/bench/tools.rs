@@ -36,6 +36,13 @@ pub struct ToolArgs {
     grep_files: u64,
 }
 
+impl ToolArgs {
+    /// How large a file its sandbox must have room for.
+    pub fn transfer_mb(&self) -> u64 {
+        if self.no_tools { 0 } else { self.transfer_mb }
+    }
+}
+
 /// Takes all of them, in a sandbox that runs.
 pub fn all(args: &ToolArgs, address: SocketAddr, sandbox: &str) -> Vec<Rate> {
     if args.no_tools {
@@ -123,8 +130,10 @@ impl<'a> Place<'a> {
 
     fn upload(&self, size: u64) -> io::Result<Taken> {
         self.original(size)?;
-        let bytes = content(size);
+        let (bytes, mut connection) = (content(size), self.connection()?);
         let up = || {
+            // A new file, as the copy is: one that is replaced takes the room of two.
+            self.remove(&mut connection)?;
             let began = Instant::now();
             let mut stream = self.begin("PUT", &format!("content-length: {size}\r\n"))?;
             stream.write_all(&bytes)?;
@@ -136,6 +145,15 @@ impl<'a> Place<'a> {
             }
         };
         Ok(in_turn(up, || self.copied(size)))
+    }
+
+    fn remove(&self, connection: &mut Connection) -> io::Result<()> {
+        let target = self.target(&format!("files?path={FILE}"));
+        let answer = connection.request("DELETE", &target, "")?;
+        match answer.status {
+            200..300 | 404 => Ok(()),
+            status => Err(io::Error::other(format!("removing a file is answered {status}"))),
+        }
     }
 
     fn download(&self, size: u64) -> io::Result<Taken> {
