@@ -29,6 +29,8 @@ impl Supervisor {
         let quota = volume_quota(self.meta.spec.resources());
         let root = storage.fork(sandbox, snapshot, self.id(), &quota).await?;
         failpoint!("fork.after_volume");
+        // One that is nearly full could not write anew what it begins with.
+        self.tend_limit().await;
         let (own, id) = (root.own_dir().to_owned(), self.id().clone());
         let renewed = self.shared.blocking(move |_: &DataDir| identity::renew(&own, &id)).await;
         renewed.map_err(|error| match error {

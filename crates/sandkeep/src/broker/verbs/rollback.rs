@@ -106,6 +106,8 @@ impl Supervisor {
         failpoint!("rollback.after_processes");
         self.shared.storage.rollback(self.id(), &snapshot).await?;
         failpoint!("rollback.after_volume");
+        // What came back can be written anew from the start.
+        self.tend_limit().await;
         if status.state() != State::Stopped {
             self.meta.boot_id = self.shared.data.boot_id().to_owned();
             self.launch(State::Stopped).await?;

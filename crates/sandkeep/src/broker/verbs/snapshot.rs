@@ -92,10 +92,15 @@ impl Supervisor {
         failpoint!("snapshot.after_thaw");
         made?;
         // Not while it stands still: this may look at all of the tree.
+        self.tend_limit().await;
+        Ok(())
+    }
+
+    /// Has the storage look after the limit of the tree, which it does before long in any case.
+    pub(super) async fn tend_limit(&self) {
         if let Err(error) = self.shared.storage.tend(Some(self.id())).await {
             warn!(id = %self.id(), %error, "cannot look after the limit of a volume");
         }
-        Ok(())
     }
 
     /// From here on it is there. `None` for one that nobody will look for.

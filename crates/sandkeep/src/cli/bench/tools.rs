@@ -38,12 +38,11 @@ pub struct ToolArgs {
 }
 
 impl ToolArgs {
-    /// What all of it takes on a disk, about.
+    /// What all of it takes in the sandbox, about.
     pub fn mebibytes(&self) -> u64 {
         match self.no_tools {
             true => 0,
-            // A file that is replaced, and the next one.
-            false => 2 * self.transfer_mb + Tree::Files(self.grep_files).mebibytes(),
+            false => self.transfer_mb + Tree::Files(self.grep_files).mebibytes(),
         }
     }
 }
@@ -135,8 +134,10 @@ impl<'a> Place<'a> {
 
     fn upload(&self, size: u64) -> io::Result<Taken> {
         self.original(size)?;
-        let bytes = content(size);
+        let (bytes, mut connection) = (content(size), self.connection()?);
         let up = || {
+            // A new file, as the copy is: one that is replaced takes the room of two.
+            self.remove(&mut connection)?;
             let began = Instant::now();
             let mut stream = self.begin("PUT", &format!("content-length: {size}\r\n"))?;
             stream.write_all(&bytes)?;
@@ -148,6 +149,15 @@ impl<'a> Place<'a> {
             }
         };
         Ok(in_turn(up, || self.copied(size)))
+    }
+
+    fn remove(&self, connection: &mut Connection) -> io::Result<()> {
+        let target = self.target(&format!("files?path={FILE}"));
+        let answer = connection.request("DELETE", &target, "")?;
+        match answer.status {
+            200..300 | 404 => Ok(()),
+            status => Err(io::Error::other(format!("removing a file is answered {status}"))),
+        }
     }
 
     fn download(&self, size: u64) -> io::Result<Taken> {

@@ -11,7 +11,8 @@
 //! refers to can tell ([`holding`]). That takes a step for each file, so it is done only if what is charged would
 //! allow it, by [`tend`](Btrfs::tend_volume); and a tree that holds too much can write no more until it holds less.
 //!
-//! A clone begins strictly: what it got counts, and leaves no room to write it anew. The first look gives that.
+//! A clone begins strictly: what it got counts, and leaves no room to write it anew. The first look gives that. One of
+//! a full tree can write a little all the same, or it could be given no identity and not be started.
 //!
 //! What is known here is forgotten with the daemon; the next one looks again where it has to.
 
@@ -35,7 +36,7 @@ use crate::sys::btrfs::{self, Access, Subvolume, SubvolumeId};
 /// A limit that is off by less is left as it is.
 const CLOSE_ENOUGH_BYTES: u64 = 64 * 1024;
 
-/// What a tree that holds too much may still write, once: removing files takes a little, too.
+/// What a tree that holds too much may still write, once: removing files takes a little, too. So does beginning.
 const HEADROOM_BYTES: u64 = limits::MIB;
 
 /// What is known of the subvolumes that are volumes.
@@ -167,7 +168,7 @@ impl Btrfs {
             known.look = None;
             return Ok(());
         }
-        allow(volume, &charge, charge.asked.saturating_add(charge.charged))
+        self.allow(&charge, charge.asked.saturating_add(charge.charged))
     }
 
     /// What only the snapshot had goes, sooner or later. If it was the newest all is as it was before that.
@@ -186,7 +187,7 @@ impl Btrfs {
         known.changes += 1;
         known.look = None;
         match known.newest.take_if(|newest| newest.snapshot == *snapshot) {
-            Some(newest) => allow(&volume, &charge, newest.limit_before.max(charge.charged)),
+            Some(newest) => self.allow(&charge, newest.limit_before.max(charge.charged)),
             None => Ok(()),
         }
     }
@@ -236,7 +237,7 @@ impl Btrfs {
             true => charge.limit.clamp(charge.charged, charge.charged + HEADROOM_BYTES),
             false => charge.asked.saturating_add(pinned),
         };
-        allow(&volume, &charge, limit)?;
+        self.allow(&charge, limit)?;
         Ok(Some(own))
     }
 
@@ -274,22 +275,28 @@ impl Btrfs {
         charge: &Charge,
     ) -> io::Result<(Look, u64)> {
         let epochs = Epochs { shared: last_shared(notes, &charge.volume)?, ..all_shared(notes)? };
-        let draft = match Draft::of(self, volume) {
-            Ok(draft) => Some(draft),
-            // A tree that is full cannot be copied. It cannot be written to either: it is as good as one moment.
-            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => None,
-            Err(error) => return Err(error),
-        };
+        let draft = Draft::of(self, volume)?;
         let now = self.charge(volume, notes)?.unwrap_or(*charge).charged;
-        let Holding { bytes, own_bytes } = match &draft {
-            Some(draft) => holding(draft.tree()?, epochs)?,
-            None => holding(volume, epochs)?,
-        };
+        let Holding { bytes, own_bytes } = holding(draft.tree()?, epochs)?;
         let (least, most) = (now.min(charge.charged), now.max(charge.charged));
         let look =
             Look { held: bytes.min(charge.began + most), charged: least, at: Instant::now() };
         Ok((look, most.saturating_sub(own_bytes)))
     }
+
+    fn allow(&self, charge: &Charge, limit: u64) -> io::Result<()> {
+        // What is used already may be: less than that would be told as nonsense.
+        let limit = limit.max(charge.charged);
+        match limit.abs_diff(charge.limit) < CLOSE_ENOUGH_BYTES {
+            true => Ok(()),
+            false => quota::limit(self.pool.volumes()?, GroupId::of(charge.volume.id), limit),
+        }
+    }
+}
+
+/// What may be charged to a clone of a tree that holds so much.
+pub(super) fn left_for_clone(limit: u64, held: u64) -> u64 {
+    limit.saturating_sub(held).max(HEADROOM_BYTES)
 }
 
 /// A snapshot for a look. What a crash leaves of it is swept when the storage is opened.
@@ -340,13 +347,4 @@ fn last_shared(notes: &Notes, volume: &Subvolume) -> io::Result<u64> {
         }
     }
     Ok(last)
-}
-
-fn allow(volume: &OwnedFd, charge: &Charge, limit: u64) -> io::Result<()> {
-    // What is used already may be: less than that would be told as nonsense.
-    let limit = limit.max(charge.charged);
-    match limit.abs_diff(charge.limit) < CLOSE_ENOUGH_BYTES {
-        true => Ok(()),
-        false => quota::limit(volume, GroupId::of(charge.volume.id), limit),
-    }
 }

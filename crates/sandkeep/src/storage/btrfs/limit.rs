@@ -15,6 +15,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use super::allowance::left_for_clone;
 use super::notes::{Note, Notes};
 use super::{Btrfs, c_name};
 use crate::sandbox::{SandboxId, SnapshotId};
@@ -40,16 +41,16 @@ impl Btrfs {
         if let Some(group) = self.total_group(volume)? {
             return Ok(Some(group));
         }
-        let subvolume = btrfs::subvolume_id(volume)?;
+        let (subvolume, top) = (btrfs::subvolume_id(volume)?, self.pool.volumes()?);
         // No other volume takes it, because subvolumes are never numbered alike.
         let group = GroupId::upper(subvolume.0);
         self.quotas.while_creating(|| {
-            match quota::create(volume, group) {
+            match quota::create(&top, group) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
-            quota::assign(volume, GroupId::of(subvolume), group)
+            quota::assign(&top, GroupId::of(subvolume), group)
         })?;
         Ok(Some(group))
     }
@@ -63,7 +64,7 @@ impl Btrfs {
     ) -> io::Result<()> {
         let volume = tree::open_dir(volumes, name)?;
         match self.make_total_group(&volume)? {
-            Some(group) => quota::limit(&volume, group, total_bytes),
+            Some(group) => quota::limit(volumes, group, total_bytes),
             None => Ok(()),
         }
     }
@@ -126,7 +127,7 @@ impl Btrfs {
         }
         let group = self.make_total_group(volume)?;
         let limit = notes.get(Note::TreeLimit)?.unwrap_or(UNLIMITED);
-        Ok(Charged { limit_bytes: Some(limit.saturating_sub(held)), group })
+        Ok(Charged { limit_bytes: Some(left_for_clone(limit, held)), group })
     }
 
     /// What a fork is charged to, noted down where it needs to be.
@@ -147,13 +148,13 @@ impl Btrfs {
         notes.set(Note::TreeLimit, tree_bytes)?;
         notes.set(Note::Began, held)?;
         notes.set(Note::TotalLimit, quota.total_bytes.unwrap_or(UNLIMITED))?;
-        Ok(Charged { limit_bytes: Some(tree_bytes.saturating_sub(held)), group: None })
+        Ok(Charged { limit_bytes: Some(left_for_clone(tree_bytes, held)), group: None })
     }
 
     /// Limits a fork with its snapshots, that nobody has written to.
     pub(super) fn limit_fork(&self, new: &SandboxId, held: u64, quota: &Quota) -> io::Result<()> {
         let total_bytes = quota.total_bytes.unwrap_or(UNLIMITED);
-        self.limit_total(&self.pool.volumes()?, &c_name(new), total_bytes.saturating_sub(held))
+        self.limit_total(&self.pool.volumes()?, &c_name(new), left_for_clone(total_bytes, held))
     }
 }
 

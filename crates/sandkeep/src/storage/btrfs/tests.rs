@@ -65,6 +65,12 @@ impl DataDir {
     pub fn open(&self) -> Result<BtrfsStorage, StorageError> {
         BtrfsStorage::open(self.path(), &SMALL)
     }
+
+    /// With room for the suite, which makes and destroys faster than the kernel clears away.
+    pub fn open_for_suite(&self) -> Result<BtrfsStorage, StorageError> {
+        let image_bytes = SMALL.image_bytes.map(|bytes| bytes * 2);
+        BtrfsStorage::open(self.path(), &BtrfsOptions { image_bytes, ..SMALL })
+    }
 }
 
 impl Drop for DataDir {
@@ -76,8 +82,13 @@ impl Drop for DataDir {
 /// A new pool, or `None` with the reason printed.
 fn pool(test: &str) -> Option<(DataDir, BtrfsStorage)> {
     let dir = DataDir::new();
-    match dir.open() {
-        Ok(storage) => Some((dir, storage)),
+    let storage = opened(test, dir.open())?;
+    Some((dir, storage))
+}
+
+fn opened(test: &str, opened: Result<BtrfsStorage, StorageError>) -> Option<BtrfsStorage> {
+    match opened {
+        Ok(storage) => Some(storage),
         Err(StorageError::Unusable { reason, .. }) => {
             eprintln!("SKIP {test}: {reason}");
             None
@@ -114,14 +125,16 @@ async fn volume(storage: &BtrfsStorage) -> (SandboxId, PathBuf) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn btrfs_storage_keeps_every_promise() {
-    let (dir, storage) = pool_or_skip!("btrfs_storage_keeps_every_promise");
+    let (test, dir) = ("btrfs_storage_keeps_every_promise", DataDir::new());
+    let Some(storage) = opened(test, dir.open_for_suite()) else { return };
     let subject = Subject { storage: Arc::new(storage), half_make, reopen: reopen(dir.path()) };
     run(subject).await.unwrap_or_else(|violation| panic!("{violation}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_directory_on_btrfs_needs_no_image() {
-    let (outer, _storage) = pool_or_skip!("a_data_directory_on_btrfs_needs_no_image");
+    let (test, outer) = ("a_data_directory_on_btrfs_needs_no_image", DataDir::new());
+    let Some(_storage) = opened(test, outer.open_for_suite()) else { return };
     let data_dir = outer.mount_point().join("data");
     fs::create_dir(&data_dir).expect("a directory");
     let storage = BtrfsStorage::open(&data_dir, &SMALL).expect("open");

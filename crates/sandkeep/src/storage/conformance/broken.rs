@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 
 use super::fixture::random_layer;
-use super::{Reopen, Subject, Violation, run};
+use super::{LIMIT_CHECKS, Reopen, Subject, Violation, run, run_all};
 use crate::sandbox::{SandboxId, SnapshotId};
 use crate::storage::btrfs::tests::{DataDir, half_make as half_make_subvolume};
 use crate::storage::local::tests::{half_make, reopen};
@@ -45,6 +45,7 @@ enum Fault {
     LayersFromSnapshotsAreOfNow,
     SnapshotsWeighNothing,
     ForksHaveNoLimit,
+    FullTreesAreNotTaken,
     TotalIsNotKept,
 }
 
@@ -193,6 +194,12 @@ impl Storage for Broken {
     async fn snapshot(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<(), StorageError> {
         match self.fault {
             Fault::SnapshotsAreNotMade => Ok(()),
+            Fault::FullTreesAreNotTaken
+                if self.inner.usage(id).await?.exceeded_by(super::filling::MIB).is_some() =>
+            {
+                let full = std::io::ErrorKind::QuotaExceeded.into();
+                Err(StorageError::of_io("broken", "take a full tree", full))
+            }
             _ => self.inner.snapshot(id, snapshot).await,
         }
     }
@@ -423,10 +430,11 @@ async fn the_suite_notices_a_limit_that_does_not_hold() {
     for (fault, promise) in [
         (Fault::QuotaOnlyAboveNothing, "a_quota_holds_above_layers"),
         (Fault::ForksHaveNoLimit, "the_limit_of_the_tree_holds_for_clones"),
+        (Fault::FullTreesAreNotTaken, "a_full_tree_can_be_taken_forked_and_rolled_back"),
         (Fault::TotalIsNotKept, "the_limit_of_tree_and_snapshots_holds"),
     ] {
         let dir = DataDir::new();
-        let inner = match dir.open() {
+        let inner = match dir.open_for_suite() {
             Ok(storage) if storage.capabilities().disk_quota => Arc::new(storage),
             Ok(_) | Err(StorageError::Unusable { .. }) => {
                 let test = "the_suite_notices_a_limit_that_does_not_hold";
@@ -438,7 +446,8 @@ async fn the_suite_notices_a_limit_that_does_not_hold() {
         let reopen = crate::storage::btrfs::tests::reopen(dir.path());
         let storage = Arc::new(Broken::new(inner, fault));
         let subject = Subject { storage, half_make: half_make_subvolume, reopen };
-        let noticed = run(subject).await.expect_err("a forgotten limit was not noticed");
+        let noticed = run_all(&subject, LIMIT_CHECKS).await;
+        let noticed = noticed.expect_err("a forgotten limit was not noticed");
         assert_eq!(noticed.promise, promise, "{fault:?}: {noticed}");
     }
 }

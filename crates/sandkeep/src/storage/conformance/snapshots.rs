@@ -1,10 +1,10 @@
 //! Snapshots never change, and what is made from them is what they were.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{XattrFlags, setxattr};
 
@@ -274,12 +274,15 @@ pub async fn what_a_snapshot_holds_is_counted(subject: Subject) -> Verdict {
 /// Writes past what is left, which must be refused, and takes it back.
 fn ensure_full(path: PathBuf, mib: u64, what: &str) -> Verdict {
     let written = fill(&path, mib);
-    let full = matches!(
+    ensure!(is_full(&written), "{mib} MiB {what} answered {written:?}");
+    Ok(fs::remove_file(path)?)
+}
+
+fn is_full(written: &io::Result<()>) -> bool {
+    matches!(
         written.as_ref().map_err(io::Error::kind),
         Err(io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull)
-    );
-    ensure!(full, "{mib} MiB {what} answered {written:?}");
-    Ok(fs::remove_file(path)?)
+    )
 }
 
 pub async fn the_limit_of_the_tree_holds_for_clones(subject: Subject) -> Verdict {
@@ -305,6 +308,64 @@ pub async fn the_limit_of_the_tree_holds_for_clones(subject: Subject) -> Verdict
     }
     storage.destroy(&fork).await?;
     Ok(storage.destroy(&id).await?)
+}
+
+/// Writes until not even a small file fits any more.
+fn fill_up(root: &Path) -> Verdict {
+    let refused = fill(&root.join("rest"), 64);
+    ensure!(is_full(&refused), "64 MiB in a smaller volume answered {refused:?}");
+    for file in 0..10_000 {
+        let written = File::create(root.join(format!("small-{file}")))
+            .and_then(|mut small| small.write_all(&[7; 4096]).and_then(|()| small.sync_all()));
+        if is_full(&written) {
+            return Ok(());
+        }
+        written?;
+    }
+    Err(Failure("10000 small files fit into a full volume".to_owned()))
+}
+
+/// Just then a way back is needed most.
+pub async fn a_full_tree_can_be_taken_forked_and_rolled_back(subject: Subject) -> Verdict {
+    let (storage, can) = (&subject.storage, subject.storage.capabilities());
+    if !can.snapshots || !can.disk_quota {
+        return Ok(());
+    }
+    let quota = Quota::of_tree(12 * MIB);
+    let (id, path) = make(&subject, quota).await?;
+    fill(&path.join("kept"), 4)?;
+    fill_up(&path)?;
+    let snapshots = [SnapshotId::random(), SnapshotId::random(), SnapshotId::random()];
+    for snapshot in &snapshots {
+        storage.snapshot(&id, snapshot).await?;
+        storage.tend(Some(&id)).await?;
+    }
+    let fork = SandboxId::random();
+    let forked = storage.fork(&id, &snapshots[2], &fork, &quota).await?;
+    // A clone that nobody has made room in is as full as what it was made from.
+    let (of_fork, twice) = (SnapshotId::random(), SandboxId::random());
+    storage.snapshot(&fork, &of_fork).await?;
+    storage.fork(&fork, &of_fork, &twice, &quota).await?;
+    let twice_root = storage.rollback(&fork, &of_fork).await.and(storage.root(&twice).await)?;
+    let back = storage.rollback(&id, &snapshots[0]).await?;
+    let made = [("rollback", &id, back), ("fork", &fork, forked), ("second", &twice, twice_root)];
+    for (what, id, root) in made {
+        let used = storage.usage(id).await?.tree;
+        ensure!(used.used_bytes > 11 * MIB, "after a {what} a full tree is told as {used:?}");
+        let root = root.own_dir();
+        for file in fs::read_dir(root)? {
+            let file = file?.path();
+            if !file.ends_with("kept") {
+                fs::remove_file(file)?;
+            }
+        }
+        storage.tend(Some(id)).await?;
+        fill(&root.join("again"), 4)?;
+        let used = storage.usage(id).await?.tree;
+        ensure!(used.limit_bytes == quota.tree_bytes, "after a {what} the limit is {used:?}");
+        ensure_full(root.join("past"), 12, &format!("more after a {what} of a full tree"))?;
+    }
+    clear(&subject, &[&id, &fork, &twice]).await
 }
 
 pub async fn the_limit_of_tree_and_snapshots_holds(subject: Subject) -> Verdict {

@@ -1,5 +1,8 @@
 //! Quota groups. Each subvolume has one, of level 0, that what it writes is charged to; groups of level 1 count what
 //! their members do. A limit holds for what is charged to its group.
+//!
+//! Whoever changes groups needs room for that in the subvolume of the descriptor. So it must be one of a subvolume that
+//! has no limit: through a full one the kernel refuses even to make its limit larger.
 #![expect(unsafe_code, reason = "ioctls have no safe interface")]
 
 use std::io;

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 
 use super::Place;
-use crate::support::{Daemon, Raw, Setup, obstacle};
+use crate::support::{Daemon, Ground, Raw, Setup, obstacle};
 
 const MIB: usize = 1024 * 1024;
 
@@ -86,4 +86,22 @@ fn a_large_file_goes_up_and_down_in_constant_memory() {
 fn a_gigabyte_goes_up_and_down_in_constant_memory() {
     crate::skip_if!(obstacle());
     up_and_down(1024, &Setup::default().env("SANDKEEP_STORAGE_SIZE_MB", "3072"));
+}
+
+/// The filesystem gives back what is gone only with its next commit, or when it is needed.
+#[test]
+fn the_room_of_files_that_are_gone_can_be_used_at_once() {
+    crate::skip_if!(obstacle());
+    let daemon = Daemon::start_with(&Ground::Btrfs.setup());
+    let place = Place::with(&daemon, &serde_json::json!({ "resources": { "disk_mb": 64 } }));
+    let bytes = block().repeat(28);
+    for round in 0..6 {
+        // The old one and the new one fit, and no third.
+        let reply = place.put("large", &bytes);
+        assert!(matches!(reply.status, 200 | 201), "round {round}: {}", reply.text());
+    }
+    for over in ["rm -f ~/large", "true", "mv ~/large ~/old; rm ~/old"] {
+        let write = "head -c 56M /dev/zero > ~/large";
+        place.sh(&format!("for i in 1 2 3 4; do {over} && {write} || exit 1; done"));
+    }
 }

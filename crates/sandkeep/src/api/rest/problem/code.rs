@@ -350,7 +350,7 @@ codes! {
         "see the detail, which has the kernel's own words";
     NoSpace "no_space" 507 Useless
         "the sandbox's disk is full; nothing was changed"
-        "delete what is not needed in the sandbox (its disk_mb is the limit), or make one with a larger disk_mb";
+        "delete what is not needed in the sandbox (its disk_mb is the limit), or make one with a larger disk_mb; until it is whole, a file that is replaced takes room beside the old one";
     JournalFailed "journal_failed" 507 Useful
         "what the command says could not be kept, so it was not begun"
         "make room on the disk of the data directory, or mend what the detail names";

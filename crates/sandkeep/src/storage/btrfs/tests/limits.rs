@@ -143,6 +143,38 @@ async fn a_tree_that_keeps_too_much_can_write_no_more_until_it_keeps_less() {
     assert!((27..34).contains(&used), "{used} MiB are told");
 }
 
+/// Whoever makes one has to write a little to it before it can be started.
+#[tokio::test]
+async fn a_clone_of_a_tree_that_keeps_too_much_can_begin_and_write_little_more() {
+    let test = "a_clone_of_a_tree_that_keeps_too_much_can_begin_and_write_little_more";
+    let Some(tree) = Tree::new(test, 16, Some(64)).await else { return };
+    tree.fill("first", 12).expect("within");
+    tree.snapshot().await;
+    tree.fill("second", 12).expect("what a snapshot has can be written anew");
+    tree.tend().await;
+    let snapshot = tree.snapshot().await;
+    let fork = SandboxId::random();
+    // As much as it holds may be in the fork in all.
+    let quota = Quota { tree_bytes: Some(16 * MIB), total_bytes: Some(24 * MIB) };
+    let forked = tree.storage.fork(&tree.id, &snapshot, &fork, &quota).await.expect("a fork");
+    let back = tree.storage.rollback(&tree.id, &snapshot).await.expect("rolled back");
+    for (id, root) in [(&fork, forked), (&tree.id, back)] {
+        let at = |name: &str| root.own_dir().join(name);
+        fs::write(at("identity"), "its own").expect("a small file");
+        tree.storage.tend(Some(id)).await.expect("look after it");
+        fs::write(at("identity"), "its own, again").expect("a small file");
+        let refused = fill(&at("third"), 4);
+        assert!(is_refused(&refused), "24 MiB in a tree of 16, and then {refused:?}");
+        // It may be there or not.
+        let _ = fs::remove_file(at("third"));
+        for name in ["first", "second"] {
+            fs::remove_file(at(name)).expect("what is there can be removed");
+        }
+    }
+    tree.tend().await;
+    tree.fill("third", 12).expect("next to nothing is left of 24 MiB");
+}
+
 #[tokio::test]
 async fn a_snapshot_that_goes_takes_its_room_along() {
     let tree = tree_or_skip!("a_snapshot_that_goes_takes_its_room_along", 32, None);
