@@ -30,6 +30,7 @@ mod burial;
 mod census;
 mod command;
 mod layers;
+mod limit;
 mod look;
 mod names;
 mod place;
@@ -77,6 +78,8 @@ pub struct Zfs {
     changing: Mutex<()>,
     /// What is dead and needed by nothing, but was in use when it was last tried to destroy it.
     in_use: Mutex<BTreeSet<String>>,
+    /// What may have a limit above what was asked for.
+    lenient: Mutex<BTreeSet<SandboxId>>,
 }
 
 /// What a new dataset begins as.
@@ -157,6 +160,7 @@ impl Zfs {
             Some(Some(rest)) => Some(format!("quota={rest}")),
         };
         let tree = names::new_tree(&random());
+        let held = given;
         let (given, is_tree) = (format!("{GIVEN}={given}"), format!("{TREE}={tree}"));
         arguments.extend(["-o", &given, "-o", &is_tree]);
         arguments.extend(total.iter().flat_map(|total| ["-o", total]));
@@ -165,8 +169,8 @@ impl Zfs {
             io::ErrorKind::AlreadyExists => StorageError::Exists { id: id.clone() },
             _ => failed(error),
         })?;
-        let mut more = vec![(BASE, base)];
-        more.extend(quota.tree_bytes.map(|bytes| ("refquota", base.saturating_add(bytes))));
+        let asked = quota.tree_bytes.map(|bytes| base.saturating_add(bytes));
+        let more = self.limits(id, base, asked, base.saturating_add(held));
         match self.make(&format!("{volume}/{tree}"), id.as_str(), start, &more) {
             Ok(path) => Ok(Root::dir(path, self.ids)),
             Err(error) => {
@@ -190,7 +194,8 @@ impl Zfs {
     fn measure(&self, id: &SandboxId) -> io::Result<Usage> {
         let volume = self.names.volume(id);
         self.tool.run(&["set", &format!("{MEASURED}=1"), &volume])?;
-        let asked = ["used", "quota", GIVEN, "referenced", "refquota", BASE, TREE, DEAD].join(",");
+        let asked =
+            ["used", "quota", GIVEN, "referenced", limit::PROPERTIES, BASE, TREE, DEAD].join(",");
         let rows = self.tool.get(&volume, &asked, Reach::Children)?;
         let said = |property| value(&rows, &volume, property);
         let tree = match (said(DEAD), said(TREE)) {
@@ -200,12 +205,12 @@ impl Zfs {
         let of_volume = |property| number(&rows, &volume, property);
         let of_tree = |property| number(&rows, &tree, property);
         let (quota, given) = (of_volume("quota")?, of_volume(GIVEN)?);
-        let (refquota, base) = (of_tree("refquota")?, of_tree(BASE)?);
+        let (limit, base) = (limit::asked(&rows, &tree)?, of_tree(BASE)?);
         // No limit is told as 0.
         Ok(Usage {
             tree: Amount {
                 used_bytes: of_tree("referenced")?.saturating_sub(base),
-                limit_bytes: (refquota != 0).then(|| refquota.saturating_sub(base)),
+                limit_bytes: limit.map(|limit| limit.saturating_sub(base)),
             },
             total: Amount {
                 used_bytes: of_volume("used")?.saturating_add(given),
@@ -271,6 +276,17 @@ impl Blocking for Zfs {
         let rows = self.tool.get(&self.names.volumes(), DEAD, Reach::Children)?;
         let alive = rows.into_iter().filter(|row| row.value != YES);
         Ok(alive.filter_map(|row| self.names.sandbox(&row.name)).collect())
+    }
+
+    fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError> {
+        let all = match id {
+            Some(id) => vec![id.clone()],
+            None => self.lenient().iter().cloned().collect(),
+        };
+        all.iter().try_for_each(|id| {
+            let tended = self.tend_volume(id);
+            tended.map_err(|source| io_error(format!("look after the limit of {id}"), source))
+        })
     }
 
     /// What was in use when it should have gone goes first, if it can.

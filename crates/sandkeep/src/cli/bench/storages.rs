@@ -16,12 +16,14 @@ use super::http::Connection;
 use super::report::{Operation, StorageSamples};
 use super::trees::Tree;
 use super::{BenchError, call, cannot};
-use crate::limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX};
+use crate::limits::{
+    BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX, DISK_DEFAULT_POOL_SHARE,
+};
 use crate::sandbox::SandboxId;
 use crate::storage::StorageChoice;
 
-/// How often each tree may be in a pool at once: as layer and workspace, twice in a sandbox, its snapshots and forks.
-const COPIES: u64 = 6;
+/// How often each tree may be in a sandbox at once: with as much again, and what comes and goes beside them.
+const COPIES: u64 = 3;
 
 #[derive(Debug, clap::Args)]
 pub struct StorageArgs {
@@ -54,7 +56,8 @@ pub fn all(
     for tree in trees {
         tree.make(&place.tree(*tree)).map_err(cannot("make a tree"))?;
     }
-    let room_mb = COPIES * trees.iter().map(|tree| tree.mebibytes()).sum::<u64>();
+    let room_mb =
+        DISK_DEFAULT_POOL_SHARE * COPIES * trees.iter().map(|tree| tree.mebibytes()).sum::<u64>();
     for storage in &args.storages {
         let daemon = match OwnDaemon::start_on(storage, room_mb) {
             Ok(daemon) => daemon,
@@ -177,7 +180,9 @@ impl Subjects<'_> {
         for _ in 0..self.rounds {
             self.in_turn(|subject| {
                 subject.write_more()?;
-                subject.timed(Operation::SnapshotDirty, Subject::snapshot)?;
+                let snapshot = subject.timed(Operation::SnapshotDirty, Subject::snapshot)?;
+                // It alone has what is removed now.
+                subject.delete_snapshot(&snapshot)?;
                 subject.remove_more()
             })?;
         }
@@ -287,7 +292,7 @@ impl Subject {
 
     /// As much again that is not on the disk yet.
     fn write_more(&mut self) -> Result<(), BenchError> {
-        self.sh("cp -a ~/tree ~/more")
+        self.sh("cp -a --reflink=never ~/tree ~/more")
     }
 
     fn remove_more(&mut self) -> Result<(), BenchError> {
@@ -308,13 +313,22 @@ impl Subject {
         let ended = self.post("run a command", "execs", &json!({ "command": command }))?;
         match ended["exit_code"].as_i64() {
             Some(0) => Ok(()),
-            _ => Err(cannot("run a command")(io::Error::other(ended.to_string()))),
+            _ => {
+                let said = ended["stderr"].as_str().unwrap_or_default();
+                let first = said.lines().next().unwrap_or_default().to_owned();
+                Err(cannot("run a command")(io::Error::other(first)))
+            }
         }
     }
 
     fn snapshot(&mut self) -> Result<String, BenchError> {
         let made = self.post("take a snapshot", "snapshots", &json!({}))?;
         text(&made["id"], "take a snapshot")
+    }
+
+    fn delete_snapshot(&mut self, snapshot: &str) -> Result<(), BenchError> {
+        let target = self.target(&format!("snapshots/{snapshot}"));
+        call(&mut self.connection, "remove a snapshot", "DELETE", &target, "").map(drop)
     }
 
     fn roll_back(&mut self) -> Result<(), BenchError> {

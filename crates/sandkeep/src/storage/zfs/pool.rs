@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use super::command::{Reach, Tool, argument};
 use super::names::{Dataset, Names};
 use super::{Start, Zfs, io_error, place, random, unusable};
+use crate::storage::offload::Blocking as _;
 use crate::storage::{Ids, StorageError};
 use crate::sys::mount;
 
@@ -86,14 +87,24 @@ impl Zfs {
         let claim = claim(&place, given)?;
         let names = Names::new(claim.own.as_str().to_owned());
         let ids = claim.ids.unwrap_or(Ids::Plain);
-        let mut zfs =
-            Self { tool, names, place, ids, changing: Mutex::new(()), in_use: Mutex::default() };
+        let mut zfs = Self {
+            tool,
+            names,
+            place,
+            ids,
+            changing: Mutex::new(()),
+            in_use: Mutex::default(),
+            lenient: Mutex::default(),
+        };
         zfs.make_rooms().map_err(|source| io_error("make its datasets", source))?;
         if claim.ids.is_none() {
             zfs.ids = zfs.try_ids().map_err(|source| io_error("try to map ids", source))?;
             let claim = Claim { ids: Some(zfs.ids), ..claim };
             claim.write(&zfs.place).map_err(failed)?;
         }
+        // Whichever was lenient before: the first look after them tells.
+        let volumes = zfs.list().map_err(|source| io_error("list its volumes", source))?;
+        zfs.lenient().extend(volumes);
         Ok(zfs)
     }
 

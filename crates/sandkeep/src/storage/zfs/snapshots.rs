@@ -13,8 +13,9 @@ use std::path::PathBuf;
 
 use rustix::fs::syncfs;
 
+use super::command::Reach;
 use super::look::{Kind, Volume};
-use super::{BASE, Start, TREE, Zfs, io_error, names, random};
+use super::{BASE, Start, TREE, Zfs, io_error, limit, names, number, random};
 use crate::failpoint;
 use crate::sandbox::{SandboxId, SnapshotId};
 use crate::storage::offload::{Blocking as _, BlockingSnapshots};
@@ -82,10 +83,10 @@ impl Zfs {
     fn exchange(&self, id: &SandboxId, snapshot: &Found) -> io::Result<()> {
         let volume = self.volume(id)?;
         let tree = volume.tree()?;
-        let [refquota, base] = self.numbers(&tree.name, ["refquota", BASE])?;
-        let mut limits = vec![(BASE, base)];
-        // None is told as 0, which is no limit that could be set.
-        limits.extend((refquota != 0).then_some(("refquota", refquota)));
+        let wanted = format!("{},{BASE}", limit::PROPERTIES);
+        let rows = self.tool.get(&tree.name, &wanted, Reach::Itself)?;
+        let (base, asked) = (number(&rows, &tree.name, BASE)?, limit::asked(&rows, &tree.name)?);
+        let limits = self.limits(id, base, asked, snapshot.referenced);
         let next = names::new_tree(&random());
         let name = format!("{}/{next}", volume.name);
         let made = self.make(&name, id.as_str(), Start::CopyOf(&snapshot.name), &limits);
