@@ -99,7 +99,7 @@ pub(super) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
 /// Says what is there that belongs to nobody. It is left alone: a person must decide.
 pub(super) async fn report_orphans(shared: &Shared) {
     let supervised = supervised(shared);
-    match ownerless_volumes(shared).await {
+    match ownerless_volumes(shared, &supervised).await {
         Ok(volumes) => {
             for id in volumes {
                 warn!(%id, "a volume has neither a row nor metadata; it is left alone");
@@ -119,7 +119,7 @@ pub(super) async fn report_orphans(shared: &Shared) {
 /// Removes the volumes that belong to nobody. Only for a broker whose rows die with it, where a create that was
 /// killed before it wrote its metadata leaves a volume that nothing else tells of.
 pub(super) async fn remove_orphans(shared: &Shared) -> Result<(), Error> {
-    for id in ownerless_volumes(shared).await? {
+    for id in ownerless_volumes(shared, &supervised(shared)).await? {
         shared.storage.destroy(&id).await?;
         info!(%id, "removed the volume of a create that was cut short");
     }
@@ -130,9 +130,11 @@ fn supervised(shared: &Shared) -> BTreeSet<SandboxId> {
     shared.handles().iter().map(|handle| handle.id.clone()).collect()
 }
 
-async fn ownerless_volumes(shared: &Shared) -> Result<Vec<SandboxId>, Error> {
+async fn ownerless_volumes(
+    shared: &Shared,
+    supervised: &BTreeSet<SandboxId>,
+) -> Result<Vec<SandboxId>, Error> {
     let mut volumes = shared.storage.list().await?;
-    let supervised = supervised(shared);
     volumes.retain(|id| !supervised.contains(id));
     Ok(volumes)
 }

@@ -25,9 +25,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::limits::{
-    BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS, DISK_DEFAULT_POOL_SHARE,
-};
+use crate::limits::{BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS};
 use crate::storage::StorageChoice;
 use daemon::OwnDaemon;
 use http::Connection;
@@ -111,9 +109,7 @@ fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchEr
     let own = match args.address {
         Some(_) => None,
         None => {
-            // What a sandbox gets that does not say what it needs.
-            let room_mb = DISK_DEFAULT_POOL_SHARE * args.tools.mebibytes();
-            let own = OwnDaemon::start_on(&StorageChoice::Auto, room_mb);
+            let own = OwnDaemon::start_on(&StorageChoice::Auto, args.tools.mebibytes());
             Some(own.map_err(cannot("start a daemon"))?)
         }
     };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::MIB;
+
 /// The bench does not use a connection again that nothing went over for so long; well below [`super::HEADERS_READ`].
 pub const BENCH_IDLE: Duration = Duration::from_secs(5);
 
@@ -13,3 +15,5 @@ pub const TREE_LOOK_AGAIN: Duration = Duration::from_secs(30);
 pub const HOSTS_MAX_BYTES: u64 = 64 * 1024;
 /// How many extents of a tree are remembered while they are counted, so that none counts twice.
 pub const EXTENTS_REMEMBERED_MAX: usize = 1024 * 1024;
+/// What a tree that holds too much may still write, once: removing files takes a little, too. So does beginning.
+pub const FULL_TREE_HEADROOM_BYTES: u64 = MIB;

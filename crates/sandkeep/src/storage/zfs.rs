@@ -160,9 +160,8 @@ impl Zfs {
             Some(Some(rest)) => Some(format!("quota={rest}")),
         };
         let tree = names::new_tree(&random());
-        let held = given;
-        let (given, is_tree) = (format!("{GIVEN}={given}"), format!("{TREE}={tree}"));
-        arguments.extend(["-o", &given, "-o", &is_tree]);
+        let (is_given, is_tree) = (format!("{GIVEN}={given}"), format!("{TREE}={tree}"));
+        arguments.extend(["-o", &is_given, "-o", &is_tree]);
         arguments.extend(total.iter().flat_map(|total| ["-o", total]));
         arguments.push(&volume);
         self.tool.run(&arguments).map_err(|error| match error.kind() {
@@ -170,7 +169,7 @@ impl Zfs {
             _ => failed(error),
         })?;
         let asked = quota.tree_bytes.map(|bytes| base.saturating_add(bytes));
-        let more = self.limits(id, base, asked, base.saturating_add(held));
+        let more = self.limits(id, base, asked, base.saturating_add(given));
         match self.make(&format!("{volume}/{tree}"), id.as_str(), start, &more) {
             Ok(path) => Ok(Root::dir(path, self.ids)),
             Err(error) => {

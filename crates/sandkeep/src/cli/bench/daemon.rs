@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::http::Connection;
-use crate::limits::BENCH_STORAGE_ANSWER;
+use crate::limits::{BENCH_STORAGE_ANSWER, DISK_DEFAULT_POOL_SHARE};
 use crate::sandbox::SandboxId;
 use crate::storage::StorageChoice;
 
@@ -27,7 +27,7 @@ pub struct OwnDaemon {
 }
 
 impl OwnDaemon {
-    /// With room for so much.
+    /// With room for so much in a sandbox that does not say what it needs.
     pub fn start_on(storage: &StorageChoice, room_mb: u64) -> io::Result<Self> {
         let data_dir = parent().join(format!("sandkeep-bench-{}", SandboxId::random()));
         let mut process = Command::new(std::env::current_exe()?)
@@ -38,7 +38,7 @@ impl OwnDaemon {
                 "--listen",
                 "127.0.0.1:0",
                 "--storage-size-mb",
-                &(SPARE_MB + room_mb).to_string(),
+                &(SPARE_MB + DISK_DEFAULT_POOL_SHARE * room_mb).to_string(),
             ])
             .arg(format!("--storage={storage}"))
             .arg("--data-dir")

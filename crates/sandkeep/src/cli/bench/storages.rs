@@ -16,9 +16,7 @@ use super::http::Connection;
 use super::report::{Operation, StorageSamples};
 use super::trees::Tree;
 use super::{BenchError, call, cannot};
-use crate::limits::{
-    BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX, DISK_DEFAULT_POOL_SHARE,
-};
+use crate::limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX};
 use crate::sandbox::SandboxId;
 use crate::storage::StorageChoice;
 
@@ -56,8 +54,7 @@ pub fn all(
     for tree in trees {
         tree.make(&place.tree(*tree)).map_err(cannot("make a tree"))?;
     }
-    let room_mb =
-        DISK_DEFAULT_POOL_SHARE * COPIES * trees.iter().map(|tree| tree.mebibytes()).sum::<u64>();
+    let room_mb = COPIES * trees.iter().map(|tree| tree.mebibytes()).sum::<u64>();
     for storage in &args.storages {
         let daemon = match OwnDaemon::start_on(storage, room_mb) {
             Ok(daemon) => daemon,

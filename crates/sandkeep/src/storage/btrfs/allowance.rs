@@ -36,9 +36,6 @@ use crate::sys::btrfs::{self, Access, Subvolume, SubvolumeId};
 /// A limit that is off by less is left as it is.
 const CLOSE_ENOUGH_BYTES: u64 = 64 * 1024;
 
-/// What a tree that holds too much may still write, once: removing files takes a little, too. So does beginning.
-const HEADROOM_BYTES: u64 = limits::MIB;
-
 /// What is known of the subvolumes that are volumes.
 #[derive(Default)]
 pub(super) struct Allowances(Mutex<HashMap<SubvolumeId, Known>>);
@@ -234,7 +231,9 @@ impl Btrfs {
         known.look = Some(look);
         let Some(charge) = self.charge(&volume, &notes)? else { return Ok(Some(own)) };
         let limit = match look.held > charge.asked {
-            true => charge.limit.clamp(charge.charged, charge.charged + HEADROOM_BYTES),
+            true => charge
+                .limit
+                .clamp(charge.charged, charge.charged + limits::FULL_TREE_HEADROOM_BYTES),
             false => charge.asked.saturating_add(pinned),
         };
         self.allow(&charge, limit)?;
@@ -296,7 +295,7 @@ impl Btrfs {
 
 /// What may be charged to a clone of a tree that holds so much.
 pub(super) fn left_for_clone(limit: u64, held: u64) -> u64 {
-    limit.saturating_sub(held).max(HEADROOM_BYTES)
+    limit.saturating_sub(held).max(limits::FULL_TREE_HEADROOM_BYTES)
 }
 
 /// A snapshot for a look. What a crash leaves of it is swept when the storage is opened.

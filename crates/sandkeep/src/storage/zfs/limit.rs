@@ -1,13 +1,13 @@
 //! The limit of a tree, which is what was asked for, but for clones of full ones: ZFS refuses a limit below what is there,
 //! and a fork has to be given an identity and be started. They get a little more, until they hold less.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::command::{Reach, Row};
-use super::{BASE, MEASURED, TREE, Zfs, number, value};
-use crate::limits;
+use super::{BASE, Zfs, number, value};
+use crate::limits::FULL_TREE_HEADROOM_BYTES;
 use crate::sandbox::SandboxId;
 
 const REFQUOTA: &str = "refquota";
@@ -15,8 +15,6 @@ const REFQUOTA: &str = "refquota";
 const ASKED: &str = "sandkeep:limit";
 /// What has to be read of a tree to know it.
 pub(super) const PROPERTIES: &str = "refquota,sandkeep:limit";
-/// What a tree without room may write.
-const HEADROOM_BYTES: u64 = limits::MIB;
 
 /// The limit of a tree that was asked for; `None` without one, which is told as 0.
 pub(super) fn asked(rows: &[Row], tree: &str) -> io::Result<Option<u64>> {
@@ -38,7 +36,7 @@ impl Zfs {
     ) -> Vec<(&'static str, u64)> {
         let mut properties = vec![(BASE, base)];
         if let Some(asked) = asked {
-            let limit = asked.max(held.saturating_add(HEADROOM_BYTES));
+            let limit = asked.max(held.saturating_add(FULL_TREE_HEADROOM_BYTES));
             properties.extend([(REFQUOTA, limit), (ASKED, asked)]);
             if limit > asked {
                 self.lenient().insert(id.clone());
@@ -66,32 +64,35 @@ impl Zfs {
 
     /// Whether its limit is now what was asked for.
     fn tighten(&self, id: &SandboxId) -> io::Result<bool> {
-        let volume = self.names.volume(id);
-        match self.tool.run(&["set", &format!("{MEASURED}=1"), &volume]) {
+        let volume = match self.volume(id) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-            measured => drop(measured?),
+            volume => volume?,
+        };
+        let tree = &volume.tree()?.name;
+        let rows = self.tool.get(tree, PROPERTIES, Reach::Itself)?;
+        let Some(asked) = asked(&rows, tree)? else { return Ok(true) };
+        if number(&rows, tree, REFQUOTA)? <= asked {
+            return Ok(true);
         }
-        let wanted = format!("{PROPERTIES},{TREE}");
-        let rows = self.tool.get(&volume, &wanted, Reach::Children)?;
-        let Some(tree) = value(&rows, &volume, TREE) else { return Ok(true) };
-        let tree = format!("{volume}/{tree}");
-        match asked(&rows, &tree)? {
-            Some(asked) if number(&rows, &tree, REFQUOTA)? > asked => {
-                match self.tool.run(&["set", &format!("{REFQUOTA}={asked}"), &tree]) {
-                    Ok(_) => Ok(true),
-                    // It holds too much still.
-                    Err(error)
-                        if matches!(
-                            error.kind(),
-                            io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull
-                        ) =>
-                    {
-                        Ok(false)
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            Some(_) | None => Ok(true),
+        let set = self.tool.run(&["set", &format!("{REFQUOTA}={asked}"), tree]);
+        match set.as_ref().map_err(io::Error::kind) {
+            // It holds too much still.
+            Err(io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull) => Ok(false),
+            Ok(_) | Err(_) => set.map(|_| true),
         }
+    }
+
+    /// Remembers those that an earlier daemon left lenient.
+    pub(super) fn find_lenient(&self) -> io::Result<()> {
+        let rows = self.tool.get(&self.names.volumes(), PROPERTIES, Reach::All)?;
+        let told = |wanted: &'static str| {
+            let rows = rows.iter().filter(move |row| row.property == wanted);
+            rows.filter_map(|row| Some((row.name.as_str(), row.value.parse::<u64>().ok()?)))
+        };
+        // Snapshots have none.
+        let limits: HashMap<&str, u64> = told(REFQUOTA).collect();
+        let lenient = told(ASKED).filter(|(name, asked)| limits.get(name) > Some(asked));
+        self.lenient().extend(lenient.filter_map(|(name, _)| self.names.sandbox(name)));
+        Ok(())
     }
 }

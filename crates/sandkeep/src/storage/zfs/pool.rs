@@ -10,7 +10,6 @@ use std::sync::{Mutex, PoisonError};
 use super::command::{Reach, Tool, argument};
 use super::names::{Dataset, Names};
 use super::{Start, Zfs, io_error, place, random, unusable};
-use crate::storage::offload::Blocking as _;
 use crate::storage::{Ids, StorageError};
 use crate::sys::mount;
 
@@ -102,9 +101,7 @@ impl Zfs {
             let claim = Claim { ids: Some(zfs.ids), ..claim };
             claim.write(&zfs.place).map_err(failed)?;
         }
-        // Whichever was lenient before: the first look after them tells.
-        let volumes = zfs.list().map_err(|source| io_error("list its volumes", source))?;
-        zfs.lenient().extend(volumes);
+        zfs.find_lenient().map_err(|source| io_error("read the limits of its volumes", source))?;
         Ok(zfs)
     }
 
