@@ -69,10 +69,10 @@ use clap::{Parser, Subcommand};
 use reqwest::Url;
 
 use crate::config::{Surroundings, client_log};
-use crate::sandbox::Verb;
 use client::{ApiKey, Client};
 use exit::Exit;
 use failure::Failure;
+use sandkeep_core::Verb;
 
 /// Isolated computers for AI agents
 ///
@@ -230,12 +230,12 @@ pub fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
     if let Command::Launcher { sweep, .. } = command {
         // It makes processes by clone, so it must stay without threads, and so without tokio.
-        return crate::sys::launcher::main(sweep.map(|parent| run::sweeper(&parent)));
+        return sandkeep_sys::launcher::main(sweep.map(|parent| run::sweeper(&parent)));
     }
     if let Command::Stage = command {
-        return crate::sys::stage::main();
+        return sandkeep_sys::stage::main();
     }
-    crate::crypto::provide();
+    sandkeep_outgoing::crypto::provide();
     let own_failure = match &command {
         Command::Run(_) | Command::Exec(_) | Command::Shell(_) => Some(Exit::SandkeepFailed),
         Command::Shells(args) if args.stand_for_a_command() => Some(Exit::SandkeepFailed),

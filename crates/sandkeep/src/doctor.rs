@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::home::{self, Phase, Survey, names};
-use crate::sandbox::SandboxId;
-use crate::store::StoreError;
-use crate::sys::cgroup;
+use sandkeep_core::SandboxId;
+use sandkeep_home::{self, Phase, Survey, names};
+use sandkeep_store::StoreError;
+use sandkeep_sys::cgroup;
 
 pub use battery::{BatteryError, Ward, examine, kernel};
 pub use checks::{Check, checks};
@@ -32,7 +32,7 @@ pub use presence::{Presence, presence};
 /// How often unowned things are looked at again, and how long apart: a destroy under way takes a
 /// moment between removing one thing and the next.
 const LOOKS_MAX: usize = 10;
-const BETWEEN_LOOKS: std::time::Duration = crate::limits::DOCTOR_LOOK_AGAIN;
+const BETWEEN_LOOKS: std::time::Duration = sandkeep_core::limits::DOCTOR_LOOK_AGAIN;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -136,7 +136,7 @@ impl Leaks {
 
 /// One look at the machine. `data` is a real path.
 fn look(data: &Path) -> Result<Vec<Found>, DoctorError> {
-    let survey = home::survey(data).map_err(during("the homes"))?;
+    let survey = sandkeep_home::survey(data).map_err(during("the homes"))?;
     let rows = disk::rows(data)?;
     let owners = Owners::new(&survey, &rows);
     let mut found = disk::found(data, &survey, &rows, &owners)?;

@@ -26,13 +26,14 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
-use crate::diff::{MANIFEST, Told};
-use crate::limits;
-use crate::sandbox::SandboxId;
-use crate::storage::tree_path::PathProblem;
-use crate::storage::{TreePath, View};
-use crate::template::archive::{ArchiveError, Closing, Entries, Kind};
-use crate::template::digest::Hasher;
+use sandkeep_core::{SandboxId, limits};
+use sandkeep_tree::{
+    TreePath, View,
+    archive::{ArchiveError, Closing, Entries, Kind},
+    diff::{MANIFEST, Told},
+    digest::Hasher,
+    tree_path::PathProblem,
+};
 
 /// Bring the changes of a sandbox home to a directory
 ///

@@ -4,26 +4,27 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::api::rest::problem;
-use crate::auth::Auth;
-use crate::broker::{Broker, Filter, Parts, Policy, SystemClock};
 use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::doctor::Ward;
-use crate::error::Error;
-use crate::home::{DataDir, REGISTRY};
-use crate::limits;
-use crate::outgoing::{Outgoing, Roots};
-use crate::runtime::{
-    Bind, Bwrap, Crun, Docker, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, NoPremises,
-    Podman, Premises, Runc, Runtime, Staged, Technique, Usable,
+use sandkeep_broker::{
+    Broker, Filter, Parts, Policy, SystemClock, error::Error, telemetry::Telemetry,
 };
-use crate::sandbox::Principal;
-use crate::storage::{self, BtrfsOptions, Storage};
-use crate::store::{MemoryStore, SqliteStore, StateStore};
-use crate::sys::stage::Stage;
-use crate::telemetry::Telemetry;
-use crate::template::source::registry::{Registries, Spool};
-use crate::template::{HostTemplate, Template};
+use sandkeep_core::{Principal, limits};
+use sandkeep_doors::{auth::Auth, rest::problem};
+use sandkeep_home::{DataDir, REGISTRY};
+use sandkeep_image::{
+    HostTemplate, Template,
+    source::registry::{Registries, Spool},
+};
+use sandkeep_outgoing::{Outgoing, Roots};
+use sandkeep_runtime::{
+    Bwrap, Crun, Docker, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, NoPremises, Podman,
+    Premises, Runc, Runtime, Staged, Technique, Usable,
+};
+use sandkeep_storage::{self, BtrfsOptions, Storage};
+use sandkeep_store::{MemoryStore, SqliteStore, StateStore};
+use sandkeep_sys::stage::Stage;
+use sandkeep_tree::Bind;
 
 /// The names of [`local_runtimes`], in their order.
 const LOCAL_RUNTIMES: [&str; 5] = [Native::NAME, Bwrap::NAME, Crun::NAME, Runc::NAME, Gvisor::NAME];
@@ -111,7 +112,7 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
         image_bytes: settings.storage_size_mb.map(mebibytes),
         image_max_bytes: settings.storage_max_mb.map(mebibytes),
     };
-    let opened = storage::open(&settings.storage, data.path(), &options)?;
+    let opened = sandkeep_storage::open(&settings.storage, data.path(), &options)?;
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
@@ -188,8 +189,8 @@ async fn short_lived(
     (premises, wanted): (Result<Arc<Premises>, NoPremises>, &Wanted),
     engines: [Arc<dyn Runtime>; ENGINES.len()],
 ) -> Result<Assembled, Error> {
-    let choice = storage::begun(data.path());
-    let opened = storage::open(&choice, data.path(), &BtrfsOptions::default())?;
+    let choice = sandkeep_storage::begun(data.path());
+    let opened = sandkeep_storage::open(&choice, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let mut runtimes = local_runtimes(&data, &premises, &sweep, wanted).await;
     runtimes.extend(engines);
@@ -206,7 +207,7 @@ pub async fn ward(
 ) -> Result<(Ward, Option<String>), Error> {
     let options =
         BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES), image_max_bytes: None };
-    let opened = storage::open(&settings.storage, data.path(), &options)?;
+    let opened = sandkeep_storage::open(&settings.storage, data.path(), &options)?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let premises = premises(&data);
     let mut runtimes = local_runtimes(&data, &premises, &sweep, &Wanted::All).await;

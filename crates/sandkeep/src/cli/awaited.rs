@@ -17,7 +17,7 @@ use crate::cli::events::{self, Event, Last};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{print, stdin};
-use crate::limits::{EXEC_END_TOLD, EXEC_STDIN_MAX_BYTES};
+use sandkeep_core::limits::{EXEC_END_TOLD, EXEC_STDIN_MAX_BYTES};
 
 /// How our stdin gets to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

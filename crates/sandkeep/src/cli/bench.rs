@@ -25,12 +25,12 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::limits::{BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS};
-use crate::storage::StorageChoice;
 use daemon::OwnDaemon;
 use http::Connection;
 use report::{Measure, Regime, Report, Samples};
 use runtimes::Contender;
+use sandkeep_core::limits::{BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS};
+use sandkeep_storage::StorageChoice;
 use storages::StorageArgs;
 use tools::ToolArgs;
 use yardsticks::Yardsticks;

@@ -15,12 +15,13 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use crate::api::mcp::ACCEPTED;
-use crate::api::rest::Problem;
 use crate::cli::failure::Failure;
 use crate::cli::filter::Filter;
-use crate::limits::{CONNECT, PAGE_MAX};
-use crate::sandbox::{ExecId, SandboxId, ShellId};
+use sandkeep_core::{
+    ExecId, SandboxId, ShellId,
+    limits::{CONNECT, PAGE_MAX},
+};
+use sandkeep_doors::{mcp::ACCEPTED, rest::Problem};
 
 /// How much of an id must be given.
 const PREFIX_MIN_LEN: usize = 4;

@@ -8,7 +8,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
-use crate::diff::{ChangeKind, FileKind, Omitted, Told};
+use sandkeep_tree::diff::{ChangeKind, FileKind, Omitted, Told};
 
 /// Show what changed in a sandbox since a snapshot
 ///

@@ -10,7 +10,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::ndjson::Lines;
 use crate::cli::print;
-use crate::guest::Outcome;
+use sandkeep_guestlink::Outcome;
 
 /// One line of what an exec says.
 #[derive(Debug, Deserialize)]

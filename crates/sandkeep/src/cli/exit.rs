@@ -2,8 +2,8 @@
 //! and a test keeps the two alike.
 
 use crate::cli::failure::Failure;
-use crate::error::Error;
-use crate::guest::Outcome;
+use sandkeep_broker::error::Error;
+use sandkeep_guestlink::Outcome;
 
 /// How a command of the CLI ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::api::rest::Problem;
-use crate::api::rest::problem::{detail_of, remedy_of};
 use crate::cli::spec_args::in_options;
 use crate::config::ConfigError;
-use crate::error::Error;
-use crate::store::{SqliteError, StoreError};
+use sandkeep_broker::error::Error;
+use sandkeep_doors::rest::{
+    Problem,
+    problem::{detail_of, remedy_of},
+};
+use sandkeep_store::{SqliteError, StoreError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {

@@ -10,7 +10,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::show::words;
 use crate::cli::{Format, print, spinner};
-use crate::sandbox::SnapshotName;
+use sandkeep_core::SnapshotName;
 
 /// Make new sandboxes with the files of one, as they are now or were at a snapshot
 ///

@@ -7,19 +7,20 @@ mod ring;
 
 use std::path::{Path, PathBuf};
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::auth::{InvalidKeyId, KeyDraft, KeyInfo, NewKey};
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, Global, argument, print, with_one_thread};
 use crate::config::{self, ConfigFile, Flags, Surroundings};
-use crate::error::Error;
-use crate::sandbox::Scope;
+use sandkeep_broker::error::Error;
+use sandkeep_core::{InvalidKeyId, Scope};
+use sandkeep_doors::auth::{KeyDraft, KeyInfo, NewKey};
 
 /// Make, list and revoke API keys
 ///
@@ -53,7 +54,7 @@ struct CreateArgs {
     #[arg(long, value_name = "NAME")]
     project: Option<String>,
     /// What it may do; can be given more than once [default: read, write]
-    #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
+    #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', value_parser = scope())]
     scopes: Vec<Scope>,
     /// When it ends: after a while (30d, 12h) or at a time (2030-01-31T12:00:00Z)
     #[arg(long, value_name = "WHEN", value_parser = argument::expiry)]
@@ -93,19 +94,19 @@ struct Place {
     file: ConfigFile,
 }
 
-impl ValueEnum for Scope {
-    fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(self.as_str()).help(match self {
-            Self::Read => "look at own sandboxes",
-            Self::Write => "make, use and destroy own sandboxes",
-            Self::Organization => "the same for all users of the organization",
-            Self::Admin => "everything, for everybody",
-        }))
-    }
+fn scope() -> impl TypedValueParser<Value = Scope> {
+    let named = Scope::ALL.map(|scope| {
+        PossibleValue::new(scope.as_str()).help(match scope {
+            Scope::Read => "look at own sandboxes",
+            Scope::Write => "make, use and destroy own sandboxes",
+            Scope::Organization => "the same for all users of the organization",
+            Scope::Admin => "everything, for everybody",
+        })
+    });
+    PossibleValuesParser::new(named).map(|name| {
+        let named = Scope::ALL.into_iter().find(|scope| scope.as_str() == name);
+        named.expect("one of the names that are possible")
+    })
 }
 
 pub fn run(args: Args, global: &Global, around: &Surroundings) -> Result<Exit, Failure> {

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::sandbox::Signal;
+use sandkeep_core::Signal;
 
 /// Signal an exec, or kill all of it
 ///

@@ -6,7 +6,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print, spinner};
-use crate::sandbox::Verb;
+use sandkeep_core::Verb;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

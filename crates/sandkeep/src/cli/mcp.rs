@@ -15,8 +15,6 @@ use rmcp::transport::io::stdio;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::mcp::{Answering, Mcp, Outgoing, Rest, Unreachable, content_type};
-use crate::api::rest::{self, Front, Origins};
 use crate::cli::assemble::{self, Wanted};
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
@@ -25,7 +23,11 @@ use crate::cli::print;
 use crate::cli::run::place::{self, Place};
 use crate::cli::run::signals::Signals;
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
-use crate::home::DataDir;
+use sandkeep_doors::{
+    mcp::{Answering, Mcp, Outgoing, Rest, Unreachable, content_type},
+    rest::{self, Front, Origins},
+};
+use sandkeep_home::DataDir;
 
 /// Serve the Model Context Protocol on stdio, for an agent that starts it
 ///

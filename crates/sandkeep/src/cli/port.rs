@@ -6,7 +6,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, argument, print};
-use crate::sandbox::Port;
+use sandkeep_core::Port;
 
 /// Show where the ports of a sandbox are, or open one to others
 ///

@@ -7,7 +7,7 @@ use comfy_table::presets::NOTHING;
 use serde_json::Value;
 
 use crate::cli::failure::Failure;
-use crate::guest::Outcome;
+use sandkeep_guestlink::Outcome;
 
 pub fn line(text: &str) -> Result<(), Failure> {
     writeln!(io::stdout().lock(), "{text}").map_err(Failure::system("write to stdout"))

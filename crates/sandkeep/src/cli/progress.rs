@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::Body;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::limits::{SPINNER_TICK, STDIN_CHUNK_BYTES};
+use sandkeep_core::limits::{SPINNER_TICK, STDIN_CHUNK_BYTES};
 
 /// On stderr, and only if that is a terminal.
 pub fn bar() -> ProgressBar {

@@ -10,7 +10,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::filter::Filter;
 use crate::cli::{Format, print, spinner};
-use crate::sandbox::SandboxId;
+use sandkeep_core::SandboxId;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

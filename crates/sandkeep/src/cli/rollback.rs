@@ -6,7 +6,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::lifecycle;
-use crate::sandbox::SnapshotName;
+use sandkeep_core::SnapshotName;
 
 /// Bring the files of a sandbox back to a snapshot; its processes end
 ///

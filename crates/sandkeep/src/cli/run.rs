@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::broker::{Broker, ExecDraft, Running};
 use crate::cli::assemble::{self, Wanted};
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
@@ -19,11 +18,10 @@ use crate::cli::source_args::SourceArgs;
 use crate::cli::spec_args::SpecArgs;
 use crate::cli::{print, stdin};
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
-use crate::error::Error;
-use crate::guest::{ExecEnd, ExecEvent, ExecutionInput, OutputStream};
-use crate::journal::StdinSource;
-use crate::sandbox::{HostPaths, Principal, SandboxId, SourceDraft, SpecDraft};
 use place::Place;
+use sandkeep_broker::{Broker, ExecDraft, Running, error::Error};
+use sandkeep_core::{HostPaths, Principal, SandboxId, SourceDraft, SpecDraft};
+use sandkeep_guestlink::{ExecEnd, ExecEvent, ExecutionInput, OutputStream, journal::StdinSource};
 use signals::Signals;
 
 /// Run one command in a throwaway sandbox, without a daemon

@@ -14,8 +14,6 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::rest::{self, Front, Origins};
-use crate::auth::Latch;
 use crate::cli::assemble::{self, Assembled};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -24,9 +22,14 @@ use crate::cli::version::VERSION;
 use crate::config::{
     self, ConfigError, ConfigFile, Flags, Loaded, PORT_DEFAULT, Settings, Surroundings, TlsSource,
 };
-use crate::home::DataDir;
 use certificate::Served;
 use notify::{Stage, Supervisor};
+use sandkeep_broker::error::Error;
+use sandkeep_doors::{
+    auth::Latch,
+    rest::{self, Front, Origins},
+};
+use sandkeep_home::DataDir;
 
 /// Start the broker and serve its API
 ///
@@ -63,7 +66,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     // Before anything that takes long, so that an early Ctrl-C is as graceful as a late one.
     let stop = stop_signal()?;
     raise_descriptor_limit();
-    let data = DataDir::open(&settings.data_dir)?;
+    let data = DataDir::open(&settings.data_dir).map_err(Error::from)?;
     let tls = certificate::open(&settings, data.path())?;
     let (listener, address) = listen(settings.listen).await?;
     let (assembled, auth) = assemble::daemon(&settings, data).await?;

@@ -8,7 +8,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::show::{mebibytes, words};
 use crate::cli::{Format, print, spinner};
-use crate::sandbox::SnapshotName;
+use sandkeep_core::SnapshotName;
 
 /// Make a snapshot of a sandbox's files, or remove some
 #[derive(Debug, clap::Args)]

@@ -8,12 +8,12 @@ use reqwest::Body;
 use serde_json::{Value, json};
 use tokio::io::AsyncRead;
 
-use crate::broker::Broker;
 use crate::cli::client::Client;
 use crate::cli::failure::Failure;
 use crate::cli::progress::read;
+use sandkeep_broker::Broker;
 
-use crate::sandbox::Principal;
+use sandkeep_core::Principal;
 
 /// Endings of files that say nothing about what is in them.
 const ENDINGS: [&str; 7] = [".gz", ".tgz", ".zst", ".tar", ".oci", ".docker", ".img"];

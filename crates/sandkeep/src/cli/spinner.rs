@@ -7,7 +7,7 @@ use std::pin::pin;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::limits::{SPINNER_AFTER, SPINNER_TICK};
+use sandkeep_core::limits::{SPINNER_AFTER, SPINNER_TICK};
 
 /// Does the work, and shows that it is under way if it takes long.
 pub async fn during<T>(what: &'static str, work: impl Future<Output = T>) -> T {

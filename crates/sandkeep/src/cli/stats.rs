@@ -6,7 +6,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
-use crate::limits::MIB;
+use sandkeep_core::limits::MIB;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

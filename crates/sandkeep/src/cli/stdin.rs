@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::cli::client::Client;
 use crate::cli::failure::Failure;
 use crate::cli::print;
-use crate::limits::{STDIN_CHUNK_BYTES, STDIN_PAUSE};
+use sandkeep_core::limits::{STDIN_CHUNK_BYTES, STDIN_PAUSE};
 
 /// What has come; `None` at the end. Cancel-safe.
 pub async fn next(stdin: &mut Stdin) -> Option<Bytes> {

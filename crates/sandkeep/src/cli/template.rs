@@ -14,7 +14,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::show::{mebibytes, words};
 use crate::cli::{Format, print};
-use crate::sandbox::{SnapshotName, TemplateName};
+use sandkeep_core::{SnapshotName, TemplateName};
 
 /// Import images and other templates, and make them of sandboxes
 #[derive(Debug, clap::Args)]

@@ -18,8 +18,8 @@ use crate::cli::events::Event;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
-use crate::guest::TerminalSize;
-use crate::limits::{EXEC_EVENTS_MAX, TERMINAL_READ_BYTES};
+use sandkeep_core::limits::{EXEC_EVENTS_MAX, TERMINAL_READ_BYTES};
+use sandkeep_guestlink::TerminalSize;
 
 /// What a terminal has whose size nobody knows.
 const UNKNOWN: TerminalSize = TerminalSize { rows: 24, cols: 80 };
@@ -121,7 +121,7 @@ impl Endings {
             _ = self.quit.recv() => SignalKind::quit(),
             _ = self.terminate.recv() => SignalKind::terminate(),
         };
-        Exit::of_outcome(&crate::guest::Outcome::Signaled(kind.as_raw_value()))
+        Exit::of_outcome(&sandkeep_guestlink::Outcome::Signaled(kind.as_raw_value()))
     }
 }
 

@@ -92,7 +92,7 @@ fn a_refusal_of_the_daemon_names_the_option_and_not_the_field() {
 #[test]
 fn what_create_sends_is_what_run_checks() {
     let Command::Create(args) = command("sandkeep create --pids 9 --label a=b") else { panic!() };
-    let draft: crate::sandbox::SpecDraft =
+    let draft: sandkeep_core::SpecDraft =
         serde_json::from_value(args.spec.into_json()).expect("it is the API's own form");
     assert_eq!(draft.resources.and_then(|resources| resources.pids), Some(9));
 }

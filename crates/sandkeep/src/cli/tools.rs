@@ -1,10 +1,10 @@
 //! `sandkeep tools`: the tools for agents.
 
-use crate::api::rest::tools::Tools;
-use crate::broker::catalogue;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
+use sandkeep_broker::catalogue;
+use sandkeep_doors::rest::tools::Tools;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -18,7 +18,7 @@ pub fn run(args: Args) -> Result<Exit, Failure> {
         print::json(&serde_json::json!(Tools::all()))?;
         return Ok(Exit::Ok);
     }
-    let row = |tool: &crate::broker::Tool| {
+    let row = |tool: &sandkeep_broker::Tool| {
         let effect = match (tool.annotations.read_only, tool.annotations.destructive) {
             (true, _) => "reads",
             (false, true) => "changes",

@@ -11,7 +11,7 @@ use super::Surroundings;
 use super::layers::Source;
 use super::problem::{ConfigError, Problem};
 use super::table::Shape;
-use crate::limits::CONFIG_FILE_MAX_BYTES;
+use sandkeep_core::limits::CONFIG_FILE_MAX_BYTES;
 
 /// One value of the file.
 #[derive(Debug)]

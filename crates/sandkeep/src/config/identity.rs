@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::auth::{Oidc, OidcConfig};
-use crate::sandbox::Scope;
+use sandkeep_core::Scope;
+use sandkeep_doors::auth::{Oidc, OidcConfig};
 
 /// The certificate of the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

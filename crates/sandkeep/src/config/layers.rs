@@ -14,7 +14,7 @@ use super::settings::Settings;
 use super::table::{self, Alias, AliasMeaning, PROFILE, Row, Setting, Shape};
 use super::value::Invalid;
 use super::{Flags, Surroundings, words};
-use crate::broker::Profile;
+use sandkeep_broker::Profile;
 
 /// Who said a value.
 #[derive(Clone, Debug, PartialEq, Eq)]

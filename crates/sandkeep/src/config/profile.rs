@@ -1,7 +1,7 @@
 //! The names of profiles.
 
 use super::value::Invalid;
-use crate::limits::PROFILE_NAME_MAX_BYTES;
+use sandkeep_core::limits::PROFILE_NAME_MAX_BYTES;
 
 pub(super) fn check_name(name: &str) -> Result<(), Invalid> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::identity::{OidcSettings, TlsSettings};
-use crate::broker::{PoolMarks, Profile, Quotas};
-use crate::journal::JournalLimits;
-use crate::limits;
-use crate::outgoing::Allowed;
-use crate::sandbox::{DEFAULT_RUNTIME, SnapshotName, Timeouts};
-use crate::storage::StorageChoice;
+use sandkeep_broker::{PoolMarks, Profile, Quotas};
+use sandkeep_core::{DEFAULT_RUNTIME, SnapshotName, Timeouts, limits};
+use sandkeep_guestlink::journal::JournalLimits;
+use sandkeep_outgoing::Allowed;
+use sandkeep_storage::StorageChoice;
 
 pub const PORT_DEFAULT: u16 = 4500;
 

@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 
 use super::settings::Settings;
 use super::value::{self, Invalid};
-use crate::broker::{Network, Profile};
-use crate::limits;
-use crate::sandbox::{OnTimeout, Privilege};
+use sandkeep_broker::{Network, Profile};
+use sandkeep_core::{OnTimeout, Privilege, limits};
 
 /// What can be said about a `T`.
 pub struct Row<T> {

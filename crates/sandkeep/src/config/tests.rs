@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::broker::{Profile, Quota};
-use crate::sandbox::OnTimeout;
+use sandkeep_broker::{Profile, Quota};
+use sandkeep_core::OnTimeout;
 
 /// A machine with these variables and this file.
 struct Machine {
@@ -257,7 +257,7 @@ fn zero_is_no_quota_and_no_timeout() {
     assert_eq!(settings.quotas.organization, Quota::default());
     assert_eq!(settings.timeouts.default_timeout, None);
     assert_eq!(settings.timeouts.default_idle_timeout, Some(Duration::from_secs(60)));
-    assert_eq!(settings.limits.max_sandboxes, crate::limits::SANDBOXES_MAX);
+    assert_eq!(settings.limits.max_sandboxes, sandkeep_core::limits::SANDBOXES_MAX);
 }
 
 #[test]

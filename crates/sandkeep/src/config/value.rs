@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use crate::broker::Network;
-use crate::limits;
-use crate::outgoing::{Allowed, InvalidAllowed};
-use crate::sandbox::{OnTimeout, Privilege, Scope, SnapshotName};
-use crate::storage::{NoStorage, StorageChoice};
+use sandkeep_broker::Network;
+use sandkeep_core::{OnTimeout, Privilege, Scope, SnapshotName, limits};
+use sandkeep_outgoing::{Allowed, InvalidAllowed};
+use sandkeep_storage::{NoStorage, StorageChoice};
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

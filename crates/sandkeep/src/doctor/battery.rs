@@ -27,19 +27,15 @@ use std::time::Instant;
 use jiff::Timestamp;
 use probe::Attempt;
 
-use crate::broker::{Broker, RuntimeView};
-use crate::error::Error;
-use crate::home::{Battery, Verdict};
-use crate::runtime::RuntimeError;
-use crate::sandbox::Privilege;
-use crate::storage::Storage;
 use bait::Bait;
 use bombs::Small;
+use sandkeep_broker::{Broker, RuntimeView, error::Error};
+use sandkeep_core::Privilege;
+use sandkeep_home::{Battery, Verdict};
+use sandkeep_runtime::RuntimeError;
+use sandkeep_storage::Storage;
 use subject::{Subject, Who};
 use tally::Tally;
-
-/// The program that tries, embedded in this binary by the build script.
-static PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sandkeep-probe"));
 
 /// Why there is no verdict at all.
 #[derive(Debug, thiserror::Error)]

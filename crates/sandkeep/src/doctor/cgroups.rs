@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::{Found, Group, Kind, Owners, names};
-use crate::sys::cgroup;
+use sandkeep_sys::cgroup;
 
 pub fn of_instance(instance: &str) -> io::Result<Vec<Group>> {
     let mut groups = Vec::new();

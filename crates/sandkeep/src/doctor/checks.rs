@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::sys::{cgroup, landlock};
+use sandkeep_sys::{cgroup, landlock};
 
 /// The first kernel that can show a directory with other ids (`mount_setattr`).
 const ID_MAPPED_MOUNTS: (u32, u32) = (5, 12);

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use super::mounts::{ZFS_MOUNTS, sandbox_of};
 use super::{DoctorError, Found, Kind, Owners, during, names};
-use crate::broker;
-use crate::home::{self, Survey};
-use crate::journal::{JOURNALS, journals_in};
-use crate::sandbox::{SandboxId, SnapshotId};
-use crate::store::{SqliteError, StoreError};
+use sandkeep_broker;
+use sandkeep_core::{SandboxId, SnapshotId};
+use sandkeep_guestlink::journal::{JOURNALS, journals_in};
+use sandkeep_home::{self, Survey};
+use sandkeep_store::{SqliteError, StoreError};
 
 /// Where `local` storage puts the volumes that it removes.
 const TRASH: &str = "storage/local/.trash";
@@ -17,7 +17,7 @@ const TRASH: &str = "storage/local/.trash";
 /// The sandboxes that the registry knows; none if there is no registry, or one in which nothing was
 /// ever written: a daemon that is killed in its first start leaves that.
 pub fn rows(data: &Path) -> Result<Vec<SandboxId>, DoctorError> {
-    match broker::registered(&data.join(home::REGISTRY)) {
+    match sandkeep_broker::registered(&data.join(sandkeep_home::REGISTRY)) {
         Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
         rows => Ok(rows?),
     }
@@ -68,8 +68,8 @@ pub fn found(
     }
     found.extend(snapshots_found(data, owners)?);
     // Where there are no control groups, a directory stands for those of a sandbox.
-    for name in names(&data.join(home::MADE)).map_err(during("the sandboxes made"))? {
-        let detail = format!("{}/{name}", home::MADE);
+    for name in names(&data.join(sandkeep_home::MADE)).map_err(during("the sandboxes made"))? {
+        let detail = format!("{}/{name}", sandkeep_home::MADE);
         found.push(Found { kind: Kind::Cgroup, owner: owners.of(&name), name, detail });
     }
     Ok(found)
@@ -77,7 +77,7 @@ pub fn found(
 
 /// The snapshots that the registry says are there.
 pub fn recorded_snapshots(data: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, DoctorError> {
-    match broker::recorded_snapshots(&data.join(home::REGISTRY)) {
+    match sandkeep_broker::recorded_snapshots(&data.join(sandkeep_home::REGISTRY)) {
         Err(StoreError::Unavailable(cause)) if is_empty(&*cause) => Ok(Vec::new()),
         recorded => Ok(recorded?),
     }
@@ -136,8 +136,9 @@ fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
             Ok(phase) => format!("{phase:?}").to_lowercase(),
             Err(why) => why.to_string(),
         };
-        let socket =
-            home::Home::new(data, home.id.clone(), String::new()).path().join(home::GUEST_SOCKET);
+        let socket = sandkeep_home::Home::new(data, home.id.clone(), String::new())
+            .path()
+            .join(sandkeep_home::GUEST_SOCKET);
         if socket.exists() {
             let detail = socket.display().to_string();
             let (name, owner) = (name.clone(), owner.clone());
@@ -157,7 +158,7 @@ fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
 
 /// The journals in a home go with it; what else is among them is nobody's.
 fn journals_found(data: &Path, id: &SandboxId, owner: Option<&String>) -> Vec<Found> {
-    let home = home::Home::new(data, id.clone(), String::new());
+    let home = sandkeep_home::Home::new(data, id.clone(), String::new());
     // A home that is being removed is looked at again.
     let there = journals_in(&home.path().join(JOURNALS)).unwrap_or_default();
     let found = |name: String, owner: Option<String>| {

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Found, INSTANCE, Kind, Owners, names};
-use crate::sys::mount;
+use sandkeep_sys::mount;
 
 /// Where a storage may mount itself, and the file it mounts.
 const STORAGE_MOUNT: &str = "storage/btrfs";

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{DoctorError, Found, INSTANCE, Kind, Owners, disk, during};
-use crate::home::Survey;
-use crate::storage::{Holding, Whose, ZfsStorage};
+use sandkeep_home::Survey;
+use sandkeep_storage::{Holding, Whose, ZfsStorage};
 
 /// Datasets and snapshots are a sandbox's, or shared by all; a draft is whoever makes it, so a daemon must run. What was
 /// removed belongs to what stands on it, and to nobody once nothing does.

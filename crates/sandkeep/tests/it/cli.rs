@@ -277,7 +277,7 @@ fn the_doctor_finds_what_belongs_to_nobody() {
     let daemon = daemon!();
     daemon.create();
     let stray =
-        daemon.data_dir().join("sandboxes").join(sandkeep::sandbox::SandboxId::random().as_str());
+        daemon.data_dir().join("sandboxes").join(sandkeep_core::SandboxId::random().as_str());
     std::fs::create_dir(&stray).expect("root writes anywhere");
     let (clean, said) = crate::support::doctor(&daemon.data_dir());
     // The daemon may have cleared it away meanwhile.

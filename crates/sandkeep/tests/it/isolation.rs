@@ -54,7 +54,7 @@ struct Canary {
 
 impl Canary {
     fn in_dir(dir: &str) -> Self {
-        let word = format!("canary-{}", sandkeep::sandbox::SandboxId::random());
+        let word = format!("canary-{}", sandkeep_core::SandboxId::random());
         let path = format!("{dir}/.{word}");
         fs::write(&path, &word).expect("root writes anywhere");
         Self { path, word }

@@ -14,15 +14,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use flate2::read::GzDecoder;
-use sandkeep::limits::REGISTRY_DOWNLOADS_MAX;
-use sandkeep::outgoing::{Outgoing, OutgoingError, Roots};
-use sandkeep::sandbox::Owner;
-use sandkeep::template::digest::Digest;
-use sandkeep::template::image::{Image, ImageError, Layer, Platform, Progress};
-use sandkeep::template::source::Source;
-use sandkeep::template::source::registry::{
-    Credentials, Registries, RegistryError, RegistryImage, Spool,
+use sandkeep_core::{Owner, limits::REGISTRY_DOWNLOADS_MAX};
+use sandkeep_image::{
+    image::{Image, ImageError, Layer, Platform, Progress},
+    source::{
+        Source,
+        registry::{Credentials, Registries, RegistryError, RegistryImage, Spool},
+    },
 };
+use sandkeep_outgoing::{Outgoing, OutgoingError, Roots};
+use sandkeep_tree::digest::Digest;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -45,7 +46,7 @@ impl Client {
     }
 
     fn allowing(allow: &[&str], roots: Roots) -> Self {
-        sandkeep::crypto::provide();
+        sandkeep_outgoing::crypto::provide();
         let allow = allow.iter().map(|entry| entry.parse().expect("an entry")).collect();
         let spool = tempfile::tempdir().expect("a directory");
         Self { spool, outgoing: Outgoing::new(allow, roots), auth_file: None }

@@ -5,9 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use sandkeep::limits;
-use sandkeep::sandbox::SandboxId;
-use sandkeep::storage::{self, Base, BtrfsOptions, Quota, StorageChoice};
+use sandkeep_core::{SandboxId, limits};
+use sandkeep_storage::{self, Base, BtrfsOptions, Quota, StorageChoice};
 
 use crate::support::{
     Patience, Ran, binary, cgroups_of, obstacle, processes_in_cgroup, run_with_stdin, until,
@@ -140,7 +139,7 @@ fn groups_that_only_a_killed_run_knew_of_go_when_they_are_empty() {
     // Whoever is killed between making groups and noting down its sandbox leaves just this.
     let instance = "killedrun".to_owned() + &SandboxId::random().as_str()[2..9];
     fs::write(data.join("instance"), &instance).expect("it is ours");
-    let hierarchy = sandkeep::sys::cgroup::open(&instance).expect("control groups");
+    let hierarchy = sandkeep_sys::cgroup::open(&instance).expect("control groups");
     let group = hierarchy.roots().pop().expect("a root").join("sbkilled/work/l0");
     fs::create_dir_all(&group).expect("root makes groups");
     let mut straggler = Command::new("sleep").arg("100000").spawn().expect("sleep runs");
@@ -168,7 +167,7 @@ fn a_volume_that_only_a_killed_run_knew_of_goes() {
     // Volume and metadata are made side by side, so whoever is killed in between leaves just this.
     let options =
         BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES), image_max_bytes: None };
-    let opened = storage::open(&StorageChoice::Btrfs, &data, &options).expect("a pool");
+    let opened = sandkeep_storage::open(&StorageChoice::Btrfs, &data, &options).expect("a pool");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let id = SandboxId::random();
     let made = opened.storage.create(&id, &Base::Empty, &Quota::NONE);

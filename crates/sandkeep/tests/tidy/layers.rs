@@ -3,7 +3,56 @@
 use crate::rules::{Violation, is_test};
 use crate::source::{Source, Token};
 
-/// A room, what it must not name, and the few things of those that it may.
+/// Which crates of ours a crate may depend on, beside `core`, which all may. What is not listed may know none.
+const BELOW: &[(&str, &[&str])] = &[
+    ("sys", &["embedded"]),
+    ("tree", &["sys"]),
+    ("storage", &["sys", "tree"]),
+    ("guestlink", &["embedded", "home", "sys"]),
+    ("image", &["outgoing", "storage", "sys", "tree", "guestlink"]),
+    ("runtime", &["embedded", "guestlink", "home", "sys", "tree"]),
+    (
+        "broker",
+        &["guestlink", "home", "image", "outgoing", "runtime", "storage", "store", "sys", "tree"],
+    ),
+    (
+        "doors",
+        &[
+            "broker",
+            "guestlink",
+            "home",
+            "image",
+            "outgoing",
+            "runtime",
+            "storage",
+            "store",
+            "sys",
+            "tree",
+        ],
+    ),
+];
+
+/// What assembles all the others.
+const PROGRAM: &str = "sandkeep";
+
+/// Holds the `[dependencies]` of each manifest to [`BELOW`]; those of tests are free.
+pub fn crates_know_only_those_below_them(manifests: &[(String, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, manifest) in manifests.iter().filter(|(name, _)| name != PROGRAM) {
+        let allowed = BELOW.iter().find(|(of, _)| of == name).map_or(&[][..], |(_, below)| *below);
+        let section = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+        let section = section.split("\n[").next().unwrap_or_default();
+        let known = section.lines().filter_map(|line| line.strip_prefix("sandkeep-"));
+        for known in known.filter_map(|line| line.split(['.', ' ']).next()) {
+            if known != "core" && !allowed.contains(&known) {
+                found.push(format!("crates/{name}/Cargo.toml: {name} must not know {known}"));
+            }
+        }
+    }
+    found
+}
+
+/// A crate, what it must not name although it may depend on it, and the few things of those that it may.
 struct Layer {
     room: &'static str,
     forbidden: &'static [&'static str],
@@ -12,107 +61,29 @@ struct Layer {
 
 const LAYERS: &[Layer] = &[
     Layer {
-        room: "api",
-        forbidden: &["crate::runtime", "crate::storage", "crate::store", "crate::sys"],
+        room: "doors",
+        forbidden: &["sandkeep_runtime", "sandkeep_storage", "sandkeep_store", "sandkeep_sys"],
         // What the one map of errors and the list of runtimes must spell out; plain data.
         except: &[
-            "crate::runtime::RuntimeError",
-            "crate::runtime::Usable",
-            "crate::runtime::Capabilities",
-            "crate::storage::StorageError",
-            "crate::store::StoreError",
-            // Whose socket a client has: authentication, which is this room's own work.
-            "crate::sys::peer",
+            "sandkeep_runtime::RuntimeError",
+            "sandkeep_runtime::Usable",
+            "sandkeep_runtime::Capabilities",
+            "sandkeep_storage::StorageError",
+            "sandkeep_store::StoreError",
+            // Whose socket a client has: authentication, which is this crate's own work.
+            "sandkeep_sys::peer",
         ],
     },
     Layer {
         room: "runtime",
-        forbidden: &[
-            "crate::api",
-            "crate::broker",
-            "crate::cli",
-            "crate::store",
-            "crate::error",
-            "crate::sandbox::Principal",
-            "axum",
-            // A runtime may be the client of an engine; it serves nobody.
-            "hyper::server",
-        ],
+        // A runtime may be the client of an engine; it serves nobody.
+        forbidden: &["sandkeep_core::Principal", "axum", "hyper::server"],
         except: &[],
     },
+    Layer { room: "broker", forbidden: &["sandkeep_sys::launcher", "axum", "hyper"], except: &[] },
     Layer {
-        room: "storage",
-        forbidden: &["crate::api", "crate::broker", "crate::cli", "crate::store", "crate::runtime"],
-        except: &[],
-    },
-    Layer {
-        room: "store",
-        forbidden: &[
-            "crate::api",
-            "crate::broker",
-            "crate::cli",
-            "crate::storage",
-            "crate::runtime",
-        ],
-        except: &[],
-    },
-    Layer {
-        room: "broker",
-        forbidden: &["crate::api", "crate::cli", "crate::sys::launcher", "axum", "hyper"],
-        except: &[],
-    },
-    Layer {
-        room: "auth",
-        forbidden: &[
-            "crate::api",
-            "crate::broker",
-            "crate::cli",
-            "crate::runtime",
-            "crate::storage",
-            "crate::sys",
-            "axum",
-            "hyper",
-        ],
-        except: &[],
-    },
-    Layer {
-        room: "outgoing",
-        forbidden: &[
-            "crate::api",
-            "crate::auth",
-            "crate::broker",
-            "crate::cli",
-            "crate::config",
-            "crate::runtime",
-            "crate::storage",
-            "crate::store",
-            "crate::sys",
-            "crate::template",
-        ],
-        except: &[],
-    },
-    Layer {
-        room: "sandbox",
-        forbidden: &[
-            "crate::api",
-            "crate::broker",
-            "crate::cli",
-            "crate::guest",
-            "crate::home",
-            "crate::runtime",
-            "crate::storage",
-            "crate::store",
-            "crate::sys",
-            "std::fs",
-            "std::net",
-            "std::process",
-            "tokio",
-        ],
-        except: &[],
-    },
-    Layer {
-        room: "sys",
-        forbidden: &["crate::api", "crate::broker", "crate::cli", "crate::store", "crate::storage"],
+        room: "core",
+        forbidden: &["std::fs", "std::net", "std::process", "tokio"],
         except: &[],
     },
 ];
@@ -133,10 +104,8 @@ fn layer_of(source: &Source) -> Option<&'static Layer> {
     if is_test(source) {
         return None;
     }
-    let inside = source.path.strip_prefix("crates/sandkeep/src/")?;
-    LAYERS.iter().find(|layer| {
-        inside.strip_prefix(layer.room).is_some_and(|r| r.starts_with('/') || r == ".rs")
-    })
+    let room = source.path.strip_prefix("crates/")?.split_once("/src/")?.0;
+    LAYERS.iter().find(|layer| layer.room == room)
 }
 
 fn is_within(path: &str, room: &str) -> bool {
@@ -208,28 +177,38 @@ mod tests {
     }
 
     #[test]
-    fn an_api_that_names_a_runtime_is_refused() {
-        let api = "crates/sandkeep/src/api/rest.rs";
-        assert_eq!(problems(api, "use crate::broker::Broker; // crate::runtime::Runtime"), 0);
-        assert_eq!(problems(api, "use crate::runtime::{Capabilities, RuntimeError};"), 0);
-        assert_eq!(problems(api, "use crate::runtime::Runtime;"), 1);
-        assert_eq!(problems(api, "use crate::{error::Error, runtime::{Runtime, Plan}};"), 2);
-        assert_eq!(problems(api, "fn f(s: &dyn crate::store::StateStore) {}"), 1);
-        assert_eq!(problems(api, "use crate::storage;"), 1);
+    fn a_door_that_names_a_runtime_is_refused() {
+        let door = "crates/doors/src/rest.rs";
+        assert_eq!(problems(door, "use sandkeep_broker::Broker; // sandkeep_runtime::Runtime"), 0);
+        assert_eq!(problems(door, "use sandkeep_runtime::{Capabilities, RuntimeError};"), 0);
+        assert_eq!(problems(door, "use sandkeep_runtime::Runtime;"), 1);
+        assert_eq!(problems(door, "use sandkeep_runtime::{Usable, Runtime, Plan};"), 2);
+        assert_eq!(problems(door, "fn f(s: &dyn sandkeep_store::StateStore) {}"), 1);
     }
 
     #[test]
-    fn a_runtime_that_names_the_store_is_refused() {
-        let native = "crates/sandkeep/src/runtime/native/launch.rs";
-        assert_eq!(problems(native, "use crate::storage::Root; use crate::sandbox::Owner;"), 0);
-        assert_eq!(problems(native, "use crate::store::Key;"), 1);
-        assert_eq!(problems("crates/sandkeep/src/runtime.rs", "use crate::broker::Parts;"), 1);
+    fn a_crate_that_knows_one_above_it_is_refused() {
+        let knows = |known: &str| {
+            let manifest = format!("[dependencies]\nsandkeep-{known}\n\n[dev-dependencies]\n");
+            crates_know_only_those_below_them(&[("runtime".to_owned(), manifest)]).len()
+        };
+        assert_eq!(knows("core.workspace = true"), 0);
+        assert_eq!(knows("sys = { workspace = true, optional = true }"), 0);
+        assert_eq!(knows("store.workspace = true"), 1);
+        assert_eq!(knows("broker = { workspace = true }"), 1);
+    }
+
+    #[test]
+    fn a_runtime_that_serves_http_is_refused() {
+        let native = "crates/runtime/src/native/launch.rs";
+        assert_eq!(problems(native, "use sandkeep_tree::Root; use sandkeep_core::Owner;"), 0);
         assert_eq!(problems(native, "use axum::Router;"), 1);
+        assert_eq!(problems(native, "use sandkeep_core::{Owner, Principal};"), 1);
     }
 
     #[test]
     fn a_pure_core_that_does_io_is_refused() {
-        let state = "crates/sandkeep/src/sandbox/state.rs";
+        let state = "crates/core/src/state.rs";
         assert_eq!(problems(state, "use std::fmt; use crate::limits;"), 0);
         assert_eq!(problems(state, "fn f() { std::fs::read(\"x\"); }"), 1);
     }

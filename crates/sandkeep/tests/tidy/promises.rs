@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn a_failpoint_that_is_not_listed_or_not_used_is_found() {
         let list =
-            Source::new("crates/sandkeep/src/failpoint.rs", "ALL = &[\"create.a\", \"stop.b\"];");
-        let code = |text| [Source::new("crates/sandkeep/src/broker/create.rs", text)];
+            Source::new("crates/core/src/failpoint.rs", "ALL = &[\"create.a\", \"stop.b\"];");
+        let code = |text| [Source::new("crates/broker/src/create.rs", text)];
         let both = "failpoint!(\"create.a\"); failpoint!(\"stop.b\");";
         assert_eq!(failpoints_are_listed(&list, &code(both)).len(), 0);
         assert_eq!(failpoints_are_listed(&list, &code("failpoint!(\"create.a\");")).len(), 1);

@@ -10,9 +10,11 @@ use std::io;
 use rustix::fs::FileType;
 
 use super::ApplyError;
-use crate::diff::{Aspect, ChangeKind, FileKind, Told, ToldFacts, digest};
-use crate::storage::{Node, TreePath, View};
-use crate::template::digest::Digest;
+use sandkeep_tree::{
+    Node, TreePath, View,
+    diff::{Aspect, ChangeKind, FileKind, Told, ToldFacts, digest},
+    digest::Digest,
+};
 
 /// Bits of a mode that come home: nobody gets another's identity from a sandbox.
 const MODE_MASK: u32 = 0o777;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ApplyError;
 use super::plan::{Act, Step};
-use crate::storage::{TreePath, beneath, tree};
+use sandkeep_tree::{TreePath, beneath, untrusted};
 
 /// The directory within the one that is changed.
 pub const PLACE: &str = ".sandkeep-apply";
@@ -77,7 +77,7 @@ impl Staging {
                 Found::CutOff
             }
         };
-        tree::empty(&staging.place)?;
+        untrusted::empty(&staging.place)?;
         Ok((staging, found))
     }
 
@@ -128,7 +128,7 @@ impl Staging {
 
     /// Nothing was done, or all of it: what is left is rubbish, and the next one removes what stays of it.
     pub fn clear(self) {
-        let _ = tree::empty(&self.place);
+        let _ = untrusted::empty(&self.place);
         let _ = unlinkat(&self.dir, PLACE, AtFlags::REMOVEDIR);
     }
 

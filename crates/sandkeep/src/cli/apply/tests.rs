@@ -7,8 +7,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::diff;
-use crate::storage::conformance::acts::{Act as TreeAct, act, carry_out};
+use sandkeep_storage::conformance::acts::{Act as TreeAct, act, carry_out};
+use sandkeep_tree::diff;
 
 /// A sandbox before and after, and the caller's directory.
 struct World {
@@ -170,14 +170,14 @@ fn nothing_outside_of_the_directory_is_written() {
     assert_eq!(conflicts(&report), ["dir"]);
     assert_eq!(fs::read_dir(outside.path()).expect("a directory").count(), 0);
     // A daemon that lies about paths leads nowhere else.
-    let digest = crate::template::digest::Digest::of(b"x");
+    let digest = sandkeep_tree::digest::Digest::of(b"x");
     for path in ["/../../escaped", "/dir/../../escaped", "/.sandkeep-apply/journal"] {
         let facts = json!({
             "type": "file", "mode": "0644", "uid": 0, "gid": 0, "bytes": 1, "digest": digest,
         });
         let change = json!({ "kind": "added", "path": path, "after": facts });
         let manifest = json!({ "changes": [change], "truncated": false }).to_string();
-        let tar = crate::template::archive::building::Tar::new()
+        let tar = sandkeep_tree::archive::building::Tar::new()
             .file(MANIFEST, manifest.as_bytes())
             .file(path.trim_start_matches('/'), "x")
             .end();

@@ -12,9 +12,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::http::Connection;
-use crate::limits::{BENCH_STORAGE_ANSWER, DISK_DEFAULT_POOL_SHARE};
-use crate::sandbox::SandboxId;
-use crate::storage::StorageChoice;
+use sandkeep_core::{
+    SandboxId,
+    limits::{BENCH_STORAGE_ANSWER, DISK_DEFAULT_POOL_SHARE},
+};
+use sandkeep_storage::StorageChoice;
 
 /// Of a pool, besides what is put into it.
 const SPARE_MB: u64 = 1024;

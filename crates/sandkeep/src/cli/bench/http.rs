@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::limits::{BENCH_ANSWER, BENCH_IDLE};
+use sandkeep_core::limits::{BENCH_ANSWER, BENCH_IDLE};
 
 /// One connection; requests go over it one after the other.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::http::Connection;
-use crate::limits::{BENCH_ANSWER, BENCH_RATE_SAMPLES, BENCH_STREAM_BYTES, BENCH_WRK_SECS};
+use sandkeep_core::limits::{BENCH_ANSWER, BENCH_RATE_SAMPLES, BENCH_STREAM_BYTES, BENCH_WRK_SECS};
 
 const SERVER: &str = include_str!("server.py");
 /// Where the server in the sandbox listens.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::report::{Measure, RuntimeSamples};
 use super::{Bench, BenchError, cannot, rest};
-use crate::limits::BENCH_IDLE_SANDBOXES;
+use sandkeep_core::limits::BENCH_IDLE_SANDBOXES;
 
 /// A runtime as the daemon lists it.
 #[derive(Deserialize)]

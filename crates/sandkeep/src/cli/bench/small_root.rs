@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use crate::sandbox::SandboxId;
+use sandkeep_core::SandboxId;
 
 /// Where programs and libraries are, besides /usr.
 const LINKS: [&str; 3] = ["bin", "lib", "lib64"];

@@ -16,9 +16,11 @@ use super::http::Connection;
 use super::report::{Operation, StorageSamples};
 use super::trees::Tree;
 use super::{BenchError, call, cannot};
-use crate::limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX};
-use crate::sandbox::SandboxId;
-use crate::storage::StorageChoice;
+use sandkeep_core::{
+    SandboxId,
+    limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX},
+};
+use sandkeep_storage::StorageChoice;
 
 /// How often each tree may be in a sandbox at once: with as much again, and what comes and goes beside them.
 const COPIES: u64 = 3;

@@ -14,10 +14,12 @@ use super::daemon;
 use super::http::Connection;
 use super::rates::{Rate, Taken, in_turn, median, megabytes_a_second, not_measured};
 use super::trees::Tree;
-use crate::limits::{
-    BENCH_GREP_FILES_MAX, BENCH_STORAGE_ANSWER, BENCH_TOOL_CALLS, BENCH_TRANSFER_MB_MAX, MIB,
+use sandkeep_core::{
+    SandboxId,
+    limits::{
+        BENCH_GREP_FILES_MAX, BENCH_STORAGE_ANSWER, BENCH_TOOL_CALLS, BENCH_TRANSFER_MB_MAX, MIB,
+    },
 };
-use crate::sandbox::SandboxId;
 
 /// Beneath the home of the sandbox's user, and beneath a directory of the host.
 const FILE: &str = "bench-file";

@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::limits::MIB;
+use sandkeep_core::limits::MIB;
 
 /// Files of one directory.
 const FILES_PER_DIRECTORY: u64 = 1_000;

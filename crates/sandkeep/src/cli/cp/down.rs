@@ -17,7 +17,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::progress::bar;
-use crate::limits::CP_PIECES_MAX;
+use sandkeep_core::limits::CP_PIECES_MAX;
 
 pub async fn copy(client: &Client, source: &Remote, target: &End) -> Result<Exit, Failure> {
     let (files, query) = source.resolve(client).await?;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::cli::failure::Failure;
-use crate::sandbox::SandboxId;
+use sandkeep_core::SandboxId;
 
 pub enum End {
     Local(PathBuf),

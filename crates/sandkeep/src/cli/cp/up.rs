@@ -18,7 +18,7 @@ use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::progress::{bar, pieces};
-use crate::limits::CP_PIECES_MAX;
+use sandkeep_core::limits::CP_PIECES_MAX;
 
 pub async fn copy(client: &Client, source: &End, target: &Remote) -> Result<Exit, Failure> {
     let (files, _) = target.resolve(client).await?;

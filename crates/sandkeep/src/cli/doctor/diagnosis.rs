@@ -4,15 +4,15 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::DoctorArgs;
-use crate::broker::RuntimeView;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
 use crate::config::{Settings, Surroundings};
 use crate::doctor::{self, Check, Presence, Ward};
-use crate::error::with_causes;
-use crate::home::{Battery, Verdict};
-use crate::runtime::Usable;
-use crate::storage::StorageCapabilities;
+use sandkeep_broker::RuntimeView;
+use sandkeep_core::with_causes;
+use sandkeep_home::{Battery, Verdict};
+use sandkeep_runtime::Usable;
+use sandkeep_storage::StorageCapabilities;
 
 /// Everything, as `--json` prints it.
 #[derive(Debug, Serialize)]

@@ -4,10 +4,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::auth::{KeyRing, Latch};
-use crate::error::Error;
-use crate::home::{DataDir, REGISTRY};
-use crate::store::{SqliteError, SqliteStore, StoreError};
+use sandkeep_broker::error::Error;
+use sandkeep_doors::auth::{KeyRing, Latch};
+use sandkeep_home::{DataDir, REGISTRY};
+use sandkeep_store::{SqliteError, SqliteStore, StoreError};
 
 /// The keys of a directory that has a registry; `None` if it has none yet.
 pub fn open(data_dir: &Path) -> Result<Option<KeyRing>, Error> {

@@ -13,10 +13,10 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::cli::assemble;
 use crate::config::{Settings, Surroundings};
-use crate::error::Error;
-use crate::home::{DataDir, Instance};
-use crate::sandbox::SandboxId;
-use crate::sys::{cgroup, mount};
+use sandkeep_broker::error::Error;
+use sandkeep_core::SandboxId;
+use sandkeep_home::{DataDir, Instance};
+use sandkeep_sys::{cgroup, mount};
 
 const PREFIX: &str = "sandkeep-run.";
 /// How much of a random id makes a directory's name; a name that is taken is an error, not a risk.
@@ -32,7 +32,7 @@ pub fn make(parent: &Path) -> Result<DataDir, Error> {
     // sweeper takes the directory before us; then locking it fails and says so.
     let _claimless = parent_lock(parent, FlockOperation::NonBlockingLockShared);
     DirBuilder::new().mode(0o700).create(&path).map_err(unusable)?;
-    DataDir::open(&path)
+    Ok(DataDir::open(&path)?)
 }
 
 fn parent_lock(parent: &Path, how: FlockOperation) -> Option<File> {

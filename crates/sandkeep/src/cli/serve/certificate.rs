@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::rest::tls::{Tls, TlsError, TlsFiles, fingerprint, own_certificate};
 use crate::cli::failure::Failure;
 use crate::config::{Settings, TlsSource};
-use crate::error::with_causes;
+use sandkeep_core::with_causes;
+use sandkeep_doors::rest::tls::{Tls, TlsError, TlsFiles, fingerprint, own_certificate};
 
 /// The certificate in use.
 pub struct Served {

@@ -14,18 +14,19 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{Place, path_of};
-use crate::api::rest::Problem;
 use crate::cli::argument::pair;
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::ndjson::Lines;
 use crate::cli::{Format, print};
-use crate::limits::{RECIPE_MAX_BYTES, STDIN_CHUNK_BYTES, UPLOAD_CHUNKS_MAX};
-use crate::sandbox::TemplateName;
-use crate::template::archive::{Attributes, Filter, Kept, TreeArchive, TreeOwner, Writer};
-use crate::template::copying::BUILD_FILE_APART;
-use crate::template::recipe::Ignore;
+use sandkeep_core::{
+    TemplateName,
+    limits::{RECIPE_MAX_BYTES, STDIN_CHUNK_BYTES, UPLOAD_CHUNKS_MAX},
+};
+use sandkeep_doors::rest::Problem;
+use sandkeep_image::{copying::BUILD_FILE_APART, recipe::Ignore};
+use sandkeep_tree::archive::{Attributes, Filter, Kept, TreeArchive, TreeOwner, Writer};
 
 const IGNORE_FILE: &str = ".dockerignore";
 const USUAL_FILES: [&str; 2] = ["Sandkeepfile", "Dockerfile"];
@@ -289,7 +290,7 @@ mod tests {
         let opened = open(dir.path()).expect("a directory");
         let body = archive(dir.path(), opened, ignore, file).expect("an archive");
         let bytes = http_body_util::BodyExt::collect(body).await.expect("bytes").to_bytes();
-        let mut entries = crate::template::archive::Entries::new(&bytes[..]);
+        let mut entries = sandkeep_tree::archive::Entries::new(&bytes[..]);
         let mut paths = Vec::new();
         while let Some(entry) = entries.next().expect("an entry") {
             paths.push(String::from_utf8(entry.path).expect("text"));

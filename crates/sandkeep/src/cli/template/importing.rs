@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use tokio::io::AsyncRead;
 
 use super::{ImportArgs, Place, path_of};
-use crate::api::rest::Problem;
 use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -17,7 +16,8 @@ use crate::cli::ndjson::Lines;
 use crate::cli::progress::{bar, pieces};
 use crate::cli::source_args::without_endings;
 use crate::cli::{Format, print};
-use crate::sandbox::TemplateName;
+use sandkeep_core::TemplateName;
+use sandkeep_doors::rest::Problem;
 
 /// The file by which a directory is an OCI layout.
 const OCI_LAYOUT: &str = "oci-layout";

@@ -19,8 +19,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::kernel;
 use super::subject::Subject;
-use crate::error::Error;
-use crate::sandbox::SandboxId;
+use sandkeep_broker::error::Error;
+use sandkeep_core::SandboxId;
 
 const PREFIX: &str = "sandkeep-bait.";
 

@@ -8,15 +8,16 @@ use tokio::process::Command;
 
 use super::subject::Subject;
 use super::{BatteryError, Ward};
-use crate::broker::{Running, RuntimeView, StatsView};
-use crate::error::Error;
-use crate::guest::{ExecEvent, Outcome, OutputStream};
-use crate::home::Verdict;
-use crate::limits::{
-    BATTERY_DESCRIPTORS_MAX, BATTERY_DISK_MB, BATTERY_INODES_MAX, BATTERY_MEMORY_MB, BATTERY_PIDS,
-    MIB,
+use sandkeep_broker::{Running, RuntimeView, StatsView, error::Error};
+use sandkeep_core::{
+    Privilege, ResourcesDraft,
+    limits::{
+        BATTERY_DESCRIPTORS_MAX, BATTERY_DISK_MB, BATTERY_INODES_MAX, BATTERY_MEMORY_MB,
+        BATTERY_PIDS, MIB,
+    },
 };
-use crate::sandbox::{Privilege, ResourcesDraft};
+use sandkeep_guestlink::{ExecEvent, Outcome, OutputStream};
+use sandkeep_home::Verdict;
 
 /// A bomb is given so many times what it may have.
 const TIMES: u64 = 4;
@@ -323,7 +324,7 @@ mod tests {
     fn a_bomb_without_a_limit_is_reported() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("probe");
-        std::fs::write(&path, super::super::PROBE).expect("a writable directory");
+        std::fs::write(&path, sandkeep_embedded::PROBE).expect("a writable directory");
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&path, executable).expect("it is ours");
         for bomb in Bomb::ALL {

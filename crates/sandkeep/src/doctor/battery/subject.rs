@@ -1,13 +1,10 @@
 //! A throwaway sandbox and commands in it.
 
-use super::{BatteryError, PROBE, Ward};
-use crate::broker::{ExecDraft, Running, StatsView};
-use crate::error::Error;
-use crate::guest::{ExecEnd, ExecEvent, Outcome, OutputStream};
-use crate::journal::StdinSource;
-use crate::limits;
-use crate::sandbox::{Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft};
-use crate::storage::Root;
+use super::{BatteryError, Ward};
+use sandkeep_broker::{ExecDraft, Running, StatsView, error::Error};
+use sandkeep_core::{Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft, limits};
+use sandkeep_guestlink::{ExecEnd, ExecEvent, Outcome, OutputStream, journal::StdinSource};
+use sandkeep_tree::Root;
 
 const PROBE_PATH: &str = "/tmp/sandkeep-probe";
 /// A copy that belongs to root and has the set-user-ID bit.
@@ -117,7 +114,7 @@ impl<'a> Subject<'a> {
         let mut end = None;
         for (user, script, as_root) in [("root", both, Some(PROBE_AS_ROOT)), ("user", plain, None)]
         {
-            let ran = self.run(user, &["sh", "-c", &script], PROBE).await?;
+            let ran = self.run(user, &["sh", "-c", &script], sandkeep_embedded::PROBE).await?;
             if ran.end.outcome == Outcome::Exited(0) {
                 return Ok(as_root);
             }

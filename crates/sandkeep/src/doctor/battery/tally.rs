@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use probe::{Attempt, END, Report};
 
 use super::subject::{Ran, Who};
-use crate::guest::Outcome;
-use crate::home::{Attempted, Verdict};
+use sandkeep_guestlink::Outcome;
+use sandkeep_home::{Attempted, Verdict};
 
 /// The worst that was found for each attempt, and by whom; of equals, the first.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::guest::ExecEnd;
+    use sandkeep_guestlink::ExecEnd;
 
     fn ran(outcome: Outcome, error: Option<&str>, stdout: &str) -> Ran {
         let error = error.map(str::to_owned);

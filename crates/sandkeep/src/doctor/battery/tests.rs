@@ -14,7 +14,6 @@ use std::process::{Command, Output};
 use probe::{Attempt, END, Report, Scope, Verdict};
 use tempfile::TempDir;
 
-use super::PROBE;
 use super::bait::Bait;
 
 /// The probe on the host, with bait and a directory that it may change.
@@ -35,7 +34,7 @@ impl Weakness {
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("it is ours");
         for (name, mode) in [("probe", 0o755), ("probe-as-root", 0o4755)] {
             let path = dir.path().join(name);
-            fs::write(&path, PROBE).expect("a writable directory");
+            fs::write(&path, sandkeep_embedded::PROBE).expect("a writable directory");
             fs::set_permissions(&path, Permissions::from_mode(mode)).expect("it is ours");
         }
         for name in ["shared", "tmp", "run", "proc", "dev"] {
@@ -266,7 +265,7 @@ fn threat_model_md_lists_every_attempt() {
 fn without_bait_nothing_holds() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("probe");
-    fs::write(&path, PROBE).expect("a writable directory");
+    fs::write(&path, sandkeep_embedded::PROBE).expect("a writable directory");
     fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it is ours");
     let names = ["host-file", "host-socket", "other-sandbox-file", "host-process-seen"];
     let more = ["host-process-signal", "host-loopback", "abstract-socket", "dns"];

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use sandkeep::failpoint::ALL;
+use sandkeep_core::failpoint::ALL;
 use serde_json::json;
 
 use super::{CHANGE, FILL, at, diff, snapshot, told};

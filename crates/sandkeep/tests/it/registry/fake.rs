@@ -8,8 +8,8 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Response, StatusCode};
 use futures_util::future::BoxFuture;
-use sandkeep::template::digest::Digest;
-use sandkeep::template::manifest::OCI_MANIFEST;
+use sandkeep_image::manifest::OCI_MANIFEST;
+use sandkeep_tree::digest::Digest;
 
 use super::images::Made;
 

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use sandkeep::template::digest::Digest;
-use sandkeep::template::image::Platform;
-use sandkeep::template::manifest::{OCI_INDEX, OCI_MANIFEST};
+use sandkeep_image::{
+    image::Platform,
+    manifest::{OCI_INDEX, OCI_MANIFEST},
+};
+use sandkeep_tree::digest::Digest;
 use serde_json::{Value, json};
 
 /// One image in all its parts.

@@ -6,12 +6,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
-use sandkeep::limits::REGISTRY_REDIRECTS_MAX;
-use sandkeep::outgoing::{OutgoingError, Roots};
-use sandkeep::template::digest::{Digest, Mismatch};
-use sandkeep::template::image::ImageError;
-use sandkeep::template::manifest::OCI_MANIFEST;
-use sandkeep::template::source::registry::RegistryError;
+use sandkeep_core::limits::REGISTRY_REDIRECTS_MAX;
+use sandkeep_image::{image::ImageError, manifest::OCI_MANIFEST, source::registry::RegistryError};
+use sandkeep_outgoing::{OutgoingError, Roots};
+use sandkeep_tree::digest::{Digest, Mismatch};
 use serde_json::{Value, json};
 
 use super::fake::{Answer, Asked, Content, Fake, status, with_header};

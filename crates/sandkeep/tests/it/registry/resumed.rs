@@ -4,9 +4,8 @@ use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use sandkeep::template::digest::Digest;
-use sandkeep::template::source::Source;
-use sandkeep::template::source::registry::RegistryError;
+use sandkeep_image::source::{Source, registry::RegistryError};
+use sandkeep_tree::digest::Digest;
 use serde_json::json;
 
 use super::fake::{Answer, Asked, Content, Fake, with_header};

@@ -14,7 +14,7 @@ fn wait<T>(work: impl Future<Output = reqwest::Result<T>>) -> io::Result<T> {
 }
 
 fn client() -> Client {
-    sandkeep::crypto::provide();
+    sandkeep_outgoing::crypto::provide();
     Client::builder().no_proxy().build().expect("a client")
 }
 

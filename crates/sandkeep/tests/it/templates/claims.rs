@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sandkeep::template::digest::Digest;
+use sandkeep_tree::digest::Digest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use sandkeep::failpoint::ALL;
+use sandkeep_core::failpoint::ALL;
 use serde_json::{Value, json};
 
 use super::{FILL, at, fork, names, rollback, snapshot, sum, turn};

@@ -107,7 +107,7 @@ fn an_upload_is_nobody_elses_and_counts() {
     assert_eq!(ask(&bob, "DELETE", &target, &Value::Null).0, 404);
     assert_eq!(ask(&ann, "POST", SANDBOXES, &spec).1["code"], "source_invalid");
     let more = |key: &str| ask(key, "POST", "/api/v1/uploads", &json!("x")).0;
-    let kept = sandkeep::limits::UPLOADS_KEPT_PER_USER_MAX;
+    let kept = sandkeep_core::limits::UPLOADS_KEPT_PER_USER_MAX;
     assert!((1..kept).all(|_| more(&ann) == 201));
     assert_eq!((more(&ann), more(&bob)), (429, 201));
     assert_eq!(ask(&ann, "DELETE", &target, &Value::Null).0, 204);

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::quantile_ms;
 use crate::cli::bench::trees::Tree;
-use crate::storage::StorageChoice;
+use sandkeep_storage::StorageChoice;
 
 /// What is timed of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,0 +1,288 @@
+//! One error for every verb of the broker. It knows nothing of HTTP: `api` maps it, exhaustively, to
+//! problem+json; `cli` maps it to exit codes.
+
+use std::time::Duration;
+
+use toolbox::FailureKind;
+
+use sandkeep_core::{
+    ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId, SandboxId, SlotName, SnapshotName,
+    State, ToolCallId, UploadId, Verb,
+};
+use sandkeep_guestlink::GuestError;
+use sandkeep_home::DataDirError;
+use sandkeep_runtime::RuntimeError;
+use sandkeep_storage::StorageError;
+use sandkeep_store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    InvalidSpec(#[from] InvalidSpec),
+
+    /// A request is wrong in one field.
+    #[error("{field}: {problem}")]
+    InvalidField { field: &'static str, problem: String },
+
+    #[error("there is no runtime {name:?} here; there are: {}", known.join(", "))]
+    UnknownRuntime { name: String, known: Vec<String> },
+
+    #[error("runtime {name} is not usable here: {reason}")]
+    RuntimeUnusable { name: String, reason: String },
+
+    #[error("there is no template {name:?}; there are: {}", known.join(", "))]
+    UnknownTemplate { name: String, known: Vec<String> },
+
+    #[error("there is no template {name:?}")]
+    TemplateNotFound { name: String },
+
+    /// Sandboxes were made from it.
+    #[error("template {name} is in use by {}", listed(users))]
+    TemplateInUse { name: String, users: Vec<SandboxId> },
+
+    /// It is for everybody, so not everybody may remove or replace it.
+    #[error("template {name} is shared by all: only an admin can change that")]
+    TemplateShared { name: String },
+
+    /// What a template runs in its sandboxes did not come up.
+    #[error("what the template of {id} starts is not up: {problem}")]
+    StartUpFailed { id: SandboxId, problem: String },
+
+    /// A build file that cannot be carried out.
+    #[error("{problem}")]
+    BuildFileInvalid { problem: String },
+
+    /// A build begins with something that is neither here, for its owner, nor to be had elsewhere.
+    #[error("line {line}: {name}: {problem}")]
+    BaseNotFound { line: usize, name: String, problem: String },
+
+    /// A step of a build went wrong.
+    #[error("line {line}: {instruction}: {problem}")]
+    BuildFailed { line: usize, instruction: String, problem: String },
+
+    /// What was to become a template or a workspace is none.
+    #[error("{problem}")]
+    SourceInvalid { problem: String },
+
+    /// It may be there, and is not for this caller.
+    #[error("{path} is beneath none of the daemon's source_roots")]
+    SourceForbidden { path: String },
+
+    /// It is elsewhere, and could not be brought here.
+    #[error("{problem}")]
+    SourceUnavailable { problem: String },
+
+    #[error("there is no repository {url}")]
+    RepositoryNotFound { url: String },
+
+    /// Where it is, one has to show who one is first; some say so of what is not there, too.
+    #[error("{url} asks for credentials: it is private, or not there")]
+    RepositoryPrivate { url: String },
+
+    #[error("{url} has no branch, tag or commit {reference:?}")]
+    ReferenceNotFound { url: String, reference: String },
+
+    #[error("there is no upload {id}")]
+    UploadNotFound { id: UploadId },
+
+    /// The sandbox's disk, or the one beneath it, is full.
+    #[error("there is no room for {what}")]
+    NoSpace { what: &'static str },
+
+    #[error("the upload is larger than {limit_bytes} bytes")]
+    UploadTooLarge { limit_bytes: u64 },
+
+    #[error("there is no profile {name:?}; {}", match known.is_empty() {
+        true => "there are none".to_owned(),
+        false => format!("there are: {}", known.join(", ")),
+    })]
+    UnknownProfile { name: String, known: Vec<String> },
+
+    /// Another sandbox of the same owner has it.
+    #[error("slot {slot} is taken by {holder}")]
+    SlotTaken { slot: SlotName, holder: SandboxId },
+
+    #[error("the Idempotency-Key {key} was used for another request")]
+    IdempotencyMismatch { key: IdempotencyKey },
+
+    /// It must not be made a second time, and the first one cannot be answered any more.
+    #[error("the sandbox {id}, made under the Idempotency-Key {key}, is gone")]
+    IdempotencyGone { key: IdempotencyKey, id: SandboxId },
+
+    /// `known` are the parameters that the tool has.
+    #[error("{tool}: {parameter}: {problem}; its parameters are: {known}")]
+    ToolArgument { tool: &'static str, parameter: String, problem: String, known: String },
+
+    #[error("the tool_call_id {id} was used for another call")]
+    ToolCallMismatch { id: ToolCallId },
+
+    /// `whose`: `organization` or `user`.
+    #[error("the {whose}'s quota of {limit} {what} is reached: {used} in use, {asked} asked for")]
+    QuotaExceeded { whose: &'static str, what: &'static str, limit: f64, used: f64, asked: f64 },
+
+    #[error("the {whose} makes more than {limit} requests a second")]
+    RateLimited { whose: &'static str, limit: f64, retry_after: Duration },
+
+    #[error("{what} needs {needs}, which {storage} storage does not have")]
+    StorageLacks { what: &'static str, needs: &'static str, storage: &'static str },
+
+    /// There is some space left, for what runs.
+    #[error(
+        "the {storage} pool is over {percent} % full, so nothing new is made; destroy sandboxes or remove snapshots"
+    )]
+    PoolFull { storage: &'static str, percent: f64 },
+
+    #[error("there is no sandbox {id}")]
+    NotFound { id: SandboxId },
+
+    #[error(
+        "there is no exec {id}; of those that ended, the last {kept} are kept, up to {} MiB in all",
+        kept_bytes / sandkeep_core::limits::MIB
+    )]
+    ExecNotFound { id: ExecId, kept: u64, kept_bytes: u64 },
+
+    #[error("exec {id} has ended")]
+    ExecEnded { id: ExecId },
+
+    /// It is not open for more, or never was.
+    #[error("the stdin of exec {id} is closed")]
+    StdinClosed { id: ExecId },
+
+    #[error("exec {id} has no terminal")]
+    NoTerminal { id: ExecId },
+
+    /// Nothing was begun: what a command says could not be kept.
+    #[error("cannot write a journal for the exec: {source}")]
+    Journal {
+        #[source]
+        source: std::io::Error,
+    },
+
+    /// Something about the files of a sandbox, as it is said inside.
+    #[error("{}{message}", path.as_ref().map(|p| format!("{p:?}: ")).unwrap_or_default())]
+    File { kind: FailureKind, path: Option<String>, message: String },
+
+    /// What works on files inside gave no answer.
+    #[error("the toolbox inside the sandbox failed: {problem}")]
+    ToolboxBroke { problem: String },
+
+    /// It had more to do than there is memory for.
+    #[error("the toolbox inside the sandbox was killed for want of memory")]
+    ToolboxOutOfMemory,
+
+    #[error("there is no key {id}")]
+    KeyNotFound { id: KeyId },
+
+    /// The verb is not legal in this state; `helps` is one that would lead out.
+    #[error("cannot {verb} {id}: it is {state}")]
+    WrongState { id: SandboxId, state: State, verb: Verb, helps: Option<Verb> },
+
+    /// Another verb is under way.
+    #[error("cannot {verb} {id}: {under_way} is under way")]
+    Busy { id: SandboxId, verb: Verb, under_way: Verb },
+
+    #[error("cannot {verb} {id} while execs run: {}", comma_separated(execs))]
+    ExecsInFlight { id: SandboxId, verb: Verb, execs: Vec<ExecId> },
+
+    #[error("{id} has no snapshot {name}")]
+    SnapshotNotFound { id: SandboxId, name: SnapshotName },
+
+    #[error("{id} has a snapshot {name} already")]
+    SnapshotExists { id: SandboxId, name: SnapshotName },
+
+    /// None of them gives way to another.
+    #[error("{id} has {limit} snapshots that were asked for, which is as many as it may have")]
+    SnapshotsFull { id: SandboxId, limit: usize },
+
+    #[error("the limit of {limit} {what} is reached")]
+    LimitReached { what: &'static str, limit: usize },
+
+    #[error("there is no process {id}")]
+    ProcessNotFound { id: ProcessId },
+
+    #[error("process {id} has ended")]
+    ProcessEnded { id: ProcessId },
+
+    #[error("no port of the host leads to port {port} of {id}")]
+    NoListener { id: SandboxId, port: Port },
+
+    #[error("cannot open a port of the host for port {port}: {source}")]
+    CannotListen {
+        port: Port,
+        #[source]
+        source: std::io::Error,
+    },
+
+    /// The sandbox could not be made or started; `reason` is the first cause.
+    #[error("{id} failed: {reason}")]
+    SandboxFailed { id: SandboxId, reason: String },
+
+    /// This machine does not say how much it has.
+    #[error("cannot read how much memory and how many processors there are: {source}")]
+    HostUnreadable {
+        #[source]
+        source: std::io::Error,
+    },
+
+    /// Another daemon has the data directory.
+    #[error("another sandkeep{} uses {path}", pid.map(|p| format!(" (pid {p})")).unwrap_or_default())]
+    DataDirInUse { path: String, pid: Option<u32> },
+
+    #[error("cannot use the data directory {path}: {source}")]
+    DataDir {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+
+    #[error("the daemon is shutting down")]
+    ShuttingDown,
+
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+}
+
+impl From<DataDirError> for Error {
+    fn from(error: DataDirError) -> Self {
+        match error {
+            DataDirError::InUse { path, pid } => Self::DataDirInUse { path, pid },
+            DataDirError::Unusable { path, source } => Self::DataDir { path, source },
+        }
+    }
+}
+
+fn listed(ids: &[SandboxId]) -> String {
+    ids.iter().map(SandboxId::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn comma_separated(names: &[impl ToString]) -> String {
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use sandkeep_core::with_causes;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let source = || io::Error::other("disk full");
+        let storage =
+            StorageError::Io { storage: "local", what: "make a root".into(), source: source() };
+        let said = with_causes(&Error::Storage(storage));
+        assert_eq!(said, "local storage failed to make a root: disk full");
+        let runtime =
+            RuntimeError::Io { runtime: "native", what: "launch".into(), source: source() };
+        let said = with_causes(&Error::Runtime(runtime));
+        assert_eq!(said, "runtime native failed to launch: disk full");
+    }
+}

@@ -1,0 +1,85 @@
+//! A command of a shell: admitted, journaled and watched like every exec; only the guest starts it in
+//! another way.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{Running, admitted, check_timeout, invalid, sending};
+use crate::ShellExecDraft;
+use crate::error::Error;
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{ExecId, ShellId, failpoint, limits};
+use sandkeep_guestlink::{
+    ShellExecRequest, Stdin,
+    journal::{Description, Keep, StdinSource},
+};
+
+/// A command, and where it is to run.
+pub(crate) struct ShellCommand {
+    pub id: ExecId,
+    pub shell: ShellId,
+    pub draft: ShellExecDraft,
+}
+
+/// Admits a command, begins its journal, and gives it to its shell.
+pub(crate) async fn exec_in_shell(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    command: ShellCommand,
+) -> Result<Running, Error> {
+    if shared.closing.is_cancelled() {
+        return Err(Error::ShuttingDown);
+    }
+    let guest = admitted(handle)?;
+    let ShellCommand { id, shell, draft } = command;
+    check(&draft)?;
+    // It need not be known: a shell that is not there is found out when it gets the command.
+    let user = guest.shell_user(&shell).await.unwrap_or_default();
+    let description = description(&id, &shell, user, &draft);
+    let berth = super::berth(shared, handle, &description)?;
+    failpoint!("exec.after_journal");
+    let request = ShellExecRequest {
+        id: id.clone(),
+        shell,
+        command: draft.command,
+        stdin: match draft.stdin {
+            StdinSource::None => Stdin::Null,
+            StdinSource::Given | StdinSource::Open => Stdin::Piped,
+        },
+        timeout: draft.timeout,
+    };
+    let answer = guest.exec_in_shell(request);
+    let pump = sending::watch_over(&guest, id.clone(), answer, berth).await?;
+    if draft.stdin == StdinSource::Open {
+        handle.execs.stdins.open(id, pump.input());
+    }
+    Ok(Running::new(Arc::clone(&guest), pump, draft.on_disconnect))
+}
+
+fn check(draft: &ShellExecDraft) -> Result<(), Error> {
+    let (size, max) = (draft.command.len(), limits::SHELL_COMMAND_MAX_BYTES);
+    if size > max {
+        let problem = format!("it has {size} bytes, more than {max}; use a file or stdin");
+        return Err(invalid("command", problem));
+    }
+    if draft.command.contains('\0') {
+        return Err(invalid("command", "it holds NUL".to_owned()));
+    }
+    check_timeout(draft.timeout)
+}
+
+fn description(id: &ExecId, shell: &ShellId, user: String, draft: &ShellExecDraft) -> Description {
+    Description {
+        exec_id: id.clone(),
+        argv: vec![draft.command.clone()],
+        cwd: None,
+        user,
+        started_at: Timestamp::now(),
+        timeout_ms: draft.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        stdin: draft.stdin,
+        terminal: false,
+        keep: Keep::AmongTheLast,
+        shell_id: Some(shell.clone()),
+    }
+}

@@ -1,0 +1,349 @@
+//! The verbs for execs that exist: look, watch, feed, signal, cancel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::OnDisconnect;
+use super::admitted;
+use super::stdin::{StdinTurn, Stdins};
+use super::watching::{ExecWatch, Leash, Wish};
+use crate::Broker;
+use crate::error::Error;
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{ExecId, Principal, SandboxId, ShellId, limits};
+use sandkeep_guestlink::{
+    Guest, GuestError, Outcome, OutputStream, ShellFate, TerminalSize,
+    journal::{Description, End, From, Journal, Progress, StdinSource},
+};
+
+/// An exec as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[schema(as = Exec)]
+pub struct ExecView {
+    pub exec_id: ExecId,
+    /// `running`, or how it ended: `exited`, `signaled`, `timed_out`, `canceled`, `oom_killed`, `lost`.
+    pub status: &'static str,
+    pub argv: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Left out only for a command of a shell whose guest is of an earlier version.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    /// The shell whose command it is; then `argv` is the command alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell_id: Option<ShellId>,
+    /// What became of that shell by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell: Option<ShellFate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// `none`, `given` with the request, or `open` for more; then `stdin_closed` says whether it still is.
+    pub stdin: StdinSource,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin_closed: Option<bool>,
+    /// How many bytes an open stdin has been sent: after a restart of the daemon, how many had arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin_bytes: Option<u64>,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// RFC 3339.
+    #[schema(value_type = String)]
+    pub started_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub ended_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// How much it said, whether or not all of it is kept.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    /// Whether some of it is not kept.
+    pub truncated: bool,
+    pub stdout_dropped_bytes: u64,
+    pub stderr_dropped_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Some of a sandbox's execs, the oldest first.
+pub struct ExecPage {
+    pub items: Vec<ExecView>,
+    /// The last of them, if there are more.
+    pub next: Option<ExecId>,
+}
+
+impl ExecView {
+    fn new(description: Description, progress: &Progress, stdins: &Stdins) -> Self {
+        let id = &description.exec_id;
+        let open = (description.stdin == StdinSource::Open).then(|| stdins.is_open(id));
+        let stdin_bytes = stdins.position(id);
+        let end: Option<&End> = progress.end.as_deref();
+        let (exit_code, signal) = end.map_or((None, None), |end| match end.outcome {
+            Outcome::Exited(code) => (Some(code), None),
+            Outcome::Signaled(signal) => (None, Some(signal)),
+            Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => {
+                (None, None)
+            }
+        });
+        let (written, dropped) = (progress.written, progress.dropped);
+        Self {
+            exec_id: description.exec_id,
+            status: end.map_or("running", |end| end.outcome.name()),
+            argv: description.argv,
+            cwd: description.cwd,
+            user: description.user,
+            shell_id: description.shell_id,
+            shell: end.and_then(|end| Some(end.shell?.fate)),
+            timeout_ms: description.timeout_ms,
+            stdin: description.stdin,
+            stdin_closed: open.map(|open| !open),
+            stdin_bytes,
+            terminal: description.terminal,
+            started_at: description.started_at,
+            ended_at: end.map(|end| end.ended_at),
+            exit_code,
+            signal,
+            duration_ms: end.map(|end| end.duration_ms),
+            stdout_bytes: written.stdout,
+            stderr_bytes: written.stderr,
+            truncated: dropped.stdout > 0 || dropped.stderr > 0,
+            stdout_dropped_bytes: dropped.stdout,
+            stderr_dropped_bytes: dropped.stderr,
+            error: end.and_then(|end| end.error.clone()),
+        }
+    }
+}
+
+/// An exec and where it is.
+struct Known {
+    handle: Arc<Handle>,
+    journal: Arc<Journal>,
+}
+
+impl Known {
+    fn find(
+        shared: &Shared,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+    ) -> Result<Self, Error> {
+        let handle = shared.find(who, sandbox)?;
+        let journal = handle.execs.journal(id)?;
+        Ok(Self { handle, journal })
+    }
+
+    /// Asks the guest for something that only a running exec can have.
+    async fn ask<F>(&self, ask: impl FnOnce(Arc<dyn Guest>, ExecId) -> F) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), GuestError>>,
+    {
+        let ended = || Error::ExecEnded { id: self.journal.id().clone() };
+        if self.journal.end().is_some() {
+            return Err(ended());
+        }
+        let guest = admitted(&self.handle)?;
+        match ask(guest, self.journal.id().clone()).await {
+            // It knows the exec no longer, or only its end, which is on its way here.
+            Err(GuestError::Refused { .. }) if self.ends_within(Duration::ZERO).await => {
+                Err(ended())
+            }
+            answer => Ok(answer?),
+        }
+    }
+
+    /// As `ask`, for what the exec is to end by within this time; one that has ended is left as it is.
+    async fn finish<F>(
+        &self,
+        within: Duration,
+        ask: impl FnOnce(Arc<dyn Guest>, ExecId) -> F,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), GuestError>>,
+    {
+        match self.ask(ask).await {
+            Ok(()) => {
+                self.ends_within(within).await;
+                Ok(())
+            }
+            Err(Error::ExecEnded { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the end is here in this time, and what it takes to get here.
+    async fn ends_within(&self, time: Duration) -> bool {
+        tokio::time::timeout(time + limits::GUEST_ANSWER, self.journal.ended()).await.is_ok()
+    }
+}
+
+/// Reads what is needed from the files. Blocks. `None`: it was removed meanwhile.
+fn view(handle: &Handle, journal: &Journal) -> Option<ExecView> {
+    let description = journal.description().ok()?;
+    Some(ExecView::new(description, &journal.progress(), &handle.execs.stdins))
+}
+
+impl Broker {
+    /// The execs of a sandbox that run or are kept, the oldest first, from after one of them.
+    pub async fn execs(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        after: Option<ExecId>,
+        limit: usize,
+    ) -> Result<ExecPage, Error> {
+        let handle = self.shared.find(who, sandbox)?;
+        let all = handle.execs.shelf.list();
+        let start = match &after {
+            None => 0,
+            Some(id) => {
+                let found = all.iter().position(|journal| journal.id() == id);
+                1 + found.ok_or_else(|| Error::InvalidField {
+                    field: "cursor",
+                    problem: format!("{id} is not kept any more; begin anew without it"),
+                })?
+            }
+        };
+        let page: Vec<_> = all.iter().skip(start).take(limit).cloned().collect();
+        let last = page.last().map(|journal| journal.id().clone());
+        let next = last.filter(|_| all.len() > start + page.len());
+        let items = self.views_of(handle, page).await?;
+        Ok(ExecPage { items, next })
+    }
+
+    /// The last execs of a sandbox, at most so many, the oldest first.
+    pub(crate) async fn last_execs(
+        &self,
+        handle: &Arc<Handle>,
+        limit: usize,
+    ) -> Result<Vec<ExecView>, Error> {
+        let mut all = handle.execs.shelf.list();
+        let last = all.split_off(all.len().saturating_sub(limit));
+        self.views_of(Arc::clone(handle), last).await
+    }
+
+    async fn views_of(
+        &self,
+        handle: Arc<Handle>,
+        journals: Vec<Arc<Journal>>,
+    ) -> Result<Vec<ExecView>, Error> {
+        let views = move || journals.iter().filter_map(|journal| view(&handle, journal)).collect();
+        self.shared.blocking(move |_| Ok(views())).await
+    }
+
+    pub async fn exec_view(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+    ) -> Result<ExecView, Error> {
+        let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
+        let execs = Arc::clone(&handle.execs);
+        let seen = self.shared.blocking(move |_| Ok(view(&handle, &journal))).await?;
+        seen.ok_or_else(|| execs.not_kept(id))
+    }
+
+    /// Follows an exec, running or ended, from anywhere.
+    pub fn watch_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        from: From,
+    ) -> Result<ExecWatch, Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        Ok(ExecWatch::new(&self.shared, known.journal.watch(from), None))
+    }
+
+    /// The right to write to a stdin that is open; waits for whoever has it.
+    pub async fn exec_stdin(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+    ) -> Result<StdinTurn, Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        StdinTurn::take(&known.handle.execs, id).await
+    }
+
+    /// Follows an exec that has a terminal, from a byte of its output on.
+    pub async fn attach_terminal(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        offset: u64,
+        on_disconnect: OnDisconnect,
+    ) -> Result<ExecWatch, Error> {
+        if !self.exec_view(who, sandbox, id).await?.terminal {
+            return Err(Error::NoTerminal { id: id.clone() });
+        }
+        let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
+        // Where nothing runs there is nothing to be killed.
+        let wish = match on_disconnect {
+            OnDisconnect::GoOn => None,
+            OnDisconnect::Kill => admitted(&handle).ok().map(Wish::Kill),
+            OnDisconnect::CloseStdin => Some(Wish::CloseStdin(Arc::clone(&handle.execs))),
+        };
+        let leash = wish.map(|wish| Leash::new(&self.shared, Arc::clone(&journal), wish));
+        let from = From::only(OutputStream::Stdout, offset);
+        Ok(ExecWatch::new(&self.shared, journal.watch(from), leash))
+    }
+
+    /// Whoever looks at the terminal of an exec has a window of this size.
+    pub async fn resize_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        size: TerminalSize,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let input = known.handle.execs.terminals.find(id);
+        let input = input.ok_or_else(|| Error::NoTerminal { id: id.clone() })?;
+        input.resize(size).await.map_err(|_| Error::ExecEnded { id: id.clone() })
+    }
+
+    /// Signals the first process of an exec.
+    pub async fn signal_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        signal: i32,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        known.ask(|guest, id| async move { guest.signal(&id, signal).await }).await
+    }
+
+    /// Kills the whole tree of an exec, and waits until it is over. One that has ended is left as it is.
+    pub async fn cancel_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let cancel = |guest: Arc<dyn Guest>, id| async move { guest.cancel(&id).await };
+        known.finish(Duration::ZERO, cancel).await
+    }
+
+    /// Ends the whole tree of an exec, at first by asking, and waits until it is over.
+    pub(crate) async fn end_exec(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ExecId,
+        grace: Duration,
+    ) -> Result<(), Error> {
+        let known = Known::find(&self.shared, who, sandbox, id)?;
+        let end = |guest: Arc<dyn Guest>, id| async move { guest.end(&id, grace).await };
+        known.finish(grace, end).await
+    }
+}

@@ -1,0 +1,201 @@
+//! Where and as whom a command or a shell runs: what its caller says, then what its sandbox was given, then
+//! what the sandbox's image says.
+
+use std::collections::BTreeMap;
+
+use super::invalid;
+use crate::error::Error;
+use sandkeep_core::{Spec, check_env, limits};
+
+/// Who a command of a sandbox without an image runs as unless it says otherwise.
+const DEFAULT_USER: &str = "user";
+
+/// Where programs are looked for unless the image or somebody says otherwise.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What every command's environment begins with; nothing of the daemon's own is ever in it.
+const BASE_ENV: [(&str, &str); 2] = [("PATH", DEFAULT_PATH), ("LANG", "C.UTF-8")];
+/// An image is told no more than a container engine tells it.
+const BASE_ENV_OF_IMAGES: [(&str, &str); 1] = [("PATH", DEFAULT_PATH)];
+
+/// With nothing after it, as the guest protocol has it: a uid that the image does not name is in group 0.
+const GROUP_AS_IMAGES_HAVE_IT: char = ':';
+
+/// What a caller says of it.
+#[derive(Default)]
+pub struct Wanted {
+    pub env: BTreeMap<String, String>,
+    pub cwd: Option<String>,
+    pub user: Option<String>,
+}
+
+/// The whole of it, as the guest is told.
+pub struct Place {
+    pub env: Vec<(String, String)>,
+    pub cwd: Option<String>,
+    pub user: String,
+}
+
+impl Place {
+    pub fn fill(spec: &Spec, wanted: Wanted) -> Result<Self, Error> {
+        wanted.check()?;
+        let env = environment(spec, wanted.env)?;
+        let (cwd, user) = match spec.image_defaults() {
+            None => (wanted.cwd, wanted.user.unwrap_or_else(|| DEFAULT_USER.to_owned())),
+            Some(image) => {
+                let cwd = wanted.cwd.unwrap_or_else(|| image.workdir.clone());
+                let mut user = wanted.user.unwrap_or_else(|| image.user.clone());
+                if !user.contains(':') {
+                    user.push(GROUP_AS_IMAGES_HAVE_IT);
+                }
+                (Some(cwd), user)
+            }
+        };
+        Ok(Self { env, cwd, user })
+    }
+}
+
+/// A user as its caller or its image wrote it.
+pub fn as_asked(user: &str) -> &str {
+    user.strip_suffix(GROUP_AS_IMAGES_HAVE_IT).unwrap_or(user)
+}
+
+/// What a sandbox runs for whoever names no command.
+pub fn own_command(spec: &Spec) -> Result<Vec<String>, Error> {
+    match spec.image_defaults() {
+        None => Err(invalid("argv", "it names no command; give command or argv".to_owned())),
+        Some(image) if image.command.is_empty() => {
+            let problem =
+                format!("it names no command, and neither does the image of {}", spec.template());
+            Err(invalid("argv", problem))
+        }
+        Some(image) => Ok(image.command.clone()),
+    }
+}
+
+fn environment(spec: &Spec, own: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Error> {
+    let base: &[(&str, &str)] = match spec.image_defaults() {
+        None => &BASE_ENV,
+        Some(_) => &BASE_ENV_OF_IMAGES,
+    };
+    let mut env: BTreeMap<String, String> =
+        base.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let of_image = spec.image_defaults().map(|image| &image.env).into_iter().flatten();
+    let beneath = of_image.chain(spec.env());
+    env.extend(beneath.map(|(name, value)| (name.clone(), value.clone())));
+    env.extend(own);
+    let size: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    let max = limits::EXEC_STRINGS_MAX_BYTES;
+    if size > max {
+        let problem = format!("with that of the sandbox it has {size} bytes, more than {max}");
+        return Err(invalid("env", problem));
+    }
+    Ok(env.into_iter().collect())
+}
+
+impl Wanted {
+    fn check(&self) -> Result<(), Error> {
+        check_env(&self.env)?;
+        if let Some(cwd) = &self.cwd
+            && (!cwd.starts_with('/') || cwd.contains('\0'))
+        {
+            return Err(invalid("cwd", format!("{cwd:?} is not an absolute path")));
+        }
+        match self.user.as_deref() {
+            Some(user) if !is_user(user) => {
+                let problem = "it is none of: a name, a uid, name:group, uid:gid".to_owned();
+                Err(invalid("user", problem))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Whether it can mean anybody. Who there is, only the sandbox knows.
+fn is_user(user: &str) -> bool {
+    let parts: Vec<&str> = user.split(':').collect();
+    user.len() <= limits::USER_MAX_BYTES
+        && !user.contains(['\0', '\n'])
+        && parts.len() <= 2
+        && parts.iter().all(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandkeep_core::{HostLimits, ImageDefaults, PinnedImage, SpecDraft};
+
+    const HOST: HostLimits = HostLimits { memory_mb: 4096, cpus: 1.0, disk_default_mb: None };
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    fn spec(image: Option<ImageDefaults>) -> Spec {
+        let draft = SpecDraft { env: Some(map(&[("B", "sandbox")])), ..SpecDraft::default() };
+        let spec = draft.check(&HOST).expect("valid");
+        match image {
+            None => spec,
+            Some(defaults) => spec.of_image(PinnedImage {
+                digest: "sha256:0".to_owned(),
+                layers: Vec::new(),
+                over: None,
+                defaults: Some(defaults),
+            }),
+        }
+    }
+
+    fn defaults() -> ImageDefaults {
+        ImageDefaults {
+            start: None,
+            user: "1234".to_owned(),
+            workdir: "/app".to_owned(),
+            env: map(&[("A", "image"), ("B", "image"), ("PATH", "/opt/bin")]),
+            command: vec!["serve".to_owned()],
+        }
+    }
+
+    fn value<'a>(place: &'a Place, name: &str) -> Option<&'a str> {
+        place.env.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn what_nobody_says_is_said_by_the_image() {
+        let place = Place::fill(&spec(Some(defaults())), Wanted::default()).expect("valid");
+        assert_eq!(place.cwd.as_deref(), Some("/app"));
+        assert_eq!((place.user.as_str(), as_asked(&place.user)), ("1234:", "1234"));
+        assert_eq!(value(&place, "A"), Some("image"));
+        assert_eq!(value(&place, "B"), Some("sandbox"));
+        assert_eq!(value(&place, "PATH"), Some("/opt/bin"));
+        assert_eq!(value(&place, "LANG"), None);
+        assert_eq!(own_command(&spec(Some(defaults()))).expect("it has one"), ["serve"]);
+    }
+
+    #[test]
+    fn what_the_caller_says_wins_over_sandbox_and_image() {
+        let wanted = Wanted {
+            env: map(&[("B", "own")]),
+            cwd: Some("/srv".to_owned()),
+            user: Some("7:9".to_owned()),
+        };
+        let place = Place::fill(&spec(Some(defaults())), wanted).expect("valid");
+        assert_eq!((place.cwd.as_deref(), place.user.as_str()), (Some("/srv"), "7:9"));
+        assert_eq!(value(&place, "B"), Some("own"));
+    }
+
+    #[test]
+    fn a_sandbox_without_an_image_is_as_it_always_was() {
+        let place = Place::fill(&spec(None), Wanted::default()).expect("valid");
+        assert_eq!((place.cwd, place.user.as_str()), (None, "user"));
+        assert!(place.env.iter().any(|(name, value)| name == "LANG" && value == "C.UTF-8"));
+        assert!(own_command(&spec(None)).is_err());
+    }
+
+    #[test]
+    fn who_cannot_be_anybody_is_refused_before_the_sandbox_is_asked() {
+        for user in ["", ":", "a:", ":b", "a:b:c", "a\0", "a\nb", &"x".repeat(9999)] {
+            let wanted = Wanted { user: Some(user.to_owned()), ..Wanted::default() };
+            assert!(Place::fill(&spec(None), wanted).is_err(), "{user:?} was accepted");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Going on with the execs that an earlier daemon began: at the offsets that their journals have, so
+//! that nothing is missing and nothing comes twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{debug, info};
+
+use super::Execs;
+use super::pump::Berth;
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{ExecId, limits};
+use sandkeep_guestlink::{
+    Execution, Guest, GuestError, KnownExec, Offsets, Origin,
+    journal::{Description, StdinSource, Unfinished},
+};
+
+/// Reads the journals of a sandbox that this daemon has just found.
+pub(crate) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>) {
+    let shelf = Arc::clone(execs);
+    match shared.blocking(move |_| shelf.shelf.load()).await {
+        Ok(unfinished) => execs.found(unfinished),
+        Err(error) => tracing::warn!(%error, "cannot read the journals of a sandbox"),
+    }
+}
+
+/// The sandbox does not run, so nothing in it does.
+pub(crate) fn lose_all(shared: &Arc<Shared>, handle: &Handle) {
+    for (_, berth) in berths(shared, handle) {
+        berth.lose("the sandbox ended while no daemon watched");
+    }
+}
+
+/// Joins everything that an earlier daemon left in a sandbox that runs.
+pub(crate) async fn rejoin(shared: Arc<Shared>, handle: Arc<Handle>, guest: Arc<dyn Guest>) {
+    // First of all: the leaves of shells are in use, and must not be given to others.
+    let shells = tokio::select! {
+        () = shared.closing.cancelled() => return,
+        shells = guest.shells() => shells,
+    };
+    if let Err(error) = shells {
+        debug!(id = %handle.id, %error, "cannot list the shells of an adopted sandbox");
+    }
+    for (description, berth) in berths(&shared, &handle) {
+        let joined = join(Arc::clone(&guest), description, berth);
+        shared.tasks.spawn(joined);
+    }
+    let known = tokio::select! {
+        () = shared.closing.cancelled() => return,
+        known = guest.execs() => known,
+    };
+    match known {
+        Ok(known) => collect_ended(&shared, &handle, &guest, known).await,
+        Err(error) => {
+            debug!(id = %handle.id, %error, "cannot list the execs of an adopted sandbox");
+        }
+    }
+}
+
+/// Forgets an exec that has a journal but never began.
+pub(crate) fn forget(shared: &Arc<Shared>, handle: &Handle, id: &ExecId) {
+    if let Some(unfinished) = handle.execs.take_found_of(id) {
+        berth(shared, handle, unfinished).1.abandon();
+    }
+}
+
+/// The execs without an end, each with its place in the count.
+fn berths(shared: &Arc<Shared>, handle: &Handle) -> Vec<(Description, Berth)> {
+    let found = handle.execs.take_found().into_iter();
+    found.map(|unfinished| berth(shared, handle, unfinished)).collect()
+}
+
+fn berth(shared: &Arc<Shared>, handle: &Handle, unfinished: Unfinished) -> (Description, Berth) {
+    let Unfinished { description, writer } = unfinished;
+    let permit = handle.execs.resumed(&description.keep);
+    let (shared, execs) = (Arc::clone(shared), Arc::clone(&handle.execs));
+    (description, Berth { shared, execs, writer, permit })
+}
+
+async fn join(guest: Arc<dyn Guest>, description: Description, berth: Berth) {
+    let (id, from) = (description.exec_id, berth.writer.written());
+    let answer = tokio::select! {
+        () = berth.shared.closing.cancelled() => return,
+        answer = attach(&*guest, &id, from) => answer,
+    };
+    match answer {
+        Ok(execution) => {
+            info!(exec = %id, stdout = from.stdout, stderr = from.stderr, "goes on with an exec");
+            if description.terminal {
+                berth.execs.terminals.open(id.clone(), execution.input());
+            }
+            give_stdin(&berth, &id, description.stdin, &execution);
+            berth.board(execution).run().await;
+        }
+        Err(GuestError::Refused { .. }) => berth.lose("the sandbox does not know it any more"),
+        Err(error) => berth.lose(&sandkeep_core::with_causes(&error)),
+    }
+}
+
+/// A guest that is busy is asked again: only it can say what became of the exec.
+async fn attach(guest: &dyn Guest, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {
+    loop {
+        match guest.attach(id, from).await {
+            Err(GuestError::TimedOut { .. }) => {}
+            answer => return answer,
+        }
+    }
+}
+
+/// What a client still wanted to send with the request is gone with the daemon that had it: the command
+/// sees the end of its stdin after what had arrived. An open stdin stays open.
+fn give_stdin(berth: &Berth, id: &ExecId, stdin: StdinSource, execution: &Execution) {
+    let input = execution.input();
+    match stdin {
+        StdinSource::None => {}
+        StdinSource::Open => berth.execs.stdins.open(id.clone(), input),
+        StdinSource::Given => {
+            berth.shared.tasks.spawn(async move {
+                // It may have ended meanwhile.
+                let _ = input.close().await;
+            });
+        }
+    }
+}
+
+/// Lets the guest forget what is in a journal to its end, or was never to be in one.
+async fn collect_ended(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    guest: &Arc<dyn Guest>,
+    known: Vec<KnownExec>,
+) {
+    // Joining an exec cuts off whoever watches it, which may be a caller of ours by now.
+    for exec in known.into_iter().filter(|exec| exec.origin == Origin::Earlier) {
+        let journal = handle.execs.shelf.find(&exec.id);
+        let (from, grace) = match journal.map(|journal| journal.progress()) {
+            Some(progress) if progress.end.is_none() => continue,
+            Some(progress) => (progress.written, None),
+            // Who asked for it is gone with the daemon that they asked: nobody wants it to go on.
+            None => (Offsets::default(), Some(limits::TOOLBOX_CLEAN_UP)),
+        };
+        match guest.attach(&exec.id, from).await {
+            Ok(execution) => {
+                let (closing, guest) = (shared.closing.clone(), Arc::clone(guest));
+                shared.tasks.spawn(async move {
+                    tokio::select! {
+                        () = closing.cancelled() => {}
+                        () = collect(&*guest, &exec.id, execution, grace) => {}
+                    }
+                });
+            }
+            Err(error) => {
+                debug!(id = %handle.id, exec = %exec.id, %error, "cannot join an exec");
+            }
+        }
+    }
+}
+
+/// Takes all that an exec says until it has ended. With a grace it is to end: it sees the end of its stdin, and is
+/// killed after so long.
+pub(crate) async fn collect(
+    guest: &dyn Guest,
+    id: &ExecId,
+    mut execution: Execution,
+    grace: Option<Duration>,
+) {
+    if let Some(grace) = grace {
+        let _ = execution.input().close().await;
+        let ended = async { while execution.next().await.is_some() {} };
+        if tokio::time::timeout(grace, ended).await.is_ok() {
+            return;
+        }
+        let _ = guest.cancel(id).await;
+    }
+    while execution.next().await.is_some() {}
+}

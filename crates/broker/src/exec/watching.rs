@@ -1,0 +1,137 @@
+//! Watching an exec: from any offset, by anybody, any number of times.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::stdin::StdinTurn;
+use super::{Execs, Running};
+use crate::shared::Shared;
+use sandkeep_core::ExecId;
+use sandkeep_guestlink::{
+    Guest, GuestError,
+    journal::{Follow, Journal, Seen, Watch},
+};
+
+/// What a watcher is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Seen(Seen),
+    /// Nothing more comes, though the exec has not ended: the daemon shuts down.
+    Detached,
+}
+
+/// One who watches an exec.
+pub struct ExecWatch {
+    source: Source,
+    detaching: CancellationToken,
+    _leash: Option<Leash>,
+}
+
+/// Where a watcher learns what an exec says.
+enum Source {
+    /// From the journal: it holds nothing that the exec or another watcher could wait for.
+    Journal(Box<Watch>),
+    /// From the exec itself, which waits for it. For the caller who began it and asked for that.
+    Exec(Box<Running>),
+}
+
+impl ExecWatch {
+    pub(super) fn new(shared: &Shared, watch: Watch, leash: Option<Leash>) -> Self {
+        let source = Source::Journal(Box::new(watch));
+        Self { source, detaching: shared.detaching.clone(), _leash: leash }
+    }
+
+    pub(super) fn of_caller(shared: &Shared, running: Running) -> Self {
+        let source = Source::Exec(Box::new(running));
+        Self { source, detaching: shared.detaching.clone(), _leash: None }
+    }
+
+    pub fn id(&self) -> &ExecId {
+        match &self.source {
+            Source::Journal(watch) => watch.journal().id(),
+            Source::Exec(running) => &running.id,
+        }
+    }
+
+    /// `None` after the end or, for who does not follow, after what is there.
+    pub async fn next(&mut self, follow: Follow) -> io::Result<Option<Told>> {
+        let seen = async {
+            match &mut self.source {
+                Source::Journal(watch) => watch.next(follow).await,
+                Source::Exec(running) => Ok(running.seen().await),
+            }
+        };
+        tokio::select! {
+            biased;
+            seen = seen => Ok(seen?.map(Told::Seen)),
+            () = self.detaching.cancelled() => Ok(Some(Told::Detached)),
+        }
+    }
+}
+
+/// Holds an exec to its caller's connection: dropped before the end, it does to the exec what the caller
+/// wished for. A daemon that shuts down cuts connections itself, which is nobody's wish.
+pub(super) struct Leash {
+    shared: Arc<Shared>,
+    journal: Arc<Journal>,
+    wish: Wish,
+}
+
+/// What an exec is to suffer whose caller leaves.
+#[derive(Clone)]
+pub(super) enum Wish {
+    Kill(Arc<dyn Guest>),
+    CloseStdin(Arc<Execs>),
+}
+
+impl Leash {
+    pub fn new(shared: &Arc<Shared>, journal: Arc<Journal>, wish: Wish) -> Self {
+        Self { shared: Arc::clone(shared), journal, wish }
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        let leaves = self.shared.detaching.is_cancelled() || self.shared.closing.is_cancelled();
+        if leaves || self.journal.end().is_some() || tokio::runtime::Handle::try_current().is_err()
+        {
+            return;
+        }
+        let (wish, id) = (self.wish.clone(), self.journal.id().clone());
+        let closing = self.shared.closing.clone();
+        self.shared.tasks.spawn(async move {
+            tokio::select! {
+                () = closing.cancelled() => {}
+                () = wish.fulfil(&id) => {}
+            }
+        });
+    }
+}
+
+impl Wish {
+    async fn fulfil(&self, id: &ExecId) {
+        match self {
+            Self::Kill(guest) => kill(&**guest, id).await,
+            // Nothing is left to do for one that takes no stdin any more.
+            Self::CloseStdin(execs) => {
+                if let Ok(turn) = StdinTurn::take(execs, id).await {
+                    let _ = turn.close().await;
+                }
+            }
+        }
+    }
+}
+
+/// A guest that is busy is asked again.
+async fn kill(guest: &dyn Guest, id: &ExecId) {
+    loop {
+        match guest.cancel(id).await {
+            Err(GuestError::TimedOut { .. }) => {}
+            Err(error) => return debug!(exec = %id, %error, "an abandoned exec was not killed"),
+            Ok(()) => return,
+        }
+    }
+}

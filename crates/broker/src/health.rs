@@ -1,0 +1,294 @@
+//! Is this broker fit to serve? Asked often, by machines, so the answer never waits for a disk.
+//!
+//! What can hang (the pool, the store) is looked at by a task, one at a time however many ask, and its last
+//! finding is good for [`limits::HEALTH_FRESH`]. A look that takes longer than [`limits::HEALTH_ANSWER`] is itself
+//! the finding. Everything else is read from memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+use tokio::sync::watch;
+use utoipa::ToSchema;
+
+use super::policy::PoolMarks;
+use super::shared::Shared;
+use crate::error::Error;
+use crate::telemetry::Reading;
+use sandkeep_core::{State, limits, with_causes};
+use sandkeep_runtime::Usable;
+use sandkeep_storage::PoolHealth;
+
+/// Whether requests should be sent here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Readiness {
+    /// Requests will be served.
+    Ready,
+    /// Send them elsewhere, or wait; `errors` says why.
+    NotReady,
+}
+
+/// How the place is where all volumes live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolState {
+    Ok,
+    /// Fuller than `limits.pool_warning`.
+    Warning,
+    /// Fuller than `limits.pool_critical`: the daemon is not ready, and makes no sandboxes and snapshots.
+    Critical,
+    /// It did not answer.
+    Unusable,
+}
+
+/// The space for volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Pool {
+    /// The name of the storage: `btrfs` or `local`.
+    #[schema(example = "btrfs")]
+    pub storage: &'static str,
+    pub state: PoolState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+}
+
+/// How many sandboxes there are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SandboxCount {
+    pub total: usize,
+    /// How many are in each state; every state is named.
+    #[schema(value_type = BTreeMap<String, usize>)]
+    pub by_state: BTreeMap<&'static str, usize>,
+}
+
+/// The state of the daemon, for whoever runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Health {
+    pub status: Readiness,
+    pub version: &'static str,
+    pub uptime_secs: u64,
+    pub pool: Pool,
+    pub sandboxes: SandboxCount,
+    /// Commands that run now, in all sandboxes.
+    pub active_execs: usize,
+    /// What is wrong, for people; empty if nothing is.
+    pub errors: Vec<String>,
+}
+
+/// What a look at the parts that can hang found.
+#[derive(Clone)]
+struct Finding {
+    pool: Result<PoolHealth, Arc<Error>>,
+    store: Result<(), Arc<Error>>,
+    at: Instant,
+}
+
+/// The last finding, and whether somebody is looking.
+pub(super) struct Pulse {
+    last: watch::Sender<Option<Finding>>,
+    looking: AtomicBool,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self { last: watch::Sender::new(None), looking: AtomicBool::new(false) }
+    }
+}
+
+/// Gives the look back, however it ended.
+struct Look(Arc<Shared>);
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.pulse.looking.store(false, Ordering::Release);
+    }
+}
+
+pub(super) async fn health(shared: &Arc<Shared>) -> Health {
+    let finding = finding(shared).await;
+    let mut errors = Vec::new();
+    let mut status = Readiness::Ready;
+    let mut fails = |problem: String| {
+        status = Readiness::NotReady;
+        errors.push(problem);
+    };
+    if shared.detaching.is_cancelled() || shared.closing.is_cancelled() {
+        fails(Error::ShuttingDown.to_string());
+    }
+    if !shared.runtimes.iter().any(|runtime| shared.offers(runtime.as_ref()) == Usable::Yes) {
+        fails("no runtime can be used here".to_owned());
+    }
+    match &finding {
+        None => {
+            let limit = limits::HEALTH_ANSWER.as_secs();
+            fails(format!("the storage or the state store did not answer within {limit} s"));
+        }
+        Some(finding) => {
+            if let Err(error) = &finding.store {
+                fails(with_causes(error.as_ref()));
+            }
+            if let Err(error) = &finding.pool {
+                fails(with_causes(error.as_ref()));
+            }
+        }
+    }
+    let pool = pool(shared, finding.as_ref().and_then(|finding| finding.pool.as_ref().ok()));
+    if pool.state == PoolState::Critical {
+        fails(pool_full(shared).to_string());
+    }
+    Health {
+        status,
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_secs: shared.telemetry.uptime().as_secs(),
+        pool,
+        sandboxes: count(shared),
+        active_execs: active_execs(shared),
+        errors,
+    }
+}
+
+/// Refuses what needs space, if hardly any is left: what there is must suffice for the sandboxes that run.
+pub(super) async fn refuse_when_full(shared: &Arc<Shared>) -> Result<(), Error> {
+    // A pool that had room is looked at beside what is asked for, and not before it.
+    if known_state(shared) == Some(PoolState::Ok) {
+        refresh(shared);
+        return Ok(());
+    }
+    // One that does not answer says so when it is used.
+    let Some(finding) = finding(shared).await else { return Ok(()) };
+    match pool(shared, finding.pool.as_ref().ok()).state {
+        PoolState::Critical => Err(pool_full(shared)),
+        PoolState::Ok | PoolState::Warning | PoolState::Unusable => Ok(()),
+    }
+}
+
+fn pool_full(shared: &Shared) -> Error {
+    let storage = shared.storage.name();
+    Error::PoolFull { storage, percent: shared.policy.pool.critical * 100.0 }
+}
+
+/// The same for the gauges of `/metrics`.
+pub(super) async fn reading(shared: &Arc<Shared>) -> Reading {
+    let health = health(shared).await;
+    let mut counts: BTreeMap<(&'static str, &'static str), usize> = BTreeMap::new();
+    for runtime in &shared.runtimes {
+        counts.extend(State::ALL.map(|state| ((runtime.name(), state.as_str()), 0)));
+    }
+    for handle in shared.handles() {
+        let state = handle.snapshot.borrow().status.state();
+        let runtime = shared.runtime_label(Some(handle.spec.runtime()));
+        *counts.entry((runtime, state.as_str())).or_default() += 1;
+    }
+    let sandboxes = counts.into_iter().map(|((runtime, state), n)| (runtime, state, n)).collect();
+    Reading {
+        sandboxes,
+        execs_active: health.active_execs,
+        pool_bytes: health.pool.total_bytes.zip(health.pool.used_bytes),
+        ready: health.status == Readiness::Ready,
+    }
+}
+
+/// What the last look said of the pool.
+fn known_state(shared: &Shared) -> Option<PoolState> {
+    let last = shared.pulse.last.borrow();
+    let found = last.as_ref()?.pool.as_ref().ok();
+    Some(pool(shared, found).state)
+}
+
+/// Has somebody look, unless that was just done or is under way.
+pub(super) fn refresh(shared: &Arc<Shared>) {
+    if !fresh(&shared.pulse.last.borrow()) && !shared.pulse.looking.swap(true, Ordering::AcqRel) {
+        shared.tasks.spawn(look(Look(Arc::clone(shared))));
+    }
+}
+
+/// The first look, before anybody asks.
+pub(super) async fn begin(shared: &Arc<Shared>) {
+    let _ = finding(shared).await;
+}
+
+fn fresh(finding: &Option<Finding>) -> bool {
+    finding.as_ref().is_some_and(|finding| finding.at.elapsed() < limits::HEALTH_FRESH)
+}
+
+/// A finding that is fresh enough; `None` if there is none in time.
+async fn finding(shared: &Arc<Shared>) -> Option<Finding> {
+    let mut last = shared.pulse.last.subscribe();
+    refresh(shared);
+    let found = tokio::time::timeout(limits::HEALTH_ANSWER, last.wait_for(fresh)).await;
+    found.ok()?.ok()?.clone()
+}
+
+async fn look(look: Look) {
+    let shared = &look.0;
+    let pool = async { shared.storage.pool_health().await.map_err(|e| Arc::new(e.into())) };
+    let store = async { shared.store.probe().await.map_err(|e| Arc::new(e.into())) };
+    let (pool, store) = tokio::select! {
+        // A look that hangs must not keep the broker from closing.
+        () = shared.closing.cancelled() => return,
+        both = async { tokio::join!(pool, store) } => both,
+    };
+    shared.pulse.last.send_replace(Some(Finding { pool, store, at: Instant::now() }));
+}
+
+fn pool(shared: &Shared, found: Option<&PoolHealth>) -> Pool {
+    let storage = shared.storage.name();
+    let Some(PoolHealth { total_bytes, free_bytes }) = found.copied() else {
+        let state = PoolState::Unusable;
+        return Pool { storage, state, total_bytes: None, used_bytes: None, free_bytes: None };
+    };
+    let used_bytes = total_bytes.saturating_sub(free_bytes);
+    let state = pool_state(used_bytes, total_bytes, &shared.policy.pool);
+    Pool {
+        storage,
+        state,
+        total_bytes: Some(total_bytes),
+        used_bytes: Some(used_bytes),
+        free_bytes: Some(free_bytes),
+    }
+}
+
+fn pool_state(used_bytes: u64, total_bytes: u64, marks: &PoolMarks) -> PoolState {
+    // A part of a whole needs no more digits than a float has.
+    let over = |mark: f64| used_bytes as f64 > total_bytes as f64 * mark;
+    match (over(marks.warning), over(marks.critical)) {
+        (_, true) => PoolState::Critical,
+        (true, false) => PoolState::Warning,
+        (false, false) => PoolState::Ok,
+    }
+}
+
+fn count(shared: &Shared) -> SandboxCount {
+    let mut by_state: BTreeMap<_, _> = State::ALL.map(|state| (state.as_str(), 0)).into();
+    for handle in shared.handles() {
+        let state = handle.snapshot.borrow().status.state();
+        *by_state.entry(state.as_str()).or_default() += 1;
+    }
+    SandboxCount { total: by_state.values().sum(), by_state }
+}
+
+fn active_execs(shared: &Shared) -> usize {
+    shared.handles().iter().map(|handle| handle.activity.execs()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_critical_only_over_its_mark() {
+        let marks = PoolMarks::default();
+        let states = [0, 85, 86, 95, 96, 100].map(|used| pool_state(used, 100, &marks));
+        use PoolState::{Critical, Ok, Warning};
+        assert_eq!(states, [Ok, Ok, Warning, Warning, Critical, Critical]);
+        assert_eq!(pool_state(u64::MAX, u64::MAX, &marks), Critical);
+        assert_eq!(pool_state(0, 0, &marks), Ok);
+    }
+}

@@ -1,0 +1,444 @@
+//! The broker: admission, the registry, one supervisor per sandbox, reconcile.
+//!
+//! Every verb goes: admission → INTENT in the store → effect (storage, runtime, guest) → OUTCOME in
+//! the store. A crash anywhere is seen from the intent and finished by reconcile.
+//!
+//! ```text
+//!   Broker ──▶ shared      who supervises what; the parts
+//!     │          │
+//!     │          └─▶ supervisor (one task per sandbox) ──▶ verbs ──▶ registry, home, storage, runtime
+//!     │                   │ publishes a snapshot
+//!     └──▶ exec ◀─────────┘ the guest, without going through the task
+//!
+//!   reconcile: puts a supervisor on whatever has none
+//! ```
+
+mod abilities;
+mod activity;
+mod admission;
+mod batteries;
+mod clock;
+mod diff;
+mod ensure;
+pub mod error;
+mod exec;
+mod files;
+mod flight;
+mod forks;
+mod health;
+mod idempotency;
+mod making;
+mod policy;
+mod ports;
+mod processes;
+mod quota;
+mod rate;
+mod reaper;
+mod reconcile;
+mod registry;
+mod revert;
+mod rows;
+mod shared;
+mod shells;
+mod slots;
+mod snapshots;
+mod stats;
+mod supervisor;
+pub mod telemetry;
+mod templates;
+mod timeline;
+mod toolbox;
+mod tools;
+mod verbs;
+mod view;
+mod workspace;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::oneshot;
+use tokio_util::sync::DropGuard;
+use tracing::{debug, warn};
+
+use crate::error::Error;
+use crate::telemetry::Telemetry;
+use sandkeep_core::{Principal, Purpose, SandboxId, SnapshotName, TermsPatch, limits};
+use sandkeep_guestlink::journal::JournalLimits;
+use sandkeep_home::{Battery, DataDir};
+use sandkeep_image::{Template, source::registry::Registries};
+use sandkeep_runtime::{Lifetime, Runtime, Usable};
+use sandkeep_storage::Storage;
+use sandkeep_store::StateStore;
+use shared::{Handle, Shared};
+use supervisor::{Amendment, LifecycleVerb, Request, Restart};
+use verbs::RollbackWish;
+
+pub use abilities::{Abilities, IdRangeKind};
+pub use clock::{Clock, SystemClock};
+pub use diff::{DiffBundle, DiffWish, TextWish};
+pub use ensure::Ensured;
+pub use exec::{
+    ExecDraft, ExecLimits, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told,
+};
+pub use files::{FileStream, FileUpload, FileWatch, Noticed};
+pub use forks::ForkDraft;
+pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
+pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
+pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
+pub use processes::{ProcessStatus, ProcessView};
+pub use registry::registered;
+pub use shells::{ShellDraft, ShellExecDraft, ShellView};
+pub use snapshots::{SnapshotView, recorded_snapshots};
+pub use stats::StatsView;
+pub use templates::{
+    Audience, BuildDraft, BuildStep, Cache, Import, ImportProgress, ImportStep, PathKind,
+    TemplateConfig, TemplateDraft, TemplateSource, TemplateView, Told as ImportTold, Upload,
+};
+pub use timeline::{Happening, LogEntry};
+pub use toolbox::ToolboxInput;
+pub use tools::{
+    Annotations, Block, GitVerb, Listener, SnapshotAfter, Tier, Tool, ToolAnswer, ToolDraft,
+    ToolEvent, ToolName, ToolResources, UnknownTool, catalogue, parameter,
+};
+pub use verbs::{InFlight, OnExecs};
+pub use view::{Cursor, Filter, InvalidCursor, Page, View};
+pub use workspace::UploadView;
+
+/// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
+pub struct Parts {
+    /// Locked before the other parts are made: they work in it.
+    pub data: DataDir,
+    pub store: Arc<dyn StateStore>,
+    pub storage: Arc<dyn Storage>,
+    /// The first is the default.
+    pub runtimes: Vec<Arc<dyn Runtime>>,
+    /// Those that are built in; the first is the default.
+    pub templates: Vec<Arc<dyn Template>>,
+    /// What images are pulled with.
+    pub registries: Registries,
+    pub lifetime: Lifetime,
+    /// How much of what execs say is kept.
+    pub journal: JournalLimits,
+    pub telemetry: Arc<Telemetry>,
+    pub policy: Policy,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Cheap to clone; all clones are one broker. When the last goes, its tasks end as after
+/// [`Broker::shutdown`].
+#[derive(Clone)]
+pub struct Broker {
+    shared: Arc<Shared>,
+    _close_on_drop: Arc<DropGuard>,
+}
+
+pub struct RuntimeView {
+    pub name: &'static str,
+    /// What `doctor` last found of its isolation.
+    pub battery: Option<Arc<Battery>>,
+    pub usable: Usable,
+    pub abilities: Abilities,
+    pub default: bool,
+}
+
+impl Broker {
+    /// Reconciles what an earlier daemon left, and is ready.
+    pub async fn open(parts: Parts) -> Result<Self, Error> {
+        let host = admission::host_limits(parts.storage.as_ref()).await?;
+        let shared = Arc::new(Shared::new(parts, host));
+        let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
+        reconcile::once(&shared).await?;
+        shared.sweep_slots().await?;
+        forks::sweep(&shared).await?;
+        snapshots::sweep_rows(&shared).await?;
+        snapshots::sweep(&shared).await?;
+        verbs::finish_reverts(&shared).await?;
+        templates::sweep(&shared).await?;
+        reconcile::report_orphans(&shared).await;
+        health::begin(&shared).await;
+        shared.tasks.spawn(reconcile::at_intervals(Arc::clone(&shared)));
+        shared.tasks.spawn(reconcile::tend_limits(Arc::clone(&shared)));
+        shared.tasks.spawn(reaper::run(Arc::clone(&shared)));
+        Ok(Self { shared, _close_on_drop: close_on_drop })
+    }
+
+    pub async fn get(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.shared.refresh_space(&handle).await;
+        Ok(handle.view())
+    }
+
+    /// That there is such a sandbox for this principal; nothing is looked at but the list.
+    pub fn require(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
+        self.shared.find(who, id).map(drop)
+    }
+
+    /// Those that this principal may see and the filter lets through, the oldest first.
+    pub async fn list(&self, who: &Principal, filter: &Filter) -> Result<Page, Error> {
+        let mut handles = self.shared.handles();
+        handles.retain(|handle| handle.spec.purpose() == Purpose::Use);
+        Ok(filter.page(who, handles))
+    }
+
+    /// What a sandbox uses now.
+    pub async fn stats(&self, who: &Principal, id: &SandboxId) -> Result<StatsView, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.shared.stats(&handle).await
+    }
+
+    /// Changes labels and timeouts. A timeout that is set counts from now.
+    pub async fn amend(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        patch: TermsPatch,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        if patch.idle_timeout_secs.is_some() {
+            handle.activity.touch();
+        }
+        let restart = match patch.timeout_secs {
+            Some(_) => Restart::Yes,
+            None => Restart::No,
+        };
+        let amendment = Box::new(Amendment { patch, restart });
+        self.ask(&handle, LifecycleVerb::Amend(amendment)).await?;
+        Ok(handle.view())
+    }
+
+    /// Lets both timeouts of a sandbox count from now, on a new timeout if one is given.
+    pub async fn keepalive(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        timeout_secs: Option<u64>,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.activity.touch();
+        let has_timeout = handle.snapshot.borrow().terms.timeout_secs.is_some();
+        if has_timeout || timeout_secs.is_some() {
+            let timeout_secs = timeout_secs.map(Some);
+            let patch = TermsPatch { timeout_secs, ..TermsPatch::default() };
+            let amendment = Box::new(Amendment { patch, restart: Restart::Yes });
+            self.ask(&handle, LifecycleVerb::Amend(amendment)).await?;
+        }
+        Ok(handle.view())
+    }
+
+    /// Whether this principal may make one more request now.
+    pub fn admit_request(&self, who: &Principal) -> Result<(), Error> {
+        match self.shared.rates.are_limited() {
+            true => self.shared.rates.admit(who, self.shared.clock.uptime()),
+            false => Ok(()),
+        }
+    }
+
+    /// Launches a stopped or failed sandbox; nothing happens if it runs.
+    pub async fn start(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Start).await?;
+        Ok(handle.view())
+    }
+
+    /// Ends all processes of a sandbox; nothing happens if it is stopped.
+    pub async fn stop(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Stop).await?;
+        Ok(handle.view())
+    }
+
+    /// Has every process of a sandbox stand still; nothing happens if they do.
+    pub async fn pause(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        in_flight: InFlight,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Pause(in_flight)).await?;
+        Ok(handle.view())
+    }
+
+    /// Lets a paused sandbox go on; nothing happens if it runs.
+    pub async fn resume(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Resume).await?;
+        Ok(handle.view())
+    }
+
+    /// Has the files of a sandbox be as they were at a snapshot.
+    pub async fn rollback(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        snapshot: &SnapshotName,
+        execs: OnExecs,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.activity.touch();
+        let snapshot = handle.snapshot_named(snapshot)?.id.clone();
+        let wish = Box::new(RollbackWish { snapshot, execs });
+        self.ask(&handle, LifecycleVerb::Rollback(wish)).await?;
+        Ok(handle.view())
+    }
+
+    /// Removes a sandbox and all it held.
+    pub async fn destroy(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Destroy).await
+    }
+
+    /// Starts a command in a running sandbox.
+    pub async fn exec(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        draft: ExecDraft,
+    ) -> Result<Running, Error> {
+        let handle = self.shared.find(who, id)?;
+        exec::measured(&self.shared, &handle, draft).await
+    }
+
+    /// Sends everybody away who watches an exec, and soon after who is connected to a port: they can come
+    /// back to the next daemon. The first step of a shutdown; execs that are waited for may still finish.
+    pub fn detach_watchers(&self) {
+        self.shared.detaching.cancel();
+        let shared = Arc::clone(&self.shared);
+        self.shared.tasks.spawn(async move {
+            tokio::select! {
+                () = shared.closing.cancelled() => {}
+                () = tokio::time::sleep(limits::PORT_DRAIN) => shared.leaving_ports.cancel(),
+            }
+        });
+    }
+
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.shared.policy.profiles.contains_key(name)
+    }
+
+    pub fn runtimes(&self) -> Vec<RuntimeView> {
+        let usual = admission::usual_runtime(&self.shared);
+        let view = |runtime: &Arc<dyn Runtime>| RuntimeView {
+            name: runtime.name(),
+            battery: self.shared.batteries.last(runtime.name()),
+            usable: self.shared.offers(runtime.as_ref()),
+            abilities: abilities::of(&self.shared, runtime.as_ref()),
+            default: runtime.name() == usual,
+        };
+        self.shared.runtimes.iter().map(view).collect()
+    }
+
+    /// Whether this broker is fit to serve; it never waits longer than
+    /// [`limits::HEALTH_ANSWER`].
+    pub async fn health(&self) -> Health {
+        health::health(&self.shared).await
+    }
+
+    /// All metrics as text.
+    pub async fn metrics(&self) -> String {
+        let reading = health::reading(&self.shared).await;
+        self.shared.telemetry.render(&reading)
+    }
+
+    pub fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.shared.telemetry
+    }
+
+    /// Removes volumes of which no sandbox is known. Nobody may be making any, and only of a broker that forgets its
+    /// sandboxes with its end is this asked.
+    pub async fn remove_orphans(&self) -> Result<(), Error> {
+        reconcile::remove_orphans(&self.shared).await
+    }
+
+    /// Ends the supervisors; sandboxes go on running (unless their lifetime is the daemon's).
+    /// A verb that was begun is finished first.
+    pub async fn shutdown(&self) {
+        self.stop_builds().await;
+        match self.shared.lifetime {
+            Lifetime::Detached => self.note_activities().await,
+            Lifetime::WithDaemon => self.destroy_all().await,
+        }
+        self.shared.detaching.cancel();
+        self.shared.closing.cancel();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+        if let Err(error) = self.shared.storage.close().await {
+            warn!(%error, "cannot close the storage");
+        }
+    }
+
+    /// Leaves the next daemon when each sandbox was last used.
+    async fn note_activities(&self) {
+        let noted = self.shared.handles().into_iter().map(|handle| async move {
+            let Some(last) = handle.activity.take_unnoted() else { return };
+            let note = LifecycleVerb::NoteActivity(Box::new(last));
+            if let Err(error) = self.hand_over(&handle, note).await {
+                debug!(id = %handle.id, %error, "cannot note down when a sandbox was last used");
+            }
+        });
+        futures_util::future::join_all(noted).await;
+    }
+
+    async fn destroy_all(&self) {
+        let all = self.shared.handles().into_iter().map(|handle| async move {
+            if let Err(error) = self.ask(&handle, LifecycleVerb::Destroy).await {
+                warn!(id = %handle.id, %error, "cannot destroy a sandbox; the next start will");
+            }
+        });
+        futures_util::future::join_all(all).await;
+    }
+
+    /// Hands a verb to the sandbox's supervisor and waits for its end.
+    async fn ask(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
+        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
+        let verbs = self.shared.telemetry.verbs();
+        match verb.named() {
+            Some(name) => verbs.measure(name, runtime, self.hand_over(handle, verb)).await,
+            None => self.hand_over(handle, verb).await,
+        }
+    }
+
+    async fn hand_over(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
+        if self.shared.closing.is_cancelled() {
+            return Err(Error::ShuttingDown);
+        }
+        let destroys = verb == LifecycleVerb::Destroy;
+        let _waits = destroys.then(|| handle.wait_for_destroy());
+        let (answer, done) = oneshot::channel();
+        match handle.inbox.try_send(Request { verb, answer }) {
+            Ok(()) => self.answer(&handle.id, done).await,
+            Err(TrySendError::Full(_)) => {
+                let limit = limits::SUPERVISOR_QUEUE_MAX;
+                Err(Error::LimitReached { what: "verbs that wait for one sandbox", limit })
+            }
+            Err(TrySendError::Closed(_)) => Err(self.unanswered(&handle.id)),
+        }
+    }
+
+    async fn answer(
+        &self,
+        id: &SandboxId,
+        answer: oneshot::Receiver<Result<(), Error>>,
+    ) -> Result<(), Error> {
+        answer.await.unwrap_or_else(|_| Err(self.unanswered(id)))
+    }
+
+    /// The supervisor ended without an answer: with the broker, with its sandbox, or by a fault of
+    /// ours, which reconcile then mends.
+    fn unanswered(&self, id: &SandboxId) -> Error {
+        let id = id.clone();
+        if self.shared.closing.is_cancelled() {
+            return Error::ShuttingDown;
+        }
+        match self.shared.supervised(&id).is_some() {
+            true => {
+                let reason = "its supervisor ended; ask again in a minute".to_owned();
+                Error::SandboxFailed { id, reason }
+            }
+            false => Error::NotFound { id },
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What a broker allows, as its operator has set it. The defaults allow everything that the machine
+//! can do.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::Error;
+use sandkeep_core::{
+    NamesOnly, OnTimeout, Privilege, ResourcesDraft, SnapshotName, SpecDraft, Timeouts, limits,
+};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    pub max_sandboxes: usize,
+    /// Execs at once in one sandbox.
+    pub max_concurrent_tasks: usize,
+    /// Snapshots of one sandbox; one may ask for fewer.
+    pub max_snapshots: usize,
+    /// What the names of turns begin with.
+    pub turn_prefix: SnapshotName,
+    /// Whether sandboxes that do not say so themselves get a snapshot after each call of a tool that may have changed
+    /// files.
+    pub snapshot_tool_calls: bool,
+    pub quotas: Quotas,
+    pub timeouts: Timeouts,
+    /// The runtime of a sandbox that names none, nor has a profile that does; the first, unless it is
+    /// said.
+    pub default_runtime: Option<String>,
+    /// The profile of a sandbox that names none.
+    pub default_profile: Option<String>,
+    pub profiles: BTreeMap<String, Profile>,
+    /// Directories of the host that everybody may make templates of.
+    pub source_roots: Vec<PathBuf>,
+    /// The largest archive that somebody may upload as a template.
+    pub max_upload_bytes: u64,
+    pub pool: PoolMarks,
+}
+
+/// How full the pool may be, as parts of 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolMarks {
+    /// From here on it is said.
+    pub warning: f64,
+    /// From here on the broker is not ready, and makes nothing that needs space.
+    pub critical: f64,
+}
+
+impl Default for PoolMarks {
+    fn default() -> Self {
+        Self { warning: limits::POOL_WARNING, critical: limits::POOL_CRITICAL }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            max_sandboxes: limits::SANDBOXES_MAX,
+            max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
+            max_snapshots: limits::SNAPSHOTS_DEFAULT,
+            turn_prefix: SnapshotName::turns(),
+            snapshot_tool_calls: false,
+            quotas: Quotas::default(),
+            timeouts: Timeouts::default(),
+            default_runtime: None,
+            default_profile: None,
+            profiles: BTreeMap::new(),
+            source_roots: Vec::new(),
+            max_upload_bytes: limits::UPLOAD_DEFAULT_BYTES,
+            pool: PoolMarks::default(),
+        }
+    }
+}
+
+/// What each organization, and each user of one, may have at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Quotas {
+    pub organization: Quota,
+    pub user: Quota,
+}
+
+/// `None` is no quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Quota {
+    pub sandboxes: Option<u64>,
+    pub cpus: Option<f64>,
+    pub memory_mb: Option<u64>,
+    pub disk_mb: Option<u64>,
+    /// Templates that are not for everybody, and what their layers hold, each layer once.
+    pub templates: Option<u64>,
+    pub template_mb: Option<u64>,
+    pub requests_per_second: Option<f64>,
+}
+
+/// A name for what sandboxes of one kind have in common. What a request says itself wins over its profile;
+/// its labels and variables are added to the profile's.
+#[derive(Clone, Default, PartialEq)]
+pub struct Profile {
+    pub template: Option<String>,
+    pub runtime: Option<String>,
+    pub resources: ResourcesDraft,
+    pub env: BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
+    pub privilege: Option<Privilege>,
+    pub timeout: Option<Duration>,
+    pub idle_timeout: Option<Duration>,
+    pub on_timeout: Option<OnTimeout>,
+    pub network: Network,
+}
+
+/// What of the world a sandbox can reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// Its own loopback alone.
+    #[default]
+    None,
+}
+
+/// The values of `env` are secrets.
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profile")
+            .field("template", &self.template)
+            .field("runtime", &self.runtime)
+            .field("resources", &self.resources)
+            .field("env", &NamesOnly(&self.env))
+            .field("labels", &self.labels)
+            .field("privilege", &self.privilege)
+            .field("timeout", &self.timeout)
+            .field("idle_timeout", &self.idle_timeout)
+            .field("on_timeout", &self.on_timeout)
+            .field("network", &self.network)
+            .finish()
+    }
+}
+
+impl Policy {
+    /// The draft with everything filled in that it leaves to its profile: what it says itself wins,
+    /// and its labels and variables are added to the profile's.
+    pub(super) fn with_profile(&self, mut draft: SpecDraft) -> Result<SpecDraft, Error> {
+        draft.profile = draft.profile.or_else(|| self.default_profile.clone());
+        let Some(name) = &draft.profile else { return Ok(draft) };
+        let Some(profile) = self.profiles.get(name) else {
+            let known = self.profiles.keys().cloned().collect();
+            return Err(Error::UnknownProfile { name: name.clone(), known });
+        };
+        Ok(profile.fill(draft))
+    }
+}
+
+impl Profile {
+    fn fill(&self, draft: SpecDraft) -> SpecDraft {
+        let secs = |limit: Option<Duration>| limit.map(|limit| limit.as_secs());
+        SpecDraft {
+            template: draft.template.or_else(|| self.template.clone()),
+            runtime: draft.runtime.or_else(|| self.runtime.clone()),
+            labels: added(&self.labels, draft.labels),
+            env: added(&self.env, draft.env),
+            resources: self.fill_resources(draft.resources),
+            privilege: draft.privilege.or(self.privilege),
+            timeout_secs: draft.timeout_secs.or(secs(self.timeout)),
+            idle_timeout_secs: draft.idle_timeout_secs.or(secs(self.idle_timeout)),
+            on_timeout: draft.on_timeout.or(self.on_timeout),
+            profile: draft.profile,
+            project: draft.project,
+            slot: draft.slot,
+            max_snapshots: draft.max_snapshots,
+            snapshot_tool_calls: draft.snapshot_tool_calls,
+            source: draft.source,
+        }
+    }
+
+    fn fill_resources(&self, asked: Option<ResourcesDraft>) -> Option<ResourcesDraft> {
+        let asked = asked.unwrap_or_default();
+        Some(ResourcesDraft {
+            memory_mb: asked.memory_mb.or(self.resources.memory_mb),
+            cpus: asked.cpus.or(self.resources.cpus),
+            pids: asked.pids.or(self.resources.pids),
+            disk_mb: asked.disk_mb.or(self.resources.disk_mb),
+            disk_total_mb: asked.disk_total_mb.or(self.resources.disk_total_mb),
+        })
+    }
+}
+
+fn added(
+    common: &BTreeMap<String, String>,
+    own: Option<BTreeMap<String, String>>,
+) -> Option<BTreeMap<String, String>> {
+    let mut all = common.clone();
+    all.extend(own.unwrap_or_default());
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_a_draft_says_wins_over_its_profile() {
+        let profile = Profile {
+            runtime: Some("native".to_owned()),
+            resources: ResourcesDraft { memory_mb: Some(64), pids: Some(9), ..Default::default() },
+            env: map(&[("A", "profile"), ("B", "profile")]),
+            labels: map(&[("team", "blue")]),
+            timeout: Some(Duration::from_secs(60)),
+            on_timeout: Some(OnTimeout::Stop),
+            ..Profile::default()
+        };
+        let policy = Policy {
+            default_profile: Some("small".to_owned()),
+            profiles: [("small".to_owned(), profile)].into(),
+            ..Policy::default()
+        };
+        let draft = SpecDraft {
+            runtime: Some("mock".to_owned()),
+            resources: Some(ResourcesDraft { pids: Some(20), ..Default::default() }),
+            env: Some(map(&[("B", "own")])),
+            timeout_secs: Some(5),
+            ..SpecDraft::default()
+        };
+        let filled = policy.with_profile(draft).expect("it exists");
+        let resources = filled.resources.expect("given");
+        assert_eq!(filled.profile.as_deref(), Some("small"));
+        assert_eq!(filled.runtime.as_deref(), Some("mock"));
+        assert_eq!((resources.memory_mb, resources.pids), (Some(64), Some(20)));
+        assert_eq!(filled.env, Some(map(&[("A", "profile"), ("B", "own")])));
+        assert_eq!(filled.labels, Some(map(&[("team", "blue")])));
+        assert_eq!((filled.timeout_secs, filled.on_timeout), (Some(5), Some(OnTimeout::Stop)));
+    }
+
+    #[test]
+    fn an_unknown_profile_is_answered_with_those_there_are() {
+        let policy =
+            Policy { profiles: [("a".to_owned(), Profile::default())].into(), ..Policy::default() };
+        let draft = SpecDraft { profile: Some("b".to_owned()), ..SpecDraft::default() };
+        let error = policy.with_profile(draft).expect_err("there is none");
+        assert!(
+            matches!(&error, Error::UnknownProfile { known, .. } if known == &["a"]),
+            "{error}"
+        );
+    }
+}

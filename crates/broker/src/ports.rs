@@ -1,0 +1,168 @@
+//! The ports of a sandbox: connections into it, passes that let others in, and sockets of the host that
+//! lead there. None of it needs a network: the guest connects on the sandbox's own loopback.
+
+mod listener;
+mod pass;
+mod stream;
+mod table;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+use super::Broker;
+use super::exec::admitted;
+use super::shared::{Handle, Shared};
+use crate::error::Error;
+use sandkeep_core::{Port, Principal, SandboxId, limits};
+
+pub(super) use listener::reopen;
+pub use pass::{Pass, PassProblem};
+pub use stream::PortStream;
+
+/// What the ports of one sandbox share.
+pub(super) struct Ports {
+    /// One permit for each connection that may still be made.
+    places: Arc<Semaphore>,
+    listeners: listener::Listeners,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(limits::PORT_CONNECTIONS_MAX)),
+            listeners: listener::Listeners::default(),
+        }
+    }
+}
+
+/// By what right somebody comes to a port.
+#[derive(Clone, Copy, Debug)]
+pub enum Warrant<'a> {
+    /// As one who may see the sandbox.
+    Principal(&'a Principal),
+    /// As one who has shown a pass, which [`Broker::check_pass`] accepted.
+    Pass,
+}
+
+/// A port as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortView {
+    pub port: Port,
+    /// Whether something inside listens there now.
+    pub open: bool,
+    /// The socket of the host that leads there.
+    pub address: Option<SocketAddr>,
+}
+
+impl Broker {
+    /// Connects to a port inside.
+    pub async fn dial(
+        &self,
+        warrant: Warrant<'_>,
+        id: &SandboxId,
+        port: Port,
+    ) -> Result<PortStream, Error> {
+        let handle = match warrant {
+            Warrant::Principal(who) => self.shared.find(who, id)?,
+            Warrant::Pass => {
+                let missing = || Error::NotFound { id: id.clone() };
+                self.shared.supervised(id).ok_or_else(missing)?
+            }
+        };
+        connect(&self.shared, &handle, port).await
+    }
+
+    /// Makes a pass to a port, for [`limits::PORT_PASS_DEFAULT`] unless told otherwise.
+    pub fn sign_pass(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        port: Port,
+        holds: Option<Duration>,
+    ) -> Result<Pass, Error> {
+        let handle = self.shared.find(who, id)?;
+        let holds = holds.unwrap_or(limits::PORT_PASS_DEFAULT);
+        if holds.is_zero() || holds > limits::PORT_PASS_MAX {
+            let max = limits::PORT_PASS_MAX.as_secs();
+            let problem = format!("{} is not from 1 to {max}", holds.as_secs());
+            return Err(Error::InvalidField { field: "expires_secs", problem });
+        }
+        let secret = self.shared.data.secret();
+        Ok(pass::sign(secret, &handle.id, port, Timestamp::now(), holds))
+    }
+
+    /// Until when a pass opens this port.
+    pub fn check_pass(
+        &self,
+        id: &SandboxId,
+        port: Port,
+        token: &str,
+    ) -> Result<Timestamp, PassProblem> {
+        pass::verify(self.shared.data.secret(), id, port, Timestamp::now(), token)
+    }
+
+    /// Opens a socket of the host, on loopback, that leads to the port.
+    pub async fn listen(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        port: Port,
+    ) -> Result<SocketAddr, Error> {
+        let handle = self.shared.find(who, id)?;
+        listener::listen(&self.shared, &handle, port).await
+    }
+
+    pub async fn unlisten(&self, who: &Principal, id: &SandboxId, port: Port) -> Result<(), Error> {
+        let handle = self.shared.find(who, id)?;
+        match listener::unlisten(&self.shared, &handle, port).await? {
+            true => Ok(()),
+            false => Err(Error::NoListener { id: id.clone(), port }),
+        }
+    }
+
+    /// The sockets of the host that lead to a sandbox.
+    pub async fn listeners(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+    ) -> Result<BTreeMap<Port, SocketAddr>, Error> {
+        Ok(self.shared.find(who, id)?.ports.listeners.addresses().await)
+    }
+
+    /// The ports on which something listens, inside or on the host's side.
+    pub async fn ports(&self, who: &Principal, id: &SandboxId) -> Result<Vec<PortView>, Error> {
+        let handle = self.shared.find(who, id)?;
+        let open = table::open_ports(&self.shared, &handle).await?;
+        let addresses = handle.ports.listeners.addresses().await;
+        let mut all: Vec<Port> = open.iter().chain(addresses.keys()).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        let view = |port: Port| PortView {
+            port,
+            open: open.contains(&port),
+            address: addresses.get(&port).copied(),
+        };
+        Ok(all.into_iter().map(view).collect())
+    }
+}
+
+async fn connect(shared: &Shared, handle: &Handle, port: Port) -> Result<PortStream, Error> {
+    if shared.closing.is_cancelled() {
+        return Err(Error::ShuttingDown);
+    }
+    let guest = admitted(handle)?;
+    let place = Arc::clone(&handle.ports.places).try_acquire_owned().map_err(|_| {
+        let limit = limits::PORT_CONNECTIONS_MAX;
+        Error::LimitReached { what: "connections to ports of this sandbox", limit }
+    })?;
+    let stream = guest.dial(port.get()).await?;
+    let activity = Arc::clone(&handle.activity);
+    let uses = stream::Uses::new(limits::PORT_IDLE, Box::new(move || activity.touch()));
+    Ok(PortStream::new(stream, place, &shared.leaving_ports, uses))
+}

@@ -1,0 +1,128 @@
+//! Passes: a signed text that lets whoever has it reach one port of one sandbox until a moment. Nothing
+//! is stored for it. It dies with its sandbox, because ids are never used again.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use ring::hmac;
+
+use sandkeep_core::{Port, SandboxId};
+use sandkeep_home::Secret;
+
+/// What a tag is over begins with this, so that it is good for nothing else.
+const PURPOSE: &[u8] = b"sandkeep port pass 1\0";
+const EXPIRY_LEN: usize = 8;
+const TAG_LEN: usize = 32;
+
+/// A pass as its maker gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    pub token: String,
+    pub expires_at: Timestamp,
+}
+
+/// Why a pass does not open a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PassProblem {
+    #[error("the signed URL has expired")]
+    Expired,
+    #[error("the signed URL is not valid for this port")]
+    Forged,
+}
+
+/// Makes a pass that holds for so long.
+pub(super) fn sign(
+    secret: &Secret,
+    sandbox: &SandboxId,
+    port: Port,
+    now: Timestamp,
+    holds: Duration,
+) -> Pass {
+    let seconds = now.as_second().saturating_add_unsigned(holds.as_secs());
+    let expires_at = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
+    let expiry = expires_at.as_second().to_be_bytes();
+    let tag = hmac::sign(&key(secret), &message(sandbox, port, expiry));
+    let token = URL_SAFE_NO_PAD.encode([&expiry, tag.as_ref()].concat());
+    Pass { token, expires_at }
+}
+
+/// Until when the pass is good for this port.
+pub(super) fn verify(
+    secret: &Secret,
+    sandbox: &SandboxId,
+    port: Port,
+    now: Timestamp,
+    token: &str,
+) -> Result<Timestamp, PassProblem> {
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| PassProblem::Forged)?;
+    let (expiry, tag) = bytes.split_first_chunk::<EXPIRY_LEN>().ok_or(PassProblem::Forged)?;
+    if tag.len() != TAG_LEN {
+        return Err(PassProblem::Forged);
+    }
+    // It takes the same time for every wrong tag.
+    hmac::verify(&key(secret), &message(sandbox, port, *expiry), tag)
+        .map_err(|_| PassProblem::Forged)?;
+    let seconds = i64::from_be_bytes(*expiry);
+    let expires_at = Timestamp::from_second(seconds).map_err(|_| PassProblem::Forged)?;
+    match now < expires_at {
+        true => Ok(expires_at),
+        false => Err(PassProblem::Expired),
+    }
+}
+
+fn key(secret: &Secret) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())
+}
+
+/// Every part but the id has a fixed length, so no two passes share a message.
+fn message(sandbox: &SandboxId, port: Port, expiry: [u8; EXPIRY_LEN]) -> Vec<u8> {
+    [PURPOSE, &port.get().to_be_bytes(), &expiry, sandbox.as_str().as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandkeep_home::DataDir;
+
+    fn secret() -> Secret {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        DataDir::open(dir.path()).expect("a data directory").secret().clone()
+    }
+
+    fn port(number: u16) -> Port {
+        Port::new(number).expect("not zero")
+    }
+
+    #[test]
+    fn a_pass_opens_its_own_port_until_it_expires() {
+        let (secret, id, now) = (secret(), SandboxId::random(), Timestamp::now());
+        let pass = sign(&secret, &id, port(80), now, Duration::from_secs(60));
+        let at = |seconds: i64| now + jiff::SignedDuration::from_secs(seconds);
+        let look = |when| verify(&secret, &id, port(80), when, &pass.token);
+        assert_eq!(look(now), Ok(pass.expires_at));
+        assert_eq!(look(at(58)), Ok(pass.expires_at));
+        assert_eq!(look(at(61)), Err(PassProblem::Expired));
+    }
+
+    #[test]
+    fn a_pass_opens_nothing_else_and_cannot_be_changed() {
+        let (secret, id, now) = (secret(), SandboxId::random(), Timestamp::now());
+        let pass = sign(&secret, &id, port(80), now, Duration::from_secs(60));
+        let forged = Err(PassProblem::Forged);
+        assert_eq!(verify(&secret, &SandboxId::random(), port(80), now, &pass.token), forged);
+        assert_eq!(verify(&secret, &id, port(81), now, &pass.token), forged);
+        assert_eq!(verify(&self::secret(), &id, port(80), now, &pass.token), forged);
+        let bytes = URL_SAFE_NO_PAD.decode(&pass.token).expect("it was encoded here");
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            let token = URL_SAFE_NO_PAD.encode(other);
+            assert_eq!(verify(&secret, &id, port(80), now, &token), forged, "byte {at}");
+        }
+        for token in ["", "x", "!!", &pass.token[1..], &format!("{}AAAA", pass.token)] {
+            assert_eq!(verify(&secret, &id, port(80), now, token), forged, "{token:?}");
+        }
+    }
+}

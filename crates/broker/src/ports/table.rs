@@ -1,0 +1,23 @@
+//! Which ports something inside listens on, as the sandbox's own kernel tables say. It is a view, not a
+//! promise: a server may come or go at any time. No program of the sandbox is needed to look.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use toolbox::{Listening, Operation};
+
+use crate::error::Error;
+use crate::shared::{Handle, Shared};
+use crate::toolbox::{Errand, Presence, begin};
+use sandkeep_core::{Port, limits};
+
+pub(super) async fn open_ports(
+    shared: &Arc<Shared>,
+    handle: &Arc<Handle>,
+) -> Result<BTreeSet<Port>, Error> {
+    let timeout = Some(limits::GUEST_ANSWER);
+    let short = Errand::short(Operation::Ports);
+    let errand = Errand { timeout, presence: Presence::Onlooker, ..short };
+    let Listening { ports } = begin(shared, handle, errand).await?.answer().await?;
+    Ok(ports.into_iter().filter_map(Port::new).collect())
+}

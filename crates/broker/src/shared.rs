@@ -1,0 +1,387 @@
+//! What all clones of a broker and all its tasks share: the parts, and who supervises what.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Parts;
+use super::activity::{Activity, moment};
+use super::batteries::Batteries;
+use super::clock::Clock;
+use super::ensure::Verified;
+use super::exec::Execs;
+use super::flight::Flights;
+use super::health::Pulse;
+use super::idempotency::Idempotency;
+use super::policy::Policy;
+use super::ports::Ports;
+use super::processes::Processes;
+use super::quota::Account;
+use super::rate::Rates;
+use super::reaper::Alarm;
+use super::registry::Registry;
+use super::slots::Slots;
+use super::snapshots::{Records, SnapshotShelf};
+use super::stats::Space;
+use super::supervisor::{Request, Snapshot};
+use super::templates::Templates;
+use super::tools::Calls;
+use super::workspace::Uploads;
+use crate::error::Error;
+use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
+use sandkeep_core::{HostLimits, Moment, Owner, Principal, Purpose, SandboxId, SlotName, Spec};
+use sandkeep_guestlink::journal::JournalLimits;
+use sandkeep_home::{DataDir, Meta};
+use sandkeep_image::{Template, source::registry::Registries};
+use sandkeep_runtime::{Lifetime, Runtime, Usable};
+use sandkeep_storage::Storage;
+
+pub(super) struct Shared {
+    pub data: DataDir,
+    pub registry: Registry,
+    /// Beneath the registry.
+    pub store: Arc<ObservedStore>,
+    pub slots: Slots,
+    /// What is recorded of snapshots.
+    pub snapshots: Records,
+    pub idempotency: Idempotency,
+    pub storage: Arc<dyn Storage>,
+    pub runtimes: Vec<Arc<dyn Runtime>>,
+    pub batteries: Batteries,
+    /// Those that are built in.
+    pub templates: Vec<Arc<dyn Template>>,
+    /// Those that were made here.
+    pub images: Templates,
+    /// Archives for workspaces.
+    pub uploads: Uploads,
+    /// Where images can be pulled from.
+    pub registries: Registries,
+    pub lifetime: Lifetime,
+    pub host: HostLimits,
+    pub journal: JournalLimits,
+    pub telemetry: Arc<Telemetry>,
+    pub pulse: Pulse,
+    pub policy: Policy,
+    pub clock: Arc<dyn Clock>,
+    pub rates: Rates,
+    pub alarm: Alarm,
+    /// Creates with an idempotency key, and ensures, that are under way.
+    pub creates: Flights<()>,
+    pub ensures: Flights<Option<Verified>>,
+    /// Calls of tools that have an id.
+    pub calls: Calls,
+    /// Supervisors, drains, reconcile: all that ends with the broker.
+    pub tasks: TaskTracker,
+    pub closing: CancellationToken,
+    /// Cancelled before `closing`: who watches an exec is told to come back later.
+    pub detaching: CancellationToken,
+    /// Ends the connections into sandboxes: a while after `detaching`, and with `closing`.
+    pub leaving_ports: CancellationToken,
+    places: RwLock<Places>,
+}
+
+/// Every sandbox there is, and what they come to. One lock for both, so that they cannot disagree.
+struct Places {
+    by_id: HashMap<SandboxId, Place>,
+    account: Account,
+}
+
+/// Whose a sandbox is. Who holds its place is the only one to touch it.
+enum Place {
+    /// Reconcile is looking at it; if it had a supervisor that crashed, it counts as before.
+    Claimed(Option<Arc<Handle>>),
+    Supervised(Arc<Handle>),
+}
+
+impl Place {
+    fn handle(&self) -> Option<&Arc<Handle>> {
+        match self {
+            Self::Claimed(handle) => handle.as_ref(),
+            Self::Supervised(handle) => Some(handle),
+        }
+    }
+}
+
+impl Places {
+    /// Puts a sandbox in its place, on the account, and takes off what was there before.
+    fn put(&mut self, handle: Arc<Handle>) {
+        self.account.add(&handle.owner, handle.spec.resources());
+        let before = self.by_id.insert(handle.id.clone(), Place::Supervised(handle));
+        self.take_off(before);
+    }
+
+    fn take_off(&mut self, place: Option<Place>) {
+        if let Some(handle) = place.as_ref().and_then(Place::handle) {
+            self.account.remove(&handle.owner, handle.spec.resources());
+        }
+    }
+}
+
+/// The way to a supervisor, and what can be known of its sandbox without asking it.
+pub(super) struct Handle {
+    pub id: SandboxId,
+    pub owner: Owner,
+    pub slot: Option<SlotName>,
+    pub spec: Spec,
+    pub created_at: jiff::Timestamp,
+    pub inbox: mpsc::Sender<Request>,
+    pub snapshot: watch::Receiver<Snapshot>,
+    /// How many callers wait for a destroy: a stop before it need not be gentle.
+    destroys: watch::Sender<usize>,
+    pub execs: Arc<Execs>,
+    pub snapshots: Arc<SnapshotShelf>,
+    pub activity: Arc<Activity>,
+    /// How much its volume held when somebody last looked.
+    pub space: Space,
+    pub ports: Ports,
+    pub processes: Processes,
+}
+
+impl Handle {
+    pub fn new(
+        meta: &Meta,
+        inbox: mpsc::Sender<Request>,
+        snapshot: watch::Receiver<Snapshot>,
+        destroys: watch::Sender<usize>,
+        execs: Execs,
+        activity: Arc<Activity>,
+    ) -> Self {
+        Self {
+            id: meta.id.clone(),
+            owner: meta.owner.clone(),
+            slot: meta.slot.clone(),
+            spec: meta.spec.clone(),
+            created_at: meta.created_at,
+            inbox,
+            snapshot,
+            destroys,
+            execs: Arc::new(execs),
+            snapshots: Arc::default(),
+            activity,
+            space: Space::default(),
+            ports: Ports::default(),
+            processes: Processes::default(),
+        }
+    }
+
+    /// Says that somebody waits for a destroy, until it is dropped.
+    pub fn wait_for_destroy(&self) -> WaitsForDestroy<'_> {
+        self.destroys.send_modify(|waiting| *waiting += 1);
+        WaitsForDestroy(self)
+    }
+}
+
+pub(super) struct WaitsForDestroy<'a>(&'a Handle);
+
+impl Drop for WaitsForDestroy<'_> {
+    fn drop(&mut self) {
+        self.0.destroys.send_modify(|waiting| *waiting -= 1);
+    }
+}
+
+impl Shared {
+    pub fn new(parts: Parts, host: HostLimits) -> Self {
+        let telemetry = parts.telemetry;
+        for runtime in &parts.runtimes {
+            telemetry.verbs().announce(runtime.name());
+        }
+        let store = Arc::new(ObservedStore::new(parts.store, Arc::clone(&telemetry)));
+        let account = Account::new(parts.policy.quotas);
+        let closing = CancellationToken::new();
+        Self {
+            batteries: Batteries::in_data_dir(parts.data.path()),
+            data: parts.data,
+            registry: Registry::new(Arc::clone(&store) as _),
+            slots: Slots::new(Arc::clone(&store) as _),
+            snapshots: Records::new(Arc::clone(&store) as _),
+            idempotency: Idempotency::new(Arc::clone(&store) as _),
+            images: Templates::new(Arc::clone(&store) as _),
+            uploads: Uploads::default(),
+            store,
+            storage: parts.storage,
+            runtimes: parts.runtimes,
+            templates: parts.templates,
+            registries: parts.registries,
+            lifetime: parts.lifetime,
+            host,
+            journal: parts.journal,
+            telemetry,
+            pulse: Pulse::default(),
+            rates: Rates::new(&parts.policy.quotas),
+            policy: parts.policy,
+            clock: parts.clock,
+            alarm: Alarm::default(),
+            creates: Flights::default(),
+            ensures: Flights::default(),
+            calls: Calls::default(),
+            tasks: TaskTracker::new(),
+            leaving_ports: closing.child_token(),
+            closing,
+            detaching: CancellationToken::new(),
+            places: RwLock::new(Places { by_id: HashMap::new(), account }),
+        }
+    }
+
+    /// A lock is held for a look or one change of the map, never across an await, and nothing panics
+    /// meanwhile; so a poisoned one is whole.
+    fn places(&self) -> RwLockReadGuard<'_, Places> {
+        self.places.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn places_mut(&self) -> RwLockWriteGuard<'_, Places> {
+        self.places.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn now(&self) -> Moment {
+        moment(self.clock.as_ref(), self.data.boot_id())
+    }
+
+    /// The sandbox, if this principal may know of it.
+    pub fn find(&self, who: &Principal, id: &SandboxId) -> Result<Arc<Handle>, Error> {
+        match self.supervised(id) {
+            // What is there for a build is the build's alone.
+            Some(handle) if handle.spec.purpose() == Purpose::Use && who.may_see(&handle.owner) => {
+                Ok(handle)
+            }
+            Some(_) | None => Err(Error::NotFound { id: id.clone() }),
+        }
+    }
+
+    /// The sandbox, whoever's it is, if it has a supervisor.
+    pub fn supervised(&self, id: &SandboxId) -> Option<Arc<Handle>> {
+        match self.places().by_id.get(id) {
+            Some(Place::Supervised(handle)) => Some(Arc::clone(handle)),
+            Some(Place::Claimed(_)) | None => None,
+        }
+    }
+
+    /// Whether anybody deals with a sandbox of this id.
+    pub fn knows(&self, id: &SandboxId) -> bool {
+        self.places().by_id.contains_key(id)
+    }
+
+    pub fn handles(&self) -> Vec<Arc<Handle>> {
+        let supervised = |place: &Place| match place {
+            Place::Supervised(handle) => Some(Arc::clone(handle)),
+            Place::Claimed(_) => None,
+        };
+        self.places().by_id.values().filter_map(supervised).collect()
+    }
+
+    /// Takes the places of new sandboxes, if there are any for all of them.
+    pub fn admit(&self, handles: &[Arc<Handle>]) -> Result<(), Error> {
+        let mut places = self.places_mut();
+        let limit = self.policy.max_sandboxes;
+        if places.by_id.len() + handles.len() > limit {
+            return Err(Error::LimitReached { what: "sandboxes", limit });
+        }
+        for (count, handle) in handles.iter().enumerate() {
+            if let Err(refused) = places.account.reserve(&handle.owner, handle.spec.resources()) {
+                for reserved in &handles[..count] {
+                    places.account.remove(&reserved.owner, reserved.spec.resources());
+                }
+                return Err(refused);
+            }
+        }
+        let taken =
+            handles.iter().map(|handle| (handle.id.clone(), Place::Supervised(Arc::clone(handle))));
+        places.by_id.extend(taken);
+        Ok(())
+    }
+
+    /// Whether the storage can go back in time at all.
+    pub fn require_snapshots(&self) -> Result<(), Error> {
+        match self.storage.capabilities().snapshots {
+            true => Ok(()),
+            false => {
+                let (what, storage) = ("a snapshot", self.storage.name());
+                Err(Error::StorageLacks { what, needs: "snapshots", storage })
+            }
+        }
+    }
+
+    /// Takes the place of a sandbox that nobody supervises; `false` if somebody does.
+    pub fn claim(&self, id: &SandboxId) -> bool {
+        match self.places_mut().by_id.entry(id.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(Place::Claimed(None));
+                true
+            }
+            Entry::Occupied(mut place) => match place.get() {
+                // Its supervisor ended without giving it back: it crashed.
+                Place::Supervised(handle) if handle.inbox.is_closed() => {
+                    let crashed = Arc::clone(handle);
+                    place.insert(Place::Claimed(Some(crashed)));
+                    true
+                }
+                Place::Supervised(_) | Place::Claimed(_) => false,
+            },
+        }
+    }
+
+    /// Puts a supervisor on a claimed sandbox.
+    pub fn supervise(&self, handle: Arc<Handle>) {
+        self.places_mut().put(handle);
+    }
+
+    /// Gives a place back: there is no such sandbox any more, or it is not ours to supervise.
+    pub fn release(&self, id: &SandboxId) {
+        let mut places = self.places_mut();
+        let before = places.by_id.remove(id);
+        places.take_off(before);
+    }
+
+    pub fn runtime(&self, name: &str) -> Result<&Arc<dyn Runtime>, Error> {
+        let unknown = || Error::UnknownRuntime {
+            name: name.to_owned(),
+            known: self.runtimes.iter().map(|runtime| runtime.name().to_owned()).collect(),
+        };
+        self.runtimes.iter().find(|runtime| runtime.name() == name).ok_or_else(unknown)
+    }
+
+    /// What metrics call the runtime of this name, or the default one.
+    pub fn runtime_label(&self, name: Option<&str>) -> &'static str {
+        let named = match name {
+            Some(name) => self.runtimes.iter().find(|runtime| runtime.name() == name),
+            None => self.runtimes.first(),
+        };
+        named.map_or(NO_RUNTIME, |runtime| runtime.name())
+    }
+
+    /// Whether new sandboxes may be made or started with a runtime: it works here, and nothing is known to get out
+    /// of it. Those that run are looked after in any case.
+    pub fn offers(&self, runtime: &dyn Runtime) -> Usable {
+        match runtime.usable() {
+            Usable::Yes => self.batteries.verdict(runtime.name()),
+            unusable @ Usable::No { .. } => unusable,
+        }
+    }
+
+    /// The runtime of this name, if it can be used here.
+    pub fn usable_runtime(&self, name: &str) -> Result<&Arc<dyn Runtime>, Error> {
+        let runtime = self.runtime(name)?;
+        match self.offers(runtime.as_ref()) {
+            Usable::Yes => Ok(runtime),
+            Usable::No { reason } => Err(Error::RuntimeUnusable { name: name.to_owned(), reason }),
+        }
+    }
+
+    /// Runs file work on a thread that may block. It is tracked, and holds the broker, so that the
+    /// data directory stays locked for as long as anything writes to it.
+    pub async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&DataDir) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let shared = Arc::clone(self);
+        let done = self.tasks.spawn_blocking(move || work(&shared.data)).await;
+        done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| Error::DataDir {
+            path: self.data.path().display().to_string(),
+            source,
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! Verbs: how many, how they ended, how long they took, by runtime.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::durations;
+use crate::error::Error;
+use sandkeep_core::Verb;
+
+/// The code of a verb that did what was asked.
+const OK: &str = "ok";
+/// The code of a verb whose caller left before its end; the broker finishes it all the same.
+const ABANDONED: &str = "abandoned";
+/// The runtime of a create that names one that is not there.
+pub const NO_RUNTIME: &str = "unknown";
+
+/// Those that have series from the start, so that a rate over the first one is seen.
+const FROM_THE_START: [Verb; 11] = [
+    Verb::Create,
+    Verb::Start,
+    Verb::Stop,
+    Verb::Destroy,
+    Verb::Exec,
+    Verb::Amend,
+    Verb::Capture,
+    Verb::Snapshot,
+    Verb::Rollback,
+    Verb::Fork,
+    Verb::Revert,
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Name(Verb);
+
+impl EncodeLabelValue for Name {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        write!(encoder, "{}", self.0)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CountLabels {
+    verb: Name,
+    runtime: &'static str,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DurationLabels {
+    verb: Name,
+    runtime: &'static str,
+}
+
+pub struct Verbs {
+    count: Family<CountLabels, Counter>,
+    durations: Family<DurationLabels, Histogram>,
+    code_of: fn(&Error) -> &'static str,
+}
+
+impl Verbs {
+    pub(super) fn register(registry: &mut Registry, code_of: fn(&Error) -> &'static str) -> Self {
+        let count = Family::default();
+        let help = "Verbs by how they ended: ok, abandoned by the caller, or an error code";
+        registry.register("verbs", help, count.clone());
+        let durations = Family::new_with_constructor(durations as fn() -> Histogram);
+        let help = "From the admission of a verb to its answer; of an exec, to its beginning";
+        registry.register_with_unit("verb_duration", help, Unit::Seconds, durations.clone());
+        Self { count, durations, code_of }
+    }
+
+    /// Makes the series of a runtime, all of them zero.
+    pub fn announce(&self, runtime: &'static str) {
+        for verb in FROM_THE_START.map(Name) {
+            drop(self.count.get_or_create(&CountLabels { verb, runtime, code: OK }));
+            drop(self.durations.get_or_create(&DurationLabels { verb, runtime }));
+        }
+    }
+
+    /// Carries out `work` and counts it, also if nobody waits for its end.
+    pub async fn measure<T>(
+        &self,
+        verb: Verb,
+        runtime: &'static str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut under_way = UnderWay {
+            verbs: self,
+            verb: Name(verb),
+            runtime,
+            code: ABANDONED,
+            began: Instant::now(),
+        };
+        let result = work.await;
+        under_way.code = result.as_ref().map_or_else(self.code_of, |_| OK);
+        result
+    }
+}
+
+/// Counts a verb when it goes, whichever way it goes.
+struct UnderWay<'a> {
+    verbs: &'a Verbs,
+    verb: Name,
+    runtime: &'static str,
+    code: &'static str,
+    began: Instant,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Self { verbs, verb, runtime, code, began } = *self;
+        verbs.count.get_or_create(&CountLabels { verb, runtime, code }).inc();
+        let labels = DurationLabels { verb, runtime };
+        verbs.durations.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
+    }
+}

@@ -1,0 +1,293 @@
+//! Builds: a template made step by step, as a build file says.
+//!
+//! ```text
+//!  upload ─▶ Context ─▶ Recipe ─▶ per stage: base ─▶ step, step, … ─▶ record
+//!                                              │
+//!      key known ◀── a row of `build-steps` ───┤
+//!      RUN  a throwaway sandbox of the layers so far ─▶ its volume becomes a layer
+//!      COPY an archive of what is copied ─▶ applied as a layer
+//! ```
+//!
+//! A build is its caller's: if nobody listens any more it stops. What it has come to by then is not lost,
+//! because the outcome of every step is a row that the next build finds. The sandbox of a step says of itself that
+//! it is one, so that nobody is told of it and a daemon that finds one after a crash removes it.
+
+mod bases;
+mod cache;
+mod copying;
+mod room;
+mod steps;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::claim::Claim;
+use super::import::Job;
+use super::intent::Intent;
+use super::opening;
+use super::progress::{Events, Import};
+use super::record::{self, Content, Record};
+use super::upload::Upload;
+use super::view::TemplateView;
+use super::{Audience, collect, owner};
+use crate::error::Error;
+use crate::{Broker, health};
+use sandkeep_core::{ImportId, Owner, Principal, TemplateName, failpoint, limits, with_causes};
+use sandkeep_image::{
+    copying::{Context, CopyError},
+    image::{ImageConfig, Platform},
+    recipe::{Ignore, Recipe, RecipeError},
+};
+use sandkeep_tree::digest::Digest;
+
+pub(super) use cache::{needed as cached_layers, needed_of as cached_layers_of};
+use room::Rooms;
+use steps::{Builder, Built};
+
+/// The names that a build file is looked for by; the first is in our own format.
+const BUILD_FILES: [&str; 2] = ["Sandkeepfile", "Dockerfile"];
+const OWN_ENDING: &str = ".sandkeep";
+
+/// A build as a caller asks for it.
+pub struct BuildDraft {
+    pub name: TemplateName,
+    pub project: Option<String>,
+    pub audience: Audience,
+    /// An archive with the build file and all that it copies.
+    pub context: Upload,
+    /// Where in it the build file is, unless at the usual place.
+    pub file: Option<String>,
+    /// What is given for `ARG`s.
+    pub arguments: BTreeMap<String, String>,
+    /// The stage that is wanted, unless it is the last.
+    pub target: Option<String>,
+    pub cache: Cache,
+}
+
+/// What becomes of steps that were carried out before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// They are not carried out again.
+    Used,
+    PassedBy,
+}
+
+/// A build that was admitted.
+struct Order {
+    owner: Owner,
+    archive: std::fs::File,
+    file: Option<String>,
+    arguments: BTreeMap<String, String>,
+    target: Option<String>,
+    cache: Cache,
+    events: Events,
+    /// Nobody wants it any more.
+    unwanted: CancellationToken,
+}
+
+impl Broker {
+    /// Begins to build a template, in place of one of the same name. What is wrong with the request itself is
+    /// said at once; the rest by the build. If what is returned is dropped, it stops.
+    pub async fn build_template(
+        &self,
+        who: &Principal,
+        draft: BuildDraft,
+    ) -> Result<Import, Error> {
+        let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
+        let owner = owner(who, draft.project.as_deref())?;
+        health::refuse_when_full(&self.shared).await?;
+        let quotas = &self.shared.policy.quotas;
+        let place = self.shared.images.build_place(quotas, &whose, &draft.name).await?;
+        let BuildDraft { name, context, file, arguments, target, cache, .. } = draft;
+        let archive = context.finish().await?;
+        let (import, reporter, outcome, events, unwanted) = Import::begin_build();
+        let claim = Claim::of(owner.clone());
+        let job = Job { id: ImportId::random(), whose, claim, name, reporter };
+        let order = Order { owner, archive, file, arguments, target, cache, events, unwanted };
+        let broker = self.clone();
+        self.shared.tasks.spawn(async move {
+            let result = broker.carry_out_build(&job, order).await;
+            drop(place);
+            // Nobody may be waiting any more.
+            let _ = outcome.send(result.map(Box::new));
+        });
+        Ok(import)
+    }
+
+    /// Ends all builds, and returns when nothing of them is left.
+    pub(crate) async fn stop_builds(&self) {
+        let images = &self.shared.images;
+        self.shared.detaching.cancel();
+        let all = u32::try_from(limits::BUILDS_MAX).unwrap_or(u32::MAX);
+        // Fails only if it was closed, which nobody does.
+        let _ = images.builds.acquire_many(all).await;
+    }
+
+    /// Under its name one at a time, from the intent to the end of it.
+    async fn carry_out_build(&self, job: &Job, order: Order) -> Result<TemplateView, Error> {
+        let shared = &self.shared;
+        let unwanted = order.unwanted.clone();
+        let stopped = async {
+            tokio::select! {
+                () = unwanted.cancelled() => {}
+                () = shared.detaching.cancelled() => {}
+            }
+        };
+        tokio::pin!(stopped);
+        let _alone = tokio::select! {
+            alone = shared.images.names.join(record::key(&job.whose, &job.name)) => alone,
+            () = &mut stopped => return Err(Error::ShuttingDown),
+        };
+        let intent = Intent { name: job.name.clone(), sandbox: None };
+        let store = Arc::clone(shared.images.records.store());
+        let begun = intent.write(&*store, &job.id).await?;
+        failpoint!("build.after_intent");
+        let rooms = Rooms::default();
+        let built = tokio::select! {
+            built = self.build(job, order, &rooms) => built,
+            () = &mut stopped => Err(Error::ShuttingDown),
+        };
+        rooms.clear(self).await;
+        // Not to be given up half-way: a row that names layers must be there while they are pinned.
+        let made = match built {
+            Ok((built, content)) => {
+                let made = self.write_down(job, content).await;
+                drop(built);
+                made
+            }
+            Err(error) => Err(error),
+        };
+        self.end_build(job, &made).await;
+        begun.over(&*store).await;
+        Ok(TemplateView::of(&job.whose, made?))
+    }
+
+    async fn end_build(&self, job: &Job, made: &Result<Record, Error>) {
+        failpoint!("build.after_outcome");
+        if let Err(error) = made {
+            info!(name = %job.name, error = with_causes(error), "a build failed");
+        }
+        if let Err(error) = cache::trim(&self.shared).await {
+            info!(%error, "cannot forget old steps of builds; it will be tried after the next");
+        }
+        // Layers of a failed build, or of what it has replaced.
+        collect::soon(&self.shared);
+    }
+
+    /// All steps. What is returned keeps the layers until they are written down.
+    async fn build<'a>(
+        &'a self,
+        job: &'a Job,
+        order: Order,
+        rooms: &'a Rooms,
+    ) -> Result<(Builder<'a>, Content), Error> {
+        let Order { owner, archive, file, arguments, target, cache, events, .. } = order;
+        let spool = self.shared.blocking(|data| opening::spool(data.path())).await?;
+        let read = move || read(archive, file, arguments, &spool);
+        let read = self.shared.tasks.spawn_blocking(read).await;
+        let (file, recipe, context) = read.map_err(|_| Error::ShuttingDown)??;
+        failpoint!("build.after_context");
+        let wanted = recipe.target(target.as_deref()).ok_or_else(|| {
+            let named = target.clone().unwrap_or_default();
+            Error::BuildFileInvalid { problem: format!("{file} has no stage {named:?}") }
+        })?;
+        let mut builder =
+            Builder::new(self, job, owner, rooms, events, cache, recipe, Arc::new(context));
+        let built = builder.all(wanted).await?;
+        failpoint!("build.after_steps");
+        let content = content(job, &file, built)?;
+        Ok((builder, content))
+    }
+}
+
+/// What the template will be.
+fn content(job: &Job, file: &str, built: Built) -> Result<Content, Error> {
+    let start = built.start_up()?;
+    let mut config: ImageConfig = built.scene.config().clone();
+    if config.os.is_empty() && config.architecture.is_empty() {
+        let Platform { os, architecture, variant } = Platform::here();
+        (config.os, config.architecture, config.variant) = (os, architecture, variant);
+    }
+    let layers: Vec<&str> = built.layers.iter().map(|layer| layer.id.as_str()).collect();
+    let described = serde_json::to_vec(&(layers, &built.over, &config, &start))
+        .expect("it holds only strings, numbers and maps of strings");
+    Ok(Content {
+        name: job.name.clone(),
+        digest: Digest::of(&described).to_string(),
+        source: format!("build {file}"),
+        layers: built.layers,
+        over: built.over,
+        config: Some(config),
+        start,
+    })
+}
+
+/// Finds the build file in what was sent, and reads it. Blocks.
+fn read(
+    archive: std::fs::File,
+    file: Option<String>,
+    arguments: BTreeMap<String, String>,
+    spool: &sandkeep_image::source::SpoolDir,
+) -> Result<(String, Recipe, Context), Error> {
+    let context = Context::read(archive, spool).map_err(unusable)?;
+    let names = match file {
+        Some(file) => vec![file],
+        None => BUILD_FILES.map(str::to_owned).to_vec(),
+    };
+    let mut found = None;
+    for name in &names {
+        if let Some(text) = context.text(name, limits::RECIPE_MAX_BYTES).map_err(unusable)? {
+            found = Some((name.clone(), text));
+            break;
+        }
+    }
+    let missing = || unusable(CopyError::NoBuildFile { file: names.join(" or ") });
+    let (file, text) = found.ok_or_else(missing)?;
+    let wrong = |file: &str| {
+        let file = file.to_owned();
+        move |error: RecipeError| Error::BuildFileInvalid { problem: format!("{file}: {error}") }
+    };
+    let recipe = match is_own_format(&file) {
+        true if !arguments.is_empty() => {
+            let problem = format!("{file} is in our own format, which has no build arguments");
+            return Err(Error::BuildFileInvalid { problem });
+        }
+        true => Recipe::own(&text),
+        false => Recipe::dockerfile(&text, arguments),
+    };
+    let recipe = recipe.map_err(wrong(&file))?;
+    let ignore = match context.ignore_file(&file).map_err(unusable)? {
+        Some((name, text)) => Ignore::read(&text).map_err(wrong(&name))?,
+        None => Ignore::default(),
+    };
+    Ok((file, recipe, context.without(&ignore)))
+}
+
+/// By its name: `Sandkeepfile`, `Sandkeepfile.dev`, `dev.sandkeep`.
+fn is_own_format(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or_default();
+    let stem = name.split('.').next().unwrap_or_default();
+    stem == BUILD_FILES[0] || name.ends_with(OWN_ENDING)
+}
+
+fn unusable(error: CopyError) -> Error {
+    Error::BuildFileInvalid { problem: with_causes(&error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_own_format;
+
+    #[test]
+    fn a_build_file_is_in_our_format_if_it_is_called_so() {
+        for own in ["Sandkeepfile", "a/Sandkeepfile", "Sandkeepfile.dev", "x.sandkeep"] {
+            assert!(is_own_format(own), "{own}");
+        }
+        for other in ["Dockerfile", "Dockerfile.dev", "dev.Dockerfile", "Containerfile", "x"] {
+            assert!(!is_own_format(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! An import: from a source, or a sandbox, to a record. Once it is admitted it goes on to its end, whether or
+//! not anybody waits; only the end of the daemon ends it, and then nothing of it is to be seen.
+
+use std::sync::Arc;
+
+use tracing::info;
+
+use super::claim::Claim;
+use super::intent::Intent;
+use super::opening::{self, Opened};
+use super::progress::{Import, ImportStep, Reporter};
+use super::record::{self, Content, Record, Whose};
+use super::view::TemplateView;
+use super::{Audience, TemplateDraft, collect, owner};
+use crate::Broker;
+use crate::error::Error;
+use sandkeep_core::{ImportId, Principal, Scope, TemplateName, failpoint, with_causes};
+use sandkeep_image::{
+    image::{Image, ImageError, Platform},
+    source::Source,
+};
+
+/// An import that was admitted.
+pub struct Job {
+    pub id: ImportId,
+    pub whose: Whose,
+    pub claim: Claim,
+    pub name: TemplateName,
+    pub reporter: Reporter,
+}
+
+impl Broker {
+    /// Begins to make a template, in place of one of the same name. What is wrong with the request itself is
+    /// said at once; the rest by the import.
+    pub async fn import_template(
+        &self,
+        who: &Principal,
+        draft: TemplateDraft,
+    ) -> Result<Import, Error> {
+        let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
+        let quotas = &self.shared.policy.quotas;
+        let place = self.shared.images.place(quotas, &whose, &draft.name).await?;
+        let claim = Claim::of(owner(who, draft.project.as_deref())?);
+        let opened = opening::open(&self.shared, who, &claim, draft.source).await?;
+        let (import, reporter, outcome) = Import::begin();
+        let job = Job { id: ImportId::random(), whose, claim, name: draft.name, reporter };
+        let broker = self.clone();
+        self.shared.tasks.spawn(async move {
+            let closing = broker.shared.closing.clone();
+            let result = tokio::select! {
+                result = broker.carry_out(&job, opened) => result,
+                () = closing.cancelled() => Err(Error::ShuttingDown),
+            };
+            drop(place);
+            // Nobody may be waiting any more.
+            let _ = outcome.send(result.map(Box::new));
+        });
+        Ok(import)
+    }
+
+    /// Whether this principal may make a template of this name.
+    pub fn may_import(
+        &self,
+        who: &Principal,
+        name: &TemplateName,
+        project: Option<&str>,
+        audience: Audience,
+    ) -> Result<(), Error> {
+        self.whose(who, name, project, audience).map(|_| ())
+    }
+
+    pub(super) fn whose(
+        &self,
+        who: &Principal,
+        name: &TemplateName,
+        project: Option<&str>,
+        audience: Audience,
+    ) -> Result<Whose, Error> {
+        if self.shared.closing.is_cancelled() {
+            return Err(Error::ShuttingDown);
+        }
+        self.shared.refuse_built_in(name.as_str())?;
+        let owner = owner(who, project)?;
+        match audience {
+            Audience::Owner => Ok(Whose::Own(owner)),
+            Audience::Everybody if who.scopes.allow(Scope::Admin) => Ok(Whose::Shared),
+            Audience::Everybody => Err(Error::TemplateShared { name: name.to_string() }),
+        }
+    }
+
+    /// Under its name one at a time, from the intent to the end of it.
+    async fn carry_out(&self, job: &Job, opened: Opened) -> Result<TemplateView, Error> {
+        let shared = &self.shared;
+        let _alone = shared.images.names.join(record::key(&job.whose, &job.name)).await;
+        let sandbox = match &opened {
+            Opened::Given { .. } | Opened::Registry { .. } | Opened::Snapshot { .. } => None,
+            Opened::Sandbox(id) => Some(id.clone()),
+        };
+        let intent = Intent { name: job.name.clone(), sandbox };
+        let store = Arc::clone(shared.images.records.store());
+        let begun = intent.write(&*store, &job.id).await?;
+        failpoint!("template.after_intent");
+        let made = match opened {
+            Opened::Given { given, kind, said } => {
+                job.reporter.step(ImportStep::Reading);
+                match kind.recognize(shared, given).await {
+                    Ok(source) => self.take_over(job, source.as_ref(), &said).await,
+                    Err(error) => Err(error),
+                }
+            }
+            Opened::Registry { image, said } => {
+                let made = self.take_over(job, image.as_ref(), &said).await;
+                if made.is_ok() {
+                    image.taken_over();
+                }
+                made
+            }
+            Opened::Sandbox(id) => self.capture_sandbox(job, &id).await,
+            Opened::Snapshot { sandbox, snapshot, said } => {
+                self.capture_snapshot(job, &sandbox, &snapshot, said).await
+            }
+        };
+        begun.over(&*store).await;
+        failpoint!("template.after_outcome");
+        if let Err(error) = &made {
+            info!(name = %job.name, error = with_causes(error), "an import failed");
+        }
+        // Layers of a failed import, or of what it has replaced.
+        collect::soon(shared);
+        Ok(TemplateView::of(&job.whose, made?))
+    }
+
+    async fn take_over(&self, job: &Job, source: &dyn Source, said: &str) -> Result<Record, Error> {
+        job.reporter.step(ImportStep::Reading);
+        let image = source.image().await.map_err(unusable)?;
+        image.config.check_platform(&Platform::here()).map_err(unusable)?;
+        failpoint!("template.after_image");
+        let taken = self.take_layers(job, &image.layers).await?;
+        let Image { id, config, .. } = image;
+        let content = Content {
+            name: job.name.clone(),
+            digest: id.to_string(),
+            source: said.to_owned(),
+            layers: taken.layers,
+            over: None,
+            config: Some(config),
+            start: None,
+        };
+        self.write_down(job, content).await
+    }
+
+    /// The last step: from here on it is there. The layers are pinned until then.
+    pub(super) async fn write_down(&self, job: &Job, content: Content) -> Result<Record, Error> {
+        job.reporter.step(ImportStep::Recording);
+        let record = Record::new(content, self.shared.clock.wall());
+        record::check_len(&record)
+            .map_err(|long| Error::SourceInvalid { problem: long.to_string() })?;
+        self.shared.keep(&job.whose, &record).await?;
+        failpoint!("template.after_record");
+        info!(name = %job.name, digest = record.digest, "a template is there");
+        Ok(record)
+    }
+}
+
+pub fn unusable(error: ImageError) -> Error {
+    let problem = with_causes(&error);
+    match error {
+        ImageError::Registry(_) => Error::SourceUnavailable { problem },
+        ImageError::Invalid { .. }
+        | ImageError::SchemaOne
+        | ImageError::MediaType { .. }
+        | ImageError::NoPlatform { .. }
+        | ImageError::NoSuchName { .. }
+        | ImageError::SeveralImages { .. }
+        | ImageError::Missing { .. }
+        | ImageError::Unknown { .. }
+        | ImageError::Io { .. } => Error::SourceInvalid { problem },
+    }
+}

@@ -1,0 +1,242 @@
+//! From what a caller names to a source that can be read. A path of the host is only for the daemon's own user,
+//! or beneath a directory that its operator has opened for all; it is resolved once, and held by descriptor.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+
+use super::claim::Claim;
+use super::import::unusable;
+use super::upload::Upload;
+use crate::error::Error;
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{HostPaths, Principal, SandboxId, SnapshotId, SnapshotName};
+use sandkeep_image::{
+    image::Platform,
+    source::{
+        Form, Given, Source, SpoolDir, Wanted, recognize,
+        registry::{Credentials, Reference, RegistryImage},
+    },
+};
+
+/// What a template is to be made of.
+pub enum TemplateSource {
+    Path {
+        kind: PathKind,
+        path: PathBuf,
+        reach: HostPaths,
+    },
+    /// An archive of any kind.
+    Upload(Upload),
+    Registry {
+        reference: Reference,
+        credentials: Option<Credentials>,
+    },
+    /// As it is now, or was at a snapshot.
+    Sandbox {
+        id: SandboxId,
+        snapshot: Option<SnapshotName>,
+    },
+}
+
+/// What is expected at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathKind {
+    /// A directory with the root of a system.
+    Dir,
+    /// An archive of one, compressed or not.
+    Tar,
+    /// A layout of OCI, as a directory or an archive.
+    Oci,
+    /// What `docker save` writes.
+    DockerArchive,
+    /// Whichever of these it is.
+    Any,
+}
+
+pub enum Opened {
+    /// What it is shows when it is read.
+    Given {
+        given: Given,
+        kind: PathKind,
+        said: String,
+    },
+    Registry {
+        image: Box<RegistryImage>,
+        said: String,
+    },
+    Sandbox(SandboxId),
+    Snapshot {
+        sandbox: Arc<Handle>,
+        snapshot: SnapshotId,
+        said: String,
+    },
+}
+
+pub async fn open(
+    shared: &Arc<Shared>,
+    who: &Principal,
+    claim: &Claim,
+    source: TemplateSource,
+) -> Result<Opened, Error> {
+    match source {
+        TemplateSource::Sandbox { id, snapshot } => {
+            let sandbox = shared.find(who, &id)?;
+            let Some(name) = snapshot else { return Ok(Opened::Sandbox(id)) };
+            let snapshot = sandbox.snapshot_named(&name)?.id.clone();
+            Ok(Opened::Snapshot { sandbox, snapshot, said: format!("sandbox {id}@{name}") })
+        }
+        TemplateSource::Registry { reference, credentials } => {
+            let said = format!("registry {}", reference.familiar());
+            let image = Box::new(shared.registries.image(reference, credentials, claim.owner()));
+            Ok(Opened::Registry { image, said })
+        }
+        TemplateSource::Upload(upload) => {
+            let given = Given::File(upload.finish().await?);
+            Ok(Opened::Given { given, kind: PathKind::Any, said: "upload".to_owned() })
+        }
+        TemplateSource::Path { kind, path, reach } => {
+            let said = path.display().to_string();
+            let file = open_host_path(shared, path, reach).await?;
+            Ok(Opened::Given { given: given(file)?, kind, said })
+        }
+    }
+}
+
+/// Opens a path that a caller names, as far as it may.
+pub async fn open_host_path(
+    shared: &Shared,
+    path: PathBuf,
+    reach: HostPaths,
+) -> Result<File, Error> {
+    let roots = match reach {
+        HostPaths::Any => None,
+        HostPaths::BeneathRoots => Some(shared.policy.source_roots.clone()),
+    };
+    let opened = tokio::task::spawn_blocking(move || open_path(&path, roots.as_deref())).await;
+    opened.map_err(|_| Error::ShuttingDown)?
+}
+
+/// Opens a path, whole or beneath one of the roots.
+fn open_path(path: &Path, roots: Option<&[PathBuf]>) -> Result<File, Error> {
+    let unreadable = |source: io::Error| Error::SourceInvalid {
+        problem: format!("cannot read {}: {source}", path.display()),
+    };
+    if !path.is_absolute() {
+        let problem = format!("{} is not an absolute path", path.display());
+        return Err(Error::InvalidField { field: "source", problem });
+    }
+    let Some(roots) = roots else {
+        let opened = openat(CWD, path, FLAGS, Mode::empty());
+        return opened.map(File::from).map_err(|error| unreadable(error.into()));
+    };
+    let beneath = roots.iter().find_map(|root| Some((root, path.strip_prefix(root).ok()?)));
+    let forbidden = || Error::SourceForbidden { path: path.display().to_string() };
+    let (root, rest) = beneath.ok_or_else(forbidden)?;
+    match open_beneath(root, rest) {
+        Ok(file) => Ok(file.into()),
+        // It leads out by a link or by dots.
+        Err(error) if error.raw_os_error() == Some(libc::EXDEV) => Err(forbidden()),
+        Err(error) => Err(unreadable(error)),
+    }
+}
+
+/// A pipe is not waited for.
+const FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
+
+fn open_beneath(root: &Path, rest: &Path) -> io::Result<OwnedFd> {
+    let root =
+        openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(&root, rest, FLAGS, Mode::empty(), resolve)?)
+}
+
+fn given(file: File) -> Result<Given, Error> {
+    let unusable = |problem: String| Error::SourceInvalid { problem };
+    let kind = file.metadata().map_err(|error| unusable(error.to_string()))?.file_type();
+    match (kind.is_dir(), kind.is_file()) {
+        (true, _) => Ok(Given::Directory(file.into())),
+        (false, true) => Ok(Given::File(file)),
+        (false, false) => Err(unusable("it is neither a file nor a directory".to_owned())),
+    }
+}
+
+impl PathKind {
+    /// Whether this is what was expected.
+    fn admits(self, form: Form) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Dir => form == Form::Directory,
+            Self::Tar => form == Form::Tar,
+            Self::Oci => form == Form::OciLayout,
+            Self::DockerArchive => form == Form::DockerArchive,
+        }
+    }
+
+    /// Finds out what was given, by reading all of it, and whether it is that.
+    pub(super) async fn recognize(
+        self,
+        shared: &Arc<Shared>,
+        given: Given,
+    ) -> Result<Box<dyn Source>, Error> {
+        let spool = shared.blocking(|data| spool(data.path())).await?;
+        let wanted = Wanted { platform: Platform::here(), reference: None };
+        let work = move || recognize(given, wanted, &spool);
+        let recognized = shared.tasks.spawn_blocking(work).await;
+        let recognized = recognized.map_err(|_| Error::ShuttingDown)?;
+        let (form, source) = recognized.map_err(unusable)?;
+        match self.admits(form) {
+            true => Ok(source),
+            false => {
+                let found = match form {
+                    Form::Directory => "a directory that is no OCI layout",
+                    Form::Tar => "an archive of plain files",
+                    Form::OciLayout => "an OCI layout",
+                    Form::DockerArchive => "what docker save writes",
+                };
+                Err(Error::SourceInvalid { problem: format!("the source is {found}") })
+            }
+        }
+    }
+}
+
+/// Where files are that nobody sees.
+pub fn spool(data: &Path) -> io::Result<SpoolDir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(SpoolDir::new(openat(CWD, data, flags, Mode::empty())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_beneath_a_root_is_opened_for_others() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (open, closed) = (dir.path().join("open"), dir.path().join("closed"));
+        for path in [&open, &closed] {
+            std::fs::create_dir(path).expect("a directory");
+            std::fs::write(path.join("image.tar"), "x").expect("a file");
+        }
+        std::os::unix::fs::symlink(&closed, open.join("link")).expect("a link");
+        let roots = [open.clone()];
+        let look = |path: PathBuf| open_path(&path, Some(&roots));
+        assert!(look(open.join("image.tar")).is_ok() && look(open.clone()).is_ok());
+        for path in [
+            closed.join("image.tar"),
+            open.join("link/image.tar"),
+            open.join("../closed/image.tar"),
+        ] {
+            let refused = look(path.clone());
+            assert!(matches!(refused, Err(Error::SourceForbidden { .. })), "{}", path.display());
+        }
+        assert!(matches!(look("image.tar".into()), Err(Error::InvalidField { .. })));
+        assert!(open_path(&closed.join("image.tar"), None).is_ok());
+    }
+}

@@ -1,0 +1,153 @@
+//! What the name of a template means to whoever makes a sandbox: an own template, a shared one, a built-in
+//! one, in this order.
+
+use std::sync::Arc;
+
+use tokio::sync::RwLockReadGuard;
+
+use super::record::{Record, Whose};
+use crate::error::Error;
+use crate::shared::Shared;
+use sandkeep_core::{ImageDefaults, Owner, PinnedImage, Spec, TemplateName};
+use sandkeep_image::{ImageTemplate, Template, image::ImageConfig};
+use sandkeep_runtime::Capabilities;
+use sandkeep_storage::{Base, StorageError};
+
+/// The user of an image that names none. By number, because it may name nobody at all.
+const IMAGE_USER: &str = "0";
+/// The only one there is where a runtime cannot have several.
+pub const ONLY_USER: &str = "1000";
+
+/// The template of a sandbox that is about to be made.
+pub struct Chosen<'a> {
+    pub template: Arc<dyn Template>,
+    image: Option<Box<Record>>,
+    /// Its layers stay at least until this is dropped; by then the sandbox must be known.
+    _kept: Option<RwLockReadGuard<'a, ()>>,
+}
+
+impl Chosen<'_> {
+    /// The spec of a sandbox that is made from it.
+    pub fn pin(&self, spec: Spec, can: &Capabilities) -> Spec {
+        match &self.image {
+            None => spec,
+            Some(record) => spec.of_image(PinnedImage {
+                digest: record.digest.clone(),
+                layers: record.layers.iter().map(|layer| layer.id.to_string()).collect(),
+                over: record.over.clone(),
+                defaults: record.config.as_ref().map(|config| ImageDefaults {
+                    start: record.start.clone(),
+                    ..defaults(config, can)
+                }),
+            }),
+        }
+    }
+}
+
+fn defaults(config: &ImageConfig, can: &Capabilities) -> ImageDefaults {
+    let user = match can.any_user {
+        true => config.user.as_deref().unwrap_or(IMAGE_USER),
+        false => ONLY_USER,
+    };
+    ImageDefaults {
+        user: user.to_owned(),
+        workdir: config.working_dir.clone().unwrap_or_else(|| "/".to_owned()),
+        env: config.env.iter().cloned().collect(),
+        command: config.entrypoint.iter().chain(&config.cmd).cloned().collect(),
+        start: None,
+    }
+}
+
+impl Shared {
+    /// The template of this name for a sandbox of this owner; the first built-in one if there is no name.
+    pub async fn choose_template(
+        &self,
+        owner: &Owner,
+        name: Option<&str>,
+    ) -> Result<Chosen<'_>, Error> {
+        let built_in = match name {
+            None => self.templates.first(),
+            Some(name) => self.templates.iter().find(|template| template.name() == name),
+        };
+        // A built-in name cannot be given to another, so nobody need look further.
+        if let Some(template) = built_in {
+            return Ok(Chosen { template: Arc::clone(template), image: None, _kept: None });
+        }
+        let name = name.unwrap_or_default();
+        let kept = self.images.gate.read().await;
+        let Some((_, record)) = self.record_of(owner, name).await? else {
+            let known = self.template_names(owner).await?;
+            return Err(Error::UnknownTemplate { name: name.to_owned(), known });
+        };
+        let template = self.image_template(record.name.as_str(), record.over.as_deref())?;
+        Ok(Chosen { template, image: Some(Box::new(record)), _kept: Some(kept) })
+    }
+
+    /// All layers stay until this is dropped; by then whoever needs them must be known.
+    pub async fn keep_layers(&self) -> RwLockReadGuard<'_, ()> {
+        self.images.gate.read().await
+    }
+
+    /// The template that a sandbox was made from.
+    pub fn template_of(&self, spec: &Spec) -> Result<Arc<dyn Template>, Error> {
+        match spec.image() {
+            None => self.built_in(spec.template()),
+            Some(image) => self.image_template(spec.template(), image.over.as_deref()),
+        }
+    }
+
+    fn image_template(&self, name: &str, over: Option<&str>) -> Result<Arc<dyn Template>, Error> {
+        let over = over.map(|over| self.built_in(over)).transpose()?;
+        Ok(Arc::new(ImageTemplate::new(name, over)))
+    }
+
+    fn built_in(&self, name: &str) -> Result<Arc<dyn Template>, Error> {
+        let unknown = || Error::UnknownTemplate {
+            name: name.to_owned(),
+            known: self.templates.iter().map(|template| template.name().to_owned()).collect(),
+        };
+        self.templates.iter().find(|t| t.name() == name).cloned().ok_or_else(unknown)
+    }
+
+    /// The record that a name means to this owner; one without a tag also means the latest.
+    pub(super) async fn record_of(
+        &self,
+        owner: &Owner,
+        name: &str,
+    ) -> Result<Option<(Whose, Record)>, Error> {
+        // What is no name names nothing.
+        let Ok(name) = name.parse::<TemplateName>() else { return Ok(None) };
+        for whose in [Whose::Own(owner.clone()), Whose::Shared] {
+            for name in std::iter::once(name.clone()).chain(name.latest()) {
+                if let Some(record) = self.images.records.get(&whose, &name).await? {
+                    return Ok(Some((whose, record)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// All names that mean something to this owner.
+    async fn template_names(&self, owner: &Owner) -> Result<Vec<String>, Error> {
+        let built_in = self.templates.iter().map(|template| template.name().to_owned());
+        let mut names: Vec<String> = built_in.collect();
+        for (whose, record) in self.images.records.all().await? {
+            if whose.includes(owner) && !names.iter().any(|name| name == record.name.as_str()) {
+                names.push(record.name.into());
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// What the volume of a sandbox stands on.
+pub fn base(spec: &Spec) -> Result<Base, Error> {
+    let Some(image) = spec.image() else { return Ok(Base::Empty) };
+    let unreadable = |layer: &str| {
+        let source = std::io::Error::other(format!("{layer:?} is no layer"));
+        let what = "read what the sandbox stands on".to_owned();
+        Error::from(StorageError::Io { storage: "any", what, source })
+    };
+    let layers = image.layers.iter().map(|layer| layer.parse().map_err(|_| unreadable(layer)));
+    Ok(Base::Layers(layers.collect::<Result<_, _>>()?))
+}

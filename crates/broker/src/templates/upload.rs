@@ -1,0 +1,76 @@
+//! An archive that a caller sends. It is written to a file of the data directory that has no name, so that a
+//! crash leaves nothing of it, and that is bounded.
+
+use std::fs::File;
+use std::io::{self, Seek};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::Broker;
+use crate::error::Error;
+use sandkeep_core::limits;
+
+pub struct Upload {
+    file: tokio::fs::File,
+    written: u64,
+    limit_bytes: u64,
+    path: String,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Broker {
+    /// A place for what a caller is about to send.
+    pub async fn begin_upload(&self) -> Result<Upload, Error> {
+        let limit = limits::UPLOADS_MAX;
+        let full = |_| Error::LimitReached { what: "uploads at once", limit };
+        let place = Arc::clone(&self.shared.images.uploads).try_acquire_owned().map_err(full)?;
+        let limit_bytes = self.shared.policy.max_upload_bytes;
+        let file = self
+            .shared
+            .blocking(|data| {
+                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+                let mode = Mode::RUSR | Mode::WUSR;
+                let file: OwnedFd = openat(CWD, data.path(), flags, mode)?;
+                Ok(File::from(file))
+            })
+            .await?;
+        let path = self.shared.data.path().display().to_string();
+        let file = tokio::fs::File::from_std(file);
+        Ok(Upload { file, written: 0, limit_bytes, path, _place: place })
+    }
+}
+
+impl Upload {
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.written += bytes.len() as u64;
+        if self.written > self.limit_bytes {
+            return Err(Error::UploadTooLarge { limit_bytes: self.limit_bytes });
+        }
+        let written = self.file.write_all(bytes).await;
+        written.map_err(|source| self.unwritable(source))
+    }
+
+    /// How much has come.
+    pub fn bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// All of it, from its beginning.
+    pub(crate) async fn finish(mut self) -> Result<File, Error> {
+        if let Err(source) = self.file.flush().await {
+            return Err(self.unwritable(source));
+        }
+        let path = self.path.clone();
+        let mut file = self.file.into_std().await;
+        file.rewind().map_err(|source| Error::DataDir { path, source })?;
+        Ok(file)
+    }
+
+    fn unwritable(&self, source: io::Error) -> Error {
+        Error::DataDir { path: self.path.clone(), source }
+    }
+}

@@ -1,0 +1,59 @@
+//! What differs, as the toolbox takes it: first what goes, from within; then what comes.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use sandkeep_core::limits;
+use sandkeep_tree::{
+    TreePath, View,
+    archive::{ChosenArchive, Hardlinks, Piece},
+    diff::{Aspect, Change, ChangeKind, Diff, FileKind},
+};
+
+/// `diff` leads from the present to `then`.
+pub(super) fn of(diff: Diff, then: View) -> impl Read + Send {
+    let goes = |change: &Change| match change.kind {
+        ChangeKind::Deleted => true,
+        // A file is replaced in one step; nothing else can be.
+        ChangeKind::Modified => {
+            let is_file = |facts: &Option<sandkeep_tree::diff::Facts>| {
+                facts.as_ref().is_some_and(|facts| facts.kind == FileKind::File)
+            };
+            change.differs.contains(&Aspect::Type)
+                && (is_directory(change) || !is_file(&change.after))
+        }
+        ChangeKind::Added | ChangeKind::Renamed | ChangeKind::Mode => false,
+    };
+    let gone: Vec<TreePath> =
+        diff.changes.iter().rev().filter(|change| goes(change)).map(|c| c.path.clone()).collect();
+    let gone = gone.into_iter().map(|path| Ok(Piece::Gone { path: path.bytes().to_vec() }));
+    let comes = diff.changes.into_iter().filter(|change| change.kind != ChangeKind::Deleted);
+    let comes = comes.filter_map(move |change| {
+        let path = change.path.bytes().to_vec();
+        match (then.look(&change.path), change.kind) {
+            (Err(error), _) => Some(Err(error)),
+            (Ok(None), _) => None,
+            (Ok(Some(node)), ChangeKind::Mode) => Some(Ok(Piece::Metadata { path, node })),
+            (Ok(Some(node)), _) => Some(Ok(Piece::Node { path, node })),
+        }
+    });
+    ChosenArchive::new(gone.chain(comes), Hardlinks::Kept)
+}
+
+fn is_directory(change: &Change) -> bool {
+    change.before.as_ref().is_some_and(|facts| facts.kind == FileKind::Directory)
+}
+
+/// Reads the archive and hands it over, as fast as it is taken.
+pub(super) fn pack(mut archive: impl Read, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
+    let mut buffer = vec![0; limits::STDIN_CHUNK_BYTES];
+    loop {
+        let read = archive.read(&mut buffer)?;
+        // Whoever takes no more has a reason, and says it.
+        if read == 0 || pieces.blocking_send(Bytes::copy_from_slice(&buffer[..read])).is_err() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! How a sandbox is shown, and how many are listed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::shared::Handle;
+use sandkeep_core::{
+    OnTimeout, Operation, Owner, Principal, Privilege, Resources, SandboxId, SlotName, Source,
+    State, limits,
+};
+
+/// A sandbox as the API shows it. Environment values are never in it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = Sandbox)]
+pub struct View {
+    pub id: SandboxId,
+    pub state: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Operation>,
+    /// Why it is `failed` or `stopped`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub runtime: String,
+    pub template: String,
+    /// Of the image it was made from, whatever its template's name means now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template_digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    pub owner: Owner,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<SlotName>,
+    pub labels: BTreeMap<String, String>,
+    pub resources: Resources,
+    pub privilege: Privilege,
+    /// RFC 3339.
+    pub created_at: String,
+    /// When `timeout_secs` will have passed, by the wall clock as it goes now. An idle timeout may
+    /// come first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_secs: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_secs: Option<u64>,
+    pub on_timeout: OnTimeout,
+    /// The workspace that it was made with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// When something last began or ended to use it. A command that runs is activity all the while.
+    /// After a crash of the daemon it may be told half a minute too early.
+    pub last_activity_at: String,
+    /// How many turns were sealed.
+    pub turn_count: u64,
+    pub snapshot_count: u64,
+    /// How many it may have at once, if it asked for fewer than the daemon allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_snapshots: Option<usize>,
+    /// Whether there is a snapshot after each call of a tool that may have changed files.
+    pub snapshot_tool_calls: bool,
+    /// Bytes in its volume, as last measured: a few seconds ago where the storage counts them, else
+    /// when its stats were last asked for. `null`: not yet.
+    pub space_used: Option<u64>,
+}
+
+impl Handle {
+    pub fn view(&self) -> View {
+        let snapshot = self.snapshot.borrow();
+        let (status, terms) = (&snapshot.status, &snapshot.terms);
+        let expires_at = terms.timeout().map(|timeout| {
+            snapshot.began.wall_after(timeout, &self.activity.now(), limits::CLOCK_DRIFT)
+        });
+        View {
+            id: self.id.clone(),
+            state: status.state(),
+            operation: status.operation(),
+            reason: status.reason().map(ToString::to_string),
+            runtime: self.spec.runtime().to_owned(),
+            template: self.spec.template().to_owned(),
+            template_digest: self.spec.image().map(|image| image.digest.clone()),
+            profile: self.spec.profile().map(str::to_owned),
+            owner: self.owner.clone(),
+            slot: self.slot.clone(),
+            labels: terms.labels.clone(),
+            resources: self.spec.resources().clone(),
+            privilege: self.spec.privilege(),
+            created_at: self.created_at.to_string(),
+            expires_at: expires_at.map(|at| at.to_string()),
+            timeout_secs: terms.timeout_secs,
+            idle_timeout_secs: terms.idle_timeout_secs,
+            on_timeout: terms.on_timeout,
+            source: self.spec.source().cloned(),
+            last_activity_at: self.activity.shown().to_string(),
+            turn_count: snapshot.turn,
+            max_snapshots: terms.max_snapshots,
+            snapshot_tool_calls: self.spec.snapshots_tool_calls(),
+            snapshot_count: self.snapshots.count() as u64,
+            space_used: self.space.bytes(),
+        }
+    }
+
+    fn place(&self) -> (jiff::Timestamp, &SandboxId) {
+        (self.created_at, &self.id)
+    }
+}
+
+/// Which sandboxes to list; by default the first page of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// It has all of these.
+    pub labels: Vec<(String, String)>,
+    pub state: Option<State>,
+    pub project: Option<String>,
+    pub limit: usize,
+    /// Those that come after this place.
+    pub after: Option<Cursor>,
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self {
+            labels: Vec::new(),
+            state: None,
+            project: None,
+            limit: limits::PAGE_DEFAULT,
+            after: None,
+        }
+    }
+}
+
+impl Filter {
+    fn lets_through(&self, who: &Principal, handle: &Handle) -> bool {
+        if !who.may_see(&handle.owner) {
+            return false;
+        }
+        let project = self.project.as_ref().is_none_or(|project| *project == handle.owner.project);
+        let after = self.after.as_ref().is_none_or(|at| handle.place() > (at.created_at, &at.id));
+        if !project || !after {
+            return false;
+        }
+        let snapshot = handle.snapshot.borrow();
+        let state = self.state.is_none_or(|state| state == snapshot.status.state());
+        let mut wanted = self.labels.iter();
+        state && wanted.all(|(name, value)| snapshot.terms.labels.get(name) == Some(value))
+    }
+
+    /// The page, the oldest first. Every sandbox that exists from the first page to the last is on
+    /// exactly one of them, whatever is made or destroyed meanwhile: its place never changes.
+    pub(super) fn page(&self, who: &Principal, mut all: Vec<std::sync::Arc<Handle>>) -> Page {
+        all.retain(|handle| self.lets_through(who, handle));
+        let more = all.len() > self.limit;
+        if more {
+            // Only the page is put in order, not all that come after it.
+            all.select_nth_unstable_by(self.limit, |a, b| a.place().cmp(&b.place()));
+            all.truncate(self.limit);
+        }
+        all.sort_unstable_by(|a, b| a.place().cmp(&b.place()));
+        let last = all.last().filter(|_| more);
+        let next = last.map(|last| Cursor { created_at: last.created_at, id: last.id.clone() });
+        Page { items: all.iter().map(|handle| handle.view()).collect(), next }
+    }
+}
+
+/// Some of the sandboxes, and where the next ones begin, if there are more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page {
+    pub items: Vec<View>,
+    pub next: Option<Cursor>,
+}
+
+/// A place in the list: after this sandbox, whether or not it still exists. Callers see only a string
+/// that means nothing to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    created_at: jiff::Timestamp,
+    id: SandboxId,
+}
+
+/// A string that no page was answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not a next_cursor of this list")]
+pub struct InvalidCursor;
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = format!("{} {}", self.created_at.as_nanosecond(), self.id);
+        f.write_str(&URL_SAFE_NO_PAD.encode(place))
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let decoded = URL_SAFE_NO_PAD.decode(text).map_err(|_| InvalidCursor)?;
+        let place = std::str::from_utf8(&decoded).map_err(|_| InvalidCursor)?;
+        let (nanoseconds, id) = place.split_once(' ').ok_or(InvalidCursor)?;
+        let nanoseconds = nanoseconds.parse().map_err(|_| InvalidCursor)?;
+        let created_at =
+            jiff::Timestamp::from_nanosecond(nanoseconds).map_err(|_| InvalidCursor)?;
+        Ok(Self { created_at, id: id.parse().map_err(|_| InvalidCursor)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let cursor = Cursor { created_at: jiff::Timestamp::now(), id: SandboxId::random() };
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        let far = URL_SAFE_NO_PAD.encode(format!("{} {}", i128::MAX, SandboxId::random()));
+        for bad in
+            ["", "x", "!", &URL_SAFE_NO_PAD.encode("1 sb"), &URL_SAFE_NO_PAD.encode(b"\xff"), &far]
+        {
+            assert_eq!(bad.parse::<Cursor>(), Err(InvalidCursor), "{bad}");
+        }
+    }
+}

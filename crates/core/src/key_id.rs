@@ -1,0 +1,68 @@
+//! What API keys are called.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+const ID_PREFIX: &str = "key_";
+
+/// What a key is called; no secret.
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schema(value_type = String)]
+pub struct KeyId(String);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not the id of a key: expected {ID_PREFIX} and {} hexadecimal digits", 2 * KeyId::BYTES)]
+pub struct InvalidKeyId {
+    text: String,
+}
+
+impl KeyId {
+    /// How many random bytes tell one key from another.
+    pub const BYTES: usize = 8;
+
+    /// The id that consists of these hexadecimal digits.
+    pub fn of_hex(digits: &str) -> Result<Self, InvalidKeyId> {
+        format!("{ID_PREFIX}{digits}").parse()
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for KeyId {
+    type Err = InvalidKeyId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidKeyId> {
+        let is_id = text.strip_prefix(ID_PREFIX).is_some_and(|digits| {
+            digits.len() == 2 * Self::BYTES
+                && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        });
+        if is_id { Ok(Self(text.to_owned())) } else { Err(InvalidKeyId { text: text.to_owned() }) }
+    }
+}
+
+impl TryFrom<String> for KeyId {
+    type Error = InvalidKeyId;
+
+    fn try_from(text: String) -> Result<Self, InvalidKeyId> {
+        text.parse()
+    }
+}
+
+impl From<KeyId> for String {
+    fn from(id: KeyId) -> String {
+        id.0
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

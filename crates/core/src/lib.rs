@@ -1,0 +1,49 @@
+//! What a sandbox is, without any IO: ids, owner, spec, the state machine.
+
+mod caller_id;
+mod causes;
+pub mod excerpt;
+pub mod failpoint;
+mod id;
+mod image;
+mod key_id;
+pub mod limits;
+mod moment;
+mod owner;
+mod port;
+mod process;
+#[cfg(any(test, feature = "conformance"))]
+pub mod promises;
+mod signal;
+mod slot;
+mod snapshot;
+mod source;
+mod spec;
+mod state;
+mod template_name;
+mod terms;
+
+pub use caller_id::{IdempotencyKey, InvalidCallerId, ToolCallId};
+pub use causes::with_causes;
+pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId};
+pub use image::{ImageDefaults, PinnedImage};
+pub use key_id::{InvalidKeyId, KeyId};
+pub use moment::Moment;
+pub use owner::{DEFAULT_PROJECT, Labels, OtherProject, Owner, Principal, Scope, Scopes};
+pub use port::{InvalidPort, Port};
+pub use process::{Asked, InvalidTerms, Probe, ProcessTerms, Ready, StartUp};
+pub use signal::{NoSignal, Signal};
+pub use slot::{InvalidSlot, SlotName};
+pub use snapshot::{InvalidSnapshotName, SnapshotKind, SnapshotName};
+pub use source::{GitUrl, HOME, HostPaths, InvalidGitUrl, Origin, Source, SourceDraft, Transport};
+pub use spec::{
+    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Privilege, Purpose, Resources,
+    ResourcesDraft, Spec, SpecDraft, check_env,
+};
+pub use spec::{NamesOnly, within};
+pub use state::{
+    AtExpiry, Begun, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb,
+    apply,
+};
+pub use template_name::{InvalidTemplateName, TemplateName};
+pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

@@ -1,0 +1,48 @@
+//! What the suites have in common that hold every implementation of a contract to what it promises: of stores, storages
+//! and runtimes.
+
+use std::fmt;
+
+/// A promise that was not kept.
+#[derive(Debug)]
+pub struct Violation {
+    pub promise: &'static str,
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.promise, self.detail)
+    }
+}
+
+/// What went wrong within one check.
+pub struct Failure(pub String);
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(format!("unexpected answer {error}: {error:?}"))
+    }
+}
+
+pub type Verdict = Result<(), Failure>;
+
+/// Ends the check unless the condition holds.
+#[macro_export]
+macro_rules! ensure {
+    ($condition:expr, $($detail:tt)+) => {
+        if !$condition {
+            return Err($crate::promises::Failure(format!($($detail)+)));
+        }
+    };
+}
+pub use ensure;
+
+/// A table of checks, each named after its promise.
+#[macro_export]
+macro_rules! checks {
+    ($($module:ident::$check:ident),+ $(,)?) => {
+        &[$((stringify!($check), |subject| Box::pin($module::$check(subject)))),+]
+    };
+}
+pub use checks;

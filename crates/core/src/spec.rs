@@ -1,0 +1,478 @@
+//! What a sandbox shall be: valid by construction. A `SpecDraft` is what a caller wrote; only
+//! `SpecDraft::check` makes a `Spec`, and it names the field that is wrong.
+//!
+//! Environment values are secrets: they are stored with the sandbox (0600) and handed to its
+//! commands, and nothing else shows them, `Debug` included.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::image::{ImageDefaults, PinnedImage};
+use super::slot::SlotName;
+use super::source::{Source, SourceDraft};
+use super::terms::OnTimeout;
+use crate::limits;
+
+/// The template of a sandbox that names none.
+pub const DEFAULT_TEMPLATE: &str = "host";
+/// The runtime of a sandbox that names none.
+pub const DEFAULT_RUNTIME: &str = "native";
+
+/// How much power the workload has over its own sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Privilege {
+    /// No capabilities and no_new_privs: the default on the `host` template.
+    #[default]
+    None,
+    /// The capabilities that package managers and `sudo` need, inside the user namespace only.
+    Root,
+}
+
+/// Limits of one sandbox.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    pub memory_mb: u64,
+    pub cpus: f64,
+    pub pids: u64,
+    /// Needs a storage with the capability `disk_quota`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u64>,
+    /// The same for its files with all its snapshots; what several of them have counts once. Without it only
+    /// the pool ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_total_mb: Option<u64>,
+}
+
+/// What a sandbox is there for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    #[default]
+    Use,
+    /// One step of a build. Nobody is told of it, and it goes with the build: one that an earlier
+    /// daemon left is removed.
+    Build,
+}
+
+impl Purpose {
+    fn is_use(&self) -> bool {
+        *self == Self::Use
+    }
+}
+
+/// A checked spec. It never changes.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    template: String,
+    runtime: String,
+    /// Where what it did not ask for itself came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
+    env: BTreeMap<String, String>,
+    resources: Resources,
+    privilege: Privilege,
+    /// Only of a sandbox whose template is an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<PinnedImage>,
+    /// The workspace that it was made with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<Source>,
+    #[serde(default, skip_serializing_if = "Purpose::is_use")]
+    purpose: Purpose,
+    /// Whether its files are kept after each call of a tool that may have changed them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    snapshot_tool_calls: bool,
+}
+
+impl Spec {
+    pub fn template(&self) -> &str {
+        &self.template
+    }
+
+    pub fn runtime(&self) -> &str {
+        &self.runtime
+    }
+
+    pub fn profile(&self) -> Option<&str> {
+        self.profile.as_deref()
+    }
+
+    pub fn env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    pub fn resources(&self) -> &Resources {
+        &self.resources
+    }
+
+    pub fn privilege(&self) -> Privilege {
+        self.privilege
+    }
+
+    pub fn image(&self) -> Option<&PinnedImage> {
+        self.image.as_ref()
+    }
+
+    pub fn source(&self) -> Option<&Source> {
+        self.source.as_ref()
+    }
+
+    /// How commands run that do not say otherwise, as far as an image says so.
+    pub fn image_defaults(&self) -> Option<&ImageDefaults> {
+        self.image.as_ref()?.defaults.as_ref()
+    }
+
+    pub fn snapshots_tool_calls(&self) -> bool {
+        self.snapshot_tool_calls
+    }
+
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// The same, for a step of a build.
+    pub fn of_build(self) -> Self {
+        Self { purpose: Purpose::Build, ..self }
+    }
+
+    /// The same on top of an image, whatever its template's name will mean later.
+    pub fn of_image(self, image: PinnedImage) -> Self {
+        Self { image: Some(image), ..self }
+    }
+}
+
+impl fmt::Debug for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spec")
+            .field("template", &self.template)
+            .field("runtime", &self.runtime)
+            .field("profile", &self.profile)
+            .field("env", &NamesOnly(&self.env))
+            .field("resources", &self.resources)
+            .field("privilege", &self.privilege)
+            .field("source", &self.source)
+            .finish()
+    }
+}
+
+/// What a caller asks for; everything is optional.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateSandbox)]
+pub struct SpecDraft {
+    pub template: Option<String>,
+    pub runtime: Option<String>,
+    /// Where everything comes from that is left out here.
+    pub profile: Option<String>,
+    /// The project it belongs to; the key's own, or `default`.
+    pub project: Option<String>,
+    /// A name that only one sandbox of its owner has at a time.
+    pub slot: Option<SlotName>,
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Variables for all commands; they are never shown again.
+    pub env: Option<BTreeMap<String, String>>,
+    pub resources: Option<ResourcesDraft>,
+    pub privilege: Option<Privilege>,
+    /// The time until `on_timeout`, from the creation, the last start or the last keepalive.
+    #[schema(minimum = 1)]
+    pub timeout_secs: Option<u64>,
+    /// The time without activity until `on_timeout`, while it runs. Commands are activity for as long
+    /// as they run.
+    #[schema(minimum = 1)]
+    pub idle_timeout_secs: Option<u64>,
+    pub on_timeout: Option<OnTimeout>,
+    /// How many snapshots it may have at once; as many as the daemon allows, if it is left out.
+    #[schema(minimum = 1)]
+    pub max_snapshots: Option<usize>,
+    /// Make a snapshot after each call of a tool that may have changed files; its answer has the `snapshot_id`. They
+    /// give way to later ones, as turns do. As the daemon has it, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_tool_calls: Option<bool>,
+    /// A workspace, which is there before the first command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceDraft>,
+}
+
+impl fmt::Debug for SpecDraft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpecDraft")
+            .field("template", &self.template)
+            .field("runtime", &self.runtime)
+            .field("profile", &self.profile)
+            .field("project", &self.project)
+            .field("slot", &self.slot)
+            .field("labels", &self.labels)
+            .field("env", &self.env.as_ref().map(NamesOnly))
+            .field("resources", &self.resources)
+            .field("privilege", &self.privilege)
+            .field("timeout_secs", &self.timeout_secs)
+            .field("idle_timeout_secs", &self.idle_timeout_secs)
+            .field("on_timeout", &self.on_timeout)
+            .field("max_snapshots", &self.max_snapshots)
+            .field("snapshot_tool_calls", &self.snapshot_tool_calls)
+            .field("source", &self.source)
+            .finish()
+    }
+}
+
+/// The resources a caller asks for; what is missing gets the default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateResources)]
+pub struct ResourcesDraft {
+    pub memory_mb: Option<u64>,
+    pub cpus: Option<f64>,
+    pub pids: Option<u64>,
+    /// Of the sandbox's files, without those of its template.
+    pub disk_mb: Option<u64>,
+    /// Of the sandbox's files with all its snapshots; no less than `disk_mb`.
+    pub disk_total_mb: Option<u64>,
+}
+
+/// What this machine has: a sandbox cannot be promised more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostLimits {
+    pub memory_mb: u64,
+    pub cpus: f64,
+    /// The disk of a sandbox that asks for none in particular; none where the storage holds no
+    /// quotas.
+    pub disk_default_mb: Option<u64>,
+}
+
+/// A draft that is wrong in one field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidSpec {
+    /// As the caller writes it: `resources.memory_mb`.
+    pub field: &'static str,
+    pub problem: String,
+}
+
+impl SpecDraft {
+    /// Fills in the defaults and checks every bound. Whether the template, the runtime and the profile
+    /// exist is the broker's to know.
+    pub fn check(&self, host: &HostLimits) -> Result<Spec, InvalidSpec> {
+        let env = self.env.clone().unwrap_or_default();
+        check_env(&env)?;
+        let resources = self.resources.clone().unwrap_or_default().check(host)?;
+        let or = |name: &Option<String>, default: &str| {
+            name.clone().unwrap_or_else(|| default.to_owned())
+        };
+        Ok(Spec {
+            template: or(&self.template, DEFAULT_TEMPLATE),
+            runtime: or(&self.runtime, DEFAULT_RUNTIME),
+            profile: self.profile.clone(),
+            env,
+            resources,
+            privilege: self.privilege.unwrap_or_default(),
+            image: None,
+            source: self.source.as_ref().map(SourceDraft::check).transpose()?,
+            purpose: Purpose::Use,
+            snapshot_tool_calls: self.snapshot_tool_calls.unwrap_or_default(),
+        })
+    }
+}
+
+impl ResourcesDraft {
+    fn check(&self, host: &HostLimits) -> Result<Resources, InvalidSpec> {
+        let memory_mb = self.memory_mb.unwrap_or(limits::MEMORY_DEFAULT_MB.min(host.memory_mb));
+        within(
+            "resources.memory_mb",
+            memory_mb,
+            limits::MEMORY_MIN_MB..=host.memory_mb,
+            "this machine has",
+        )?;
+        let cpus = self.cpus.unwrap_or(limits::CPUS_DEFAULT.min(host.cpus));
+        within("resources.cpus", cpus, limits::CPUS_MIN..=host.cpus, "this machine has")?;
+        let pids = self.pids.unwrap_or(limits::PIDS_DEFAULT);
+        within("resources.pids", pids, limits::PIDS_MIN..=limits::PIDS_MAX, "allowed at most")?;
+        let (disk_mb, disk_total_mb) = self.check_disk(host)?;
+        Ok(Resources { memory_mb, cpus, pids, disk_mb, disk_total_mb })
+    }
+
+    fn check_disk(&self, host: &HostLimits) -> Result<(Option<u64>, Option<u64>), InvalidSpec> {
+        let total_mb = self.disk_total_mb;
+        // The usual one must not be in the way of a smaller one for both.
+        let usual_mb = host.disk_default_mb.map(|usual| usual.min(total_mb.unwrap_or(usual)));
+        let disk_mb = self.disk_mb.or(usual_mb);
+        let range = limits::DISK_MIN_MB..=limits::DISK_MAX_MB;
+        if let Some(disk_mb) = disk_mb {
+            within("resources.disk_mb", disk_mb, range.clone(), "allowed at most")?;
+        }
+        if let Some(total_mb) = total_mb {
+            within("resources.disk_total_mb", total_mb, range, "allowed at most")?;
+            if let Some(disk_mb) = disk_mb.filter(|disk_mb| *disk_mb > total_mb) {
+                let problem = format!(
+                    "{total_mb} is less than the {disk_mb} that the files alone may take (disk_mb)"
+                );
+                return Err(InvalidSpec { field: "resources.disk_total_mb", problem });
+            }
+        }
+        Ok((disk_mb, total_mb))
+    }
+}
+
+/// NaN, which compares with nothing, is in no range.
+pub fn within<T: PartialOrd + fmt::Display>(
+    field: &'static str,
+    value: T,
+    range: std::ops::RangeInclusive<T>,
+    whose: &str,
+) -> Result<(), InvalidSpec> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let problem =
+        format!("{value} is not between {} and the {} {whose}", range.start(), range.end());
+    Err(InvalidSpec { field, problem })
+}
+
+pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
+    let wrong = |problem| Err(InvalidSpec { field: "labels", problem });
+    if labels.len() > limits::LABELS_MAX {
+        return wrong(format!("{} are more than {}", labels.len(), limits::LABELS_MAX));
+    }
+    for (name, value) in labels {
+        if name.is_empty() {
+            return wrong("a name is empty".to_owned());
+        }
+        if name.len() + value.len() > limits::LABEL_MAX_BYTES {
+            let max = limits::LABEL_MAX_BYTES;
+            return wrong(format!("a name and its value together are over {max} bytes"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the names, and the sizes, of environment entries. It never repeats a value.
+pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
+    let wrong = |problem| Err(InvalidSpec { field: "env", problem });
+    if env.len() > limits::ENV_MAX {
+        return wrong(format!("{} are more than {}", env.len(), limits::ENV_MAX));
+    }
+    for (name, value) in env {
+        if name.is_empty() {
+            return wrong("a name is empty".to_owned());
+        }
+        if name.contains(['=', '\0']) {
+            return wrong(format!("the name {name:?} holds '=' or NUL"));
+        }
+        if value.contains('\0') {
+            return wrong(format!("the value of {name:?} holds NUL"));
+        }
+        if name.len() + value.len() > limits::ENV_ENTRY_MAX_BYTES {
+            let max = limits::ENV_ENTRY_MAX_BYTES;
+            return wrong(format!("{:?} is over {max} bytes", brief(name)));
+        }
+    }
+    let total: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if total > limits::ENV_TOTAL_MAX_BYTES {
+        return wrong(format!("{total} bytes are over {}", limits::ENV_TOTAL_MAX_BYTES));
+    }
+    Ok(())
+}
+
+/// Enough of a name to know it by: an answer shall not be as long as the mistake.
+fn brief(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+/// Shows the names of an environment and hides its values.
+pub struct NamesOnly<'a>(pub &'a BTreeMap<String, String>);
+
+impl fmt::Debug for NamesOnly<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Timeouts;
+
+    const HOST: HostLimits = HostLimits { memory_mb: 4096, cpus: 1.0, disk_default_mb: None };
+
+    fn map(pairs: &[(&str, &str)]) -> Option<BTreeMap<String, String>> {
+        Some(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+    }
+
+    fn resources(draft: ResourcesDraft) -> SpecDraft {
+        SpecDraft { resources: Some(draft), ..SpecDraft::default() }
+    }
+
+    #[test]
+    fn an_empty_draft_gets_the_defaults_that_fit_this_machine() {
+        let spec = SpecDraft::default().check(&HOST).expect("everything is optional");
+        assert_eq!((spec.template(), spec.runtime()), ("host", "native"));
+        let expected =
+            Resources { memory_mb: 1024, cpus: 1.0, pids: 512, disk_mb: None, disk_total_mb: None };
+        assert_eq!(spec.resources(), &expected);
+        assert_eq!(spec.privilege(), Privilege::None);
+    }
+
+    #[test]
+    fn every_wrong_field_is_named() {
+        let long = "x".repeat(limits::ENV_ENTRY_MAX_BYTES);
+        let many: Vec<_> = (0..=limits::LABELS_MAX).map(|n| n.to_string()).collect();
+        let many: Vec<_> = many.iter().map(|n| (n.as_str(), "")).collect();
+        let cases = [
+            ("resources.memory_mb", ResourcesDraft { memory_mb: Some(1), ..Default::default() }),
+            ("resources.memory_mb", ResourcesDraft { memory_mb: Some(4097), ..Default::default() }),
+            ("resources.cpus", ResourcesDraft { cpus: Some(0.0), ..Default::default() }),
+            ("resources.cpus", ResourcesDraft { cpus: Some(f64::NAN), ..Default::default() }),
+            ("resources.cpus", ResourcesDraft { cpus: Some(1.5), ..Default::default() }),
+            ("resources.pids", ResourcesDraft { pids: Some(1), ..Default::default() }),
+            ("resources.disk_mb", ResourcesDraft { disk_mb: Some(0), ..Default::default() }),
+            ("resources.disk_mb", ResourcesDraft { disk_mb: Some(u64::MAX), ..Default::default() }),
+            (
+                "resources.disk_total_mb",
+                ResourcesDraft { disk_total_mb: Some(0), ..Default::default() },
+            ),
+            (
+                "resources.disk_total_mb",
+                ResourcesDraft { disk_mb: Some(2), disk_total_mb: Some(1), ..Default::default() },
+            ),
+        ]
+        .map(|(field, draft)| (field, resources(draft)));
+        let env = |pairs| SpecDraft { env: map(pairs), ..SpecDraft::default() };
+        let labels = |pairs| SpecDraft { labels: map(pairs), ..SpecDraft::default() };
+        let more = [
+            ("env", env(&[("", "x")])),
+            ("env", env(&[("A=B", "x")])),
+            ("env", env(&[("A\0", "x")])),
+            ("env", env(&[("A", "\0")])),
+            ("env", env(&[("A", &long)])),
+            ("labels", labels(&[("", "x")])),
+            ("labels", labels(&[("x", &long)])),
+            ("labels", labels(&many)),
+        ];
+        for (field, draft) in cases.into_iter().chain(more) {
+            let terms = draft.terms(&Timeouts::default());
+            let wrong = draft.check(&HOST).err().or(terms.err()).expect(field);
+            assert_eq!(wrong.field, field, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_environment_value() {
+        let draft = SpecDraft { env: map(&[("TOKEN", "hush")]), ..SpecDraft::default() };
+        let spec = draft.check(&HOST).expect("valid");
+        for text in [format!("{draft:?}"), format!("{spec:?}")] {
+            assert!(text.contains("TOKEN") && !text.contains("hush"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_spec_is_stored_and_read_again_with_its_environment() {
+        let draft = SpecDraft { env: map(&[("TOKEN", "hush")]), ..SpecDraft::default() };
+        let spec = draft.check(&HOST).expect("valid");
+        let text = serde_json::to_vec(&spec).expect("JSON");
+        assert_eq!(serde_json::from_slice::<Spec>(&text).expect("reads"), spec);
+    }
+}

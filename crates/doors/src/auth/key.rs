@@ -1,0 +1,124 @@
+//! API keys as text: `sk_<id>_<secret>`, 64 and 256 random bits in hexadecimal digits.
+//!
+//! The id finds the row and may be shown and logged; the secret is shown once and kept only as the
+//! SHA-256 of the whole key. A salt, a server's own secret or a slow hash would add nothing: they protect
+//! what people choose, and nobody guesses 256 random bits from their hash.
+
+use std::fmt;
+
+use ring::digest::{SHA256, digest};
+use sandkeep_core::KeyId;
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+
+const KEY_PREFIX: &str = "sk_";
+const SECRET_BYTES: usize = 32;
+
+/// A whole key, secret included.
+pub struct ApiKey {
+    id: KeyId,
+    text: String,
+}
+
+impl ApiKey {
+    pub fn random() -> Self {
+        let (id, secret) = (random_hex::<{ KeyId::BYTES }>(), random_hex::<SECRET_BYTES>());
+        let key = Self::parse(&format!("{KEY_PREFIX}{id}_{secret}"));
+        key.expect("hexadecimal digits, and as many as a key has")
+    }
+
+    /// `None` if the text does not have the form of a key.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (id, secret) = text.strip_prefix(KEY_PREFIX)?.split_once('_')?;
+        let id = KeyId::of_hex(id).ok()?;
+        is_hex(secret, SECRET_BYTES).then(|| Self { id, text: text.to_owned() })
+    }
+
+    pub fn id(&self) -> &KeyId {
+        &self.id
+    }
+
+    /// The key itself, for its owner.
+    pub fn reveal(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn hash(&self) -> KeyHash {
+        KeyHash(hex(digest(&SHA256, self.text.as_bytes()).as_ref()))
+    }
+}
+
+/// Whoever prints a key by mistake prints its id.
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiKey").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// What is kept of a key.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct KeyHash(String);
+
+impl KeyHash {
+    /// Takes as long however much of the two is alike.
+    pub fn matches(&self, key: &ApiKey) -> bool {
+        self.0.as_bytes().ct_eq(key.hash().0.as_bytes()).into()
+    }
+}
+
+fn random_hex<const N: usize>() -> String {
+    let mut bytes = [0u8; N];
+    // Without the kernel's random source no secret can be made, and nothing may pretend otherwise.
+    getrandom::fill(&mut bytes).expect("the kernel's random source never fails once it is seeded");
+    hex(&bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_hex(text: &str, bytes: usize) -> bool {
+    text.len() == 2 * bytes && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_back_and_matches_only_its_own_hash() {
+        let (one, two) = (ApiKey::random(), ApiKey::random());
+        let again = ApiKey::parse(one.reveal()).expect("it has the form of a key");
+        assert_eq!(again.id(), one.id());
+        assert!(one.hash().matches(&again));
+        assert!(!one.hash().matches(&two));
+        assert_eq!(one.id().as_str().parse().as_ref(), Ok(one.id()));
+    }
+
+    #[test]
+    fn the_secret_of_one_key_does_not_open_another() {
+        let (one, two) = (ApiKey::random(), ApiKey::random());
+        let (_, secret) = one.reveal().rsplit_once('_').expect("three parts");
+        let (head, _) = two.reveal().rsplit_once('_').expect("three parts");
+        let mixed = ApiKey::parse(&format!("{head}_{secret}")).expect("the form of a key");
+        assert_eq!(mixed.id(), two.id());
+        assert!(!two.hash().matches(&mixed) && !one.hash().matches(&mixed));
+    }
+
+    #[test]
+    fn what_is_not_a_key_is_not_taken_for_one() {
+        let good = ApiKey::random().reveal().to_owned();
+        let cut = &good[..good.len() - 1];
+        for text in ["", "sk_", "sk__", cut, &format!("{good}0"), &good.to_uppercase()] {
+            assert!(ApiKey::parse(text).is_none(), "{text}");
+        }
+        assert!(ApiKey::parse(&good.replace("sk_", "pk_")).is_none());
+    }
+
+    #[test]
+    fn a_key_that_is_printed_for_debugging_hides_its_secret() {
+        let key = ApiKey::random();
+        let (_, secret) = key.reveal().rsplit_once('_').expect("three parts");
+        assert!(!format!("{key:?}").contains(secret));
+    }
+}

@@ -1,0 +1,235 @@
+//! The keys that exist, one row each in the store.
+//!
+//! Nothing of them is kept in memory: a key is looked up for every request, so that what another process
+//! changes in the same store, as `sandkeep keys` does beside a running daemon, holds from the next
+//! request on.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::key::KeyHash;
+use super::{ApiKey, AuthError, Latch, with_implied};
+use sandkeep_broker::error::Error;
+use sandkeep_core::{
+    KeyId, Principal, Scope,
+    limits::{KEYS_MAX, OWNER_MAX_BYTES},
+};
+use sandkeep_store::{Entry, Key, Prefix, Revision, StateStore, StoreError};
+
+/// The first segment of every key's row.
+const ROWS: &str = "keys";
+/// The version of a row's layout.
+const VERSION: u32 = 1;
+/// What a key may do that was made without saying.
+const SCOPES_DEFAULT: [Scope; 2] = [Scope::Read, Scope::Write];
+
+/// A key that somebody asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyDraft {
+    pub organization: String,
+    pub user: String,
+    /// Binds the key to one project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// `read` and `write` if none is given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<Scope>,
+    /// What it is for, in the words of whoever makes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// From when on it is refused; never, if it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// What may be known of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Key)]
+pub struct KeyInfo {
+    pub id: KeyId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub organization: String,
+    pub user: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    pub scopes: Vec<Scope>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A key that was just made: the only time that it is shown.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct NewKey {
+    #[serde(flatten)]
+    pub info: KeyInfo,
+    /// The key itself. It is not kept and cannot be shown again.
+    pub key: String,
+}
+
+/// A key's row.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    version: u32,
+    hash: KeyHash,
+    #[serde(flatten)]
+    info: KeyInfo,
+}
+
+#[derive(Clone)]
+pub struct KeyRing {
+    store: Arc<dyn StateStore>,
+    latch: Arc<Latch>,
+}
+
+impl KeyRing {
+    pub fn new(store: Arc<dyn StateStore>, latch: Arc<Latch>) -> Self {
+        Self { store, latch }
+    }
+
+    pub(super) async fn close_if_used(&self) -> Result<(), Error> {
+        match self.store.list(&Prefix::new([ROWS])).await?.entries.is_empty() {
+            true => Ok(()),
+            false => self.latch.close(),
+        }
+    }
+
+    /// Makes a key. Keys are required from before the first one exists, so that no crash leaves a key
+    /// beside an open door.
+    pub async fn create(&self, draft: KeyDraft) -> Result<NewKey, Error> {
+        let key = ApiKey::random();
+        let info = check(draft, key.id().clone(), Timestamp::now())?;
+        if self.store.list(&Prefix::new([ROWS])).await?.entries.len() >= KEYS_MAX {
+            return Err(Error::LimitReached { what: "keys", limit: KEYS_MAX });
+        }
+        self.latch.close()?;
+        let row = Row { version: VERSION, hash: key.hash(), info: info.clone() };
+        let value = serde_json::to_vec(&row).expect("a row holds only strings and numbers");
+        self.store.create(&row_key(key.id()), value).await?;
+        Ok(NewKey { info, key: key.reveal().to_owned() })
+    }
+
+    /// All keys, the oldest first.
+    pub async fn list(&self) -> Result<Vec<KeyInfo>, Error> {
+        let entries = self.store.list(&Prefix::new([ROWS])).await?.entries;
+        let mut keys: Vec<KeyInfo> =
+            entries.iter().filter_map(read).map(|(row, _)| row.info).collect();
+        keys.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        Ok(keys)
+    }
+
+    /// The key is refused from the next request on.
+    pub async fn revoke(&self, id: &KeyId) -> Result<(), Error> {
+        loop {
+            let Some(entry) = self.store.get(&row_key(id)).await? else {
+                return Err(Error::KeyNotFound { id: id.clone() });
+            };
+            match self.store.delete(&row_key(id), entry.revision).await {
+                Ok(_) => return Ok(()),
+                // Somebody else revoked it meanwhile: then the next look finds nothing.
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    pub(super) async fn recognize(&self, key: &ApiKey) -> Result<Principal, AuthError> {
+        // The same words for both: whoever guesses learns nothing.
+        let unknown = || AuthError::refused("there is no such API key; it may have been revoked");
+        let row = self.row(key.id()).await?.ok_or_else(unknown)?;
+        if !row.hash.matches(key) {
+            return Err(unknown());
+        }
+        match row.info.has_expired(Timestamp::now()) {
+            true => Err(AuthError::refused(format!("the API key {} has expired", key.id()))),
+            false => Ok(row.info.into_principal()),
+        }
+    }
+
+    pub(super) async fn holds(&self, id: &KeyId) -> bool {
+        match self.row(id).await {
+            Ok(Some(row)) => !row.info.has_expired(Timestamp::now()),
+            Ok(None) => false,
+            Err(_) => true,
+        }
+    }
+
+    async fn row(&self, id: &KeyId) -> Result<Option<Row>, StoreError> {
+        let entry = self.store.get(&row_key(id)).await?;
+        Ok(entry.as_ref().and_then(read).map(|(row, _)| row))
+    }
+}
+
+fn row_key(id: &KeyId) -> Key {
+    Key::new([ROWS, id.as_str()])
+}
+
+/// A row that cannot be read opens nothing, and is no reason to refuse the other keys.
+fn read(entry: &Entry) -> Option<(Row, Revision)> {
+    match serde_json::from_slice::<Row>(&entry.value) {
+        Ok(row) if row.version == VERSION => Some((row, entry.revision)),
+        Ok(row) => {
+            tracing::warn!(version = row.version, "a key was made by another version of sandkeep");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the row of a key cannot be read");
+            None
+        }
+    }
+}
+
+fn check(draft: KeyDraft, id: KeyId, now: Timestamp) -> Result<KeyInfo, Error> {
+    let KeyDraft { organization, user, project, scopes, name, expires_at } = draft;
+    for (field, value) in [
+        ("organization", Some(&organization)),
+        ("user", Some(&user)),
+        ("project", project.as_ref()),
+        ("name", name.as_ref()),
+    ] {
+        if let Some(problem) = value.and_then(|value| name_problem(value)) {
+            return Err(Error::InvalidField { field, problem });
+        }
+    }
+    if expires_at.is_some_and(|end| end <= now) {
+        let problem = "is in the past: the key could never be used".to_owned();
+        return Err(Error::InvalidField { field: "expires_at", problem });
+    }
+    let scopes = if scopes.is_empty() { SCOPES_DEFAULT.to_vec() } else { scopes };
+    let scopes = with_implied(scopes).iter().collect();
+    Ok(KeyInfo { id, name, organization, user, project, scopes, created_at: now, expires_at })
+}
+
+/// What is wrong with a part of an owner's name; `None` if nothing is. What is in it does not matter.
+pub(super) fn name_problem(value: &str) -> Option<String> {
+    match value.len() {
+        0 => Some("must not be empty".to_owned()),
+        length if length > OWNER_MAX_BYTES => {
+            Some(format!("has {length} bytes, more than {OWNER_MAX_BYTES}"))
+        }
+        _ => None,
+    }
+}
+
+impl KeyInfo {
+    fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= now)
+    }
+
+    fn into_principal(self) -> Principal {
+        Principal {
+            organization: self.organization,
+            user: self.user,
+            project: self.project,
+            scopes: self.scopes.into_iter().collect(),
+        }
+    }
+}

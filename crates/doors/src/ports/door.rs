@@ -1,0 +1,292 @@
+//! Who comes to a port, and by which of its two ways.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::forward::{Forwarded, forward};
+use super::headers::{clean_host_answer, clean_path_answer, prefix_location, take_cookie};
+use super::host::{Addressed, PortHost, addressed};
+use super::page::{refuse, wants_page};
+use super::token;
+use crate::auth::Mode;
+use crate::rest::problem::{Refusal, render};
+use crate::rest::{Caller, Connection, Credential, Door, Known, challenge};
+use sandkeep_broker::{Broker, Pass, PassProblem, Warrant};
+use sandkeep_core::{HostPaths, Port, Principal, SandboxId};
+
+/// The way to all ports of all sandboxes.
+pub struct PortDoor {
+    pub broker: Broker,
+    /// Who may come is asked where the API asks.
+    pub door: Arc<Door>,
+    /// What the host names of ports end with.
+    pub domain: String,
+    pub proto: &'static str,
+}
+
+/// By what right a request comes to a port.
+enum Visitor {
+    Known(Known),
+    /// With a pass in the URL.
+    Pass,
+    /// With a pass that the browser keeps.
+    Cookie,
+}
+
+impl Visitor {
+    fn warrant(&self) -> Warrant<'_> {
+        match self {
+            Self::Known(known) => Warrant::Principal(&known.principal),
+            Self::Pass | Self::Cookie => Warrant::Pass,
+        }
+    }
+
+    fn hold(self, answer: Response) -> Response {
+        match self {
+            Self::Known(known) => known.hold(answer),
+            Self::Pass | Self::Cookie => answer,
+        }
+    }
+}
+
+/// The outermost layer: takes out what is addressed to a port.
+pub async fn by_host(State(door): State<Arc<PortDoor>>, request: Request, next: Next) -> Response {
+    match addressed(request.headers(), request.uri(), &door.domain) {
+        Addressed::Elsewhere => next.run(request).await,
+        Addressed::Port(host) => door.serve(&host, request).await,
+        Addressed::Unclear { host } => {
+            let path = request.uri().path().to_owned();
+            render(Refusal::ForeignHost { host }.into_response(), &path)
+        }
+    }
+}
+
+impl PortDoor {
+    /// Raw sockets of the host are for the one who needs no key.
+    pub fn require_local(&self) -> Result<(), Refusal> {
+        match self.door.auth.mode() {
+            Mode::Local => Ok(()),
+            Mode::Keys => Err(Refusal::LocalOnly),
+        }
+    }
+
+    /// Which paths of the host callers may name.
+    pub fn host_paths(&self) -> HostPaths {
+        match self.door.auth.mode() {
+            Mode::Local => HostPaths::Any,
+            Mode::Keys => HostPaths::BeneathRoots,
+        }
+    }
+
+    /// The host name of a port, reached as the client reaches the API.
+    pub fn host(&self, sandbox: &SandboxId, port: Port, headers: &HeaderMap) -> PortHost {
+        PortHost::of(sandbox, port, &self.domain, host_of(headers))
+    }
+
+    /// The URLs of all ports of a sandbox, with `{port}` for the number.
+    pub fn url_template(&self, sandbox: &SandboxId, headers: &HeaderMap) -> String {
+        let base = PortHost::base(sandbox, &self.domain, host_of(headers));
+        format!("{}://{{port}}-{base}/", self.proto)
+    }
+
+    pub fn url(&self, sandbox: &SandboxId, port: Port, headers: &HeaderMap) -> String {
+        let PortHost { authority, .. } = self.host(sandbox, port, headers);
+        format!("{}://{authority}/", self.proto)
+    }
+
+    pub fn signed_url(
+        &self,
+        sandbox: &SandboxId,
+        port: Port,
+        headers: &HeaderMap,
+        pass: &Pass,
+    ) -> String {
+        let url = self.url(sandbox, port, headers);
+        format!("{url}?{}={}", token::PARAMETER, pass.token)
+    }
+
+    /// A request to the host of a port.
+    async fn serve(&self, host: &PortHost, request: Request) -> Response {
+        let path = request.uri().path().to_owned();
+        let page = wants_page(request.headers());
+        let span = tracing::debug_span!("port", sandbox = %host.sandbox, port = %host.port);
+        let answer = tracing::Instrument::instrument(self.answer(host, request), span).await;
+        let refused = |refusal| {
+            let mut answer = refuse(refusal, page);
+            challenge(&mut answer);
+            answer
+        };
+        render(answer.unwrap_or_else(refused), &path)
+    }
+
+    async fn answer(&self, host: &PortHost, mut request: Request) -> Result<Response, Refusal> {
+        if *request.method() == Method::CONNECT {
+            let path = request.uri().path().to_owned();
+            return Err(Refusal::NoMethod { method: Method::CONNECT, path });
+        }
+        let (target, token) = token::take(request.uri());
+        let cookies = take_cookie(request.headers_mut(), token::COOKIE);
+        let visitor = match token {
+            Some(token) => {
+                let PortHost { sandbox, port, .. } = host;
+                let expires_at = self.broker.check_pass(sandbox, *port, &token)?;
+                if *request.method() == Method::GET && wants_page(request.headers()) {
+                    let cookie = token::cookie(&token, expires_at, self.proto);
+                    return Ok(self.exchange(host, &target, &cookie));
+                }
+                Visitor::Pass
+            }
+            None => self.recognize(host, Caller::of(&request), &cookies).await?,
+        };
+        self.refuse_strange_pages(host, &visitor, request.headers())?;
+        let forwarded = Forwarded {
+            client: client_of(&request),
+            host: host.authority.clone(),
+            proto: self.proto,
+            prefix: None,
+        };
+        let stream = self.broker.dial(visitor.warrant(), &host.sandbox, host.port).await?;
+        let mut answer = forward(stream, request, target, &host.authority, &forwarded).await?;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            clean_host_answer(answer.headers_mut(), token::COOKIE);
+        }
+        Ok(visitor.hold(answer))
+    }
+
+    /// Gives the browser a cookie for the pass, and an address without it: one that can be shown, kept in
+    /// a history and told to others.
+    fn exchange(&self, host: &PortHost, target: &PathAndQuery, cookie: &str) -> Response {
+        let location = format!("{}://{}{target}", self.proto, host.authority);
+        let headers = [
+            (header::LOCATION, location.as_str()),
+            (header::SET_COOKIE, cookie),
+            (header::CACHE_CONTROL, "no-store"),
+            (header::REFERRER_POLICY, "no-referrer"),
+        ];
+        (StatusCode::SEE_OTHER, headers).into_response()
+    }
+
+    /// Who comes without a pass in the URL.
+    async fn recognize(
+        &self,
+        host: &PortHost,
+        caller: Caller,
+        cookies: &[String],
+    ) -> Result<Visitor, Refusal> {
+        // A page of another sandbox can put cookies of its own beside ours; one good pass is enough.
+        let checked = cookies.iter().map(|c| self.broker.check_pass(&host.sandbox, host.port, c));
+        let checked: Vec<Result<_, PassProblem>> = checked.collect();
+        if checked.iter().any(Result::is_ok) {
+            return Ok(Visitor::Cookie);
+        }
+        let expired = checked.contains(&Err(PassProblem::Expired));
+        match self.door.recognize_caller(caller).await {
+            Ok(known) => Ok(Visitor::Known(known)),
+            Err(_) if expired => Err(Refusal::Pass(PassProblem::Expired)),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// What a browser adds by itself (the user's socket, a cookie) must not be used by a page of anybody
+    /// else; a page of the same sandbox on another port is how front ends call their servers.
+    fn refuse_strange_pages(
+        &self,
+        host: &PortHost,
+        visitor: &Visitor,
+        headers: &HeaderMap,
+    ) -> Result<(), Refusal> {
+        match visitor {
+            Visitor::Known(Known { by: Credential::Sent, .. }) | Visitor::Pass => return Ok(()),
+            Visitor::Known(Known { by: Credential::Socket, .. }) | Visitor::Cookie => {}
+        }
+        for origin in headers.get_all(header::ORIGIN) {
+            let origin = String::from_utf8_lossy(origin.as_bytes()).to_ascii_lowercase();
+            if !host.is_kin(&origin, &self.domain) {
+                return Err(Refusal::ForeignOrigin { origin });
+            }
+        }
+        Ok(())
+    }
+
+    /// A request to a port by its path on the API, whose guard has let it in. `prefix` is the path as far
+    /// as the port.
+    pub async fn by_path(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        port: Port,
+        prefix: String,
+        mut request: Request,
+    ) -> Result<Response, Refusal> {
+        let headers = request.headers();
+        if headers.get("service-worker").is_some_and(|value| value == "script") {
+            return Err(Refusal::ServiceWorker);
+        }
+        let target = without_prefix(&request, &prefix)?;
+        let host = self.host(sandbox, port, headers);
+        if is_navigation(headers) {
+            let location = format!("{}://{}{target}", self.proto, host.authority);
+            return Ok(redirect(&location));
+        }
+        request.headers_mut().remove(header::COOKIE);
+        let forwarded = Forwarded {
+            client: client_of(&request),
+            host: host.authority.clone(),
+            proto: self.proto,
+            prefix: Some(prefix.clone()),
+        };
+        let stream = self.broker.dial(Warrant::Principal(who), sandbox, port).await?;
+        let mut answer = forward(stream, request, target, &host.authority, &forwarded).await?;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            clean_path_answer(answer.headers_mut());
+            prefix_location(answer.headers_mut(), &prefix);
+        }
+        Ok(answer)
+    }
+}
+
+impl From<PassProblem> for Refusal {
+    fn from(problem: PassProblem) -> Self {
+        Self::Pass(problem)
+    }
+}
+
+fn host_of(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::HOST).and_then(|host| host.to_str().ok())
+}
+
+pub fn redirect(location: &str) -> Response {
+    let mut answer = StatusCode::TEMPORARY_REDIRECT.into_response();
+    if let Ok(location) = HeaderValue::try_from(location) {
+        answer.headers_mut().insert(header::LOCATION, location);
+    }
+    answer
+}
+
+fn client_of(request: &Request) -> Option<std::net::IpAddr> {
+    request.extensions().get::<Connection>().and_then(|connection| connection.client)
+}
+
+/// What the server inside sees of a path, byte for byte.
+fn without_prefix(request: &Request, prefix: &str) -> Result<PathAndQuery, Refusal> {
+    let whole = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let rest = whole.strip_prefix(prefix).unwrap_or("/");
+    let target = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
+    let no_route = |_| Refusal::NoRoute { path: request.uri().path().to_owned() };
+    PathAndQuery::try_from(target).map_err(no_route)
+}
+
+/// Whether a browser is about to show the answer as a page of its own. Those that do not say are taken
+/// at their wish for HTML.
+fn is_navigation(headers: &HeaderMap) -> bool {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
+    match headers.contains_key("sec-fetch-mode") || headers.contains_key("sec-fetch-dest") {
+        true => is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document"),
+        false => wants_page(headers),
+    }
+}

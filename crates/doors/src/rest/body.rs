@@ -1,0 +1,84 @@
+//! Reading a JSON body: bounded in size and time, and strict about what it holds, so that a misspelt
+//! field is refused by name instead of being ignored.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use super::problem::Refusal;
+use sandkeep_core::limits::{BODY_MAX_BYTES, BODY_READ, REFUSED_UPLOAD_READ};
+
+/// The body of a request that needs one.
+pub async fn required<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
+    parse(&read(headers, body).await?)
+}
+
+/// The body of a request that may come without one.
+pub async fn optional<T: DeserializeOwned + Default>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Refusal> {
+    let bytes = read(headers, body).await?;
+    match bytes.trim_ascii() {
+        // Some clients send the body that they do not have as what it is in their language.
+        b"" | b"null" => Ok(T::default()),
+        _ => parse(&bytes),
+    }
+}
+
+async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+    refuse_other_media(headers)?;
+    let limited = Limited::new(body, BODY_MAX_BYTES).collect();
+    match tokio::time::timeout(BODY_READ, limited).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(Refusal::BodyTooLarge),
+        Ok(Err(e)) => Err(Refusal::BodyBroken { problem: e.to_string() }),
+        Err(_elapsed) => Err(Refusal::BodyTooSlow),
+    }
+}
+
+/// Refuses what is clearly not JSON. `curl -d` calls everything a form and some clients call it plain
+/// text; those bodies are parsed as the JSON they hold.
+fn refuse_other_media(headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let given = String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match essence.as_str() {
+        ""
+        | "application/json"
+        | "text/json"
+        | "text/plain"
+        | "application/octet-stream"
+        | "application/x-www-form-urlencoded" => Ok(()),
+        other if other.ends_with("+json") => Ok(()),
+        _ => Err(Refusal::NotJson { given }),
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    let malformed = |field: &str, e: serde_json::Error| Refusal::BodyMalformed {
+        field: Some(field).filter(|f| !f.is_empty() && *f != ".").map(str::to_owned),
+        problem: e.to_string(),
+    };
+    // Serde would also take an array, with the fields in the order of our source.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        let problem = "expected a JSON object".to_owned();
+        return Err(Refusal::BodyMalformed { field: None, problem });
+    }
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| {
+        let field = e.path().to_string();
+        malformed(&field, e.into_inner())
+    })?;
+    json.end().map_err(|e| malformed("", e))?;
+    Ok(value)
+}
+
+/// Whoever still sends when the connection closes is told of nothing but that.
+pub async fn read_away(mut body: Body) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    // Who sends for longer learns it the hard way.
+    let _ = tokio::time::timeout(REFUSED_UPLOAD_READ, rest).await;
+}

@@ -1,0 +1,93 @@
+//! Builds of templates: the body is an archive of the build file and what it copies.
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::exec_stream::Form;
+use super::import_events::answer;
+use super::openapi::{Carried, Guarded, InState, OfSandbox, Stored, Upstream, WithBody};
+use super::path::Id;
+use super::problem::Refusal;
+use super::query::{Asked, query};
+use super::templates::audience;
+use super::uploads;
+use super::who::Who;
+use sandkeep_broker::{Broker, BuildDraft, Cache, TemplateView};
+use sandkeep_core::TemplateName;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct BuildQuery {
+    /// Answer live: NDJSON, or Server-Sent Events if the request accepts those.
+    #[serde(default)]
+    stream: bool,
+    /// For everybody; only an admin may.
+    #[serde(default)]
+    shared: bool,
+    project: Option<String>,
+    /// Where in the archive the build file is; `Sandkeepfile` or `Dockerfile` if it is left out.
+    file: Option<String>,
+    /// The stage that is wanted; the last if it is left out.
+    target: Option<String>,
+    /// What is given for ARGs: a JSON object of strings.
+    build_args: Option<String>,
+    /// Carry out every step, also those that were before.
+    #[serde(default)]
+    no_cache: bool,
+}
+
+/// Build a template from a build file, in place of one of the same name
+///
+/// The body is a tar, plain, gzip or zstd, of the build file and all that it copies. Answered when the template is
+/// there, or live: `step` events with what is done, `output` with what commands say, `progress` of images that are
+/// pulled; then one `done` with the template, or one `failed` with the problem. It stops if the connection ends; what
+/// it has done by then the next build need not do again.
+#[utoipa::path(
+    post, path = "/api/v1/templates/{name}/build", operation_id = "build_template", tag = "templates",
+    params(("name" = String, Path, description = "with `/` written as `%2F`"), BuildQuery),
+    request_body(content = [u8], content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "live, how far it is", content(
+            (String = "application/x-ndjson"),
+            (String = "text/event-stream"),
+        )),
+        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        Guarded, WithBody, OfSandbox, InState, Carried, Upstream, Stored
+    )
+)]
+pub async fn build(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(name): Id<TemplateName>,
+    asked: Asked<BuildQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let BuildQuery { stream, shared, project, file, target, build_args, no_cache } = query(asked)?;
+    let live = Form::live(stream, &headers);
+    let arguments = arguments(build_args.as_deref())?;
+    let audience = audience(shared);
+    let allowed = broker.may_import(&who, &name, project.as_deref(), audience);
+    let context = uploads::receive(&broker, allowed, body).await?;
+    let cache = match no_cache {
+        true => Cache::PassedBy,
+        false => Cache::Used,
+    };
+    let draft = BuildDraft { name, project, audience, context, file, arguments, target, cache };
+    answer(broker.build_template(&who, draft).await?, live).await
+}
+
+fn arguments(text: Option<&str>) -> Result<BTreeMap<String, String>, Refusal> {
+    let Some(text) = text else { return Ok(BTreeMap::new()) };
+    serde_json::from_str(text).map_err(|_| Refusal::QueryMalformed {
+        // Not what is wrong with them: it would quote them, and they may be secrets.
+        problem: "build_args is no JSON object of strings".to_owned(),
+    })
+}

@@ -1,0 +1,459 @@
+//! A new exec: one command run to its end, answered when it is over, live (see `exec_stream`), or at
+//! once with its id. What can be done with it afterwards is in `known_execs`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::body;
+use super::exec_stream::{self, Form, Opening};
+use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
+use super::output::{Encoded, Kept, Shown};
+use super::path::Id;
+use super::problem::Refusal;
+use super::query::{Asked, query};
+use super::terminal::{Size, WhenGone};
+use super::who::Who;
+use sandkeep_broker::{Broker, ExecDraft, ExecLimits, Running, error::Error};
+use sandkeep_core::{ExecId, SandboxId};
+use sandkeep_guestlink::{
+    ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream, ShellFate,
+    journal::{End, Follow, Keep, StdinSource},
+};
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateExec)]
+pub struct ExecBody {
+    /// Run by `sh -c`; either this or `argv`. Without both the sandbox's image says what runs.
+    #[schema(example = "echo hello")]
+    command: Option<String>,
+    /// The program and its arguments, without a shell.
+    argv: Option<Vec<String>>,
+    /// Added to the sandbox's own. Values are never shown again.
+    env: Option<BTreeMap<String, String>>,
+    /// An absolute path inside; the working directory of the sandbox's image if left out, or without an image
+    /// the user's home.
+    cwd: Option<String>,
+    /// A name or a uid, and a group or gid after a colon, as the sandbox's own files have them. The image's
+    /// user if left out, or without an image `user`.
+    user: Option<String>,
+    /// What the command reads, as text.
+    stdin: Option<String>,
+    /// The same as bytes in base64.
+    stdin_b64: Option<String>,
+    /// Stdin stays open after what is given here: send more with `POST …/stdin`, and close it there.
+    #[serde(default)]
+    stdin_open: bool,
+    /// After so many milliseconds the whole tree of the command is killed; never if left out.
+    #[schema(minimum = 1)]
+    timeout_ms: Option<u64>,
+    /// What it may use, with all that it starts, within what the sandbox may.
+    #[serde(default)]
+    resources: Option<ExecLimits>,
+    /// A terminal of this size instead of pipes: all output is stdout. Attach to it with `GET …/attach`.
+    terminal: Option<Size>,
+    /// What happens if this request's connection ends before the command does.
+    #[serde(default)]
+    on_disconnect: WhenGone,
+    /// Live only: the command waits for this request's client, which then gets all of its output,
+    /// however long. Otherwise a client too slow for what is kept is told of a gap.
+    #[serde(default)]
+    backpressure: bool,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ExecQuery {
+    /// Answer live: NDJSON, or Server-Sent Events if the request accepts those.
+    #[serde(default)]
+    stream: bool,
+    /// `false`: answer at once with the exec's id.
+    #[serde(default = "yes")]
+    wait: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// How a request for an exec is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Blocking,
+    Live(Form),
+    Detached,
+}
+
+impl Mode {
+    pub(super) fn of(query: &ExecQuery, headers: &HeaderMap) -> Result<Self, Refusal> {
+        match (query.wait, Form::live(query.stream, headers)) {
+            (true, Some(form)) => Ok(Self::Live(form)),
+            (true, None) => Ok(Self::Blocking),
+            (false, _) if query.stream => {
+                let problem = "wait=false and stream=true exclude each other".to_owned();
+                Err(Refusal::QueryMalformed { problem })
+            }
+            (false, _) => Ok(Self::Detached),
+        }
+    }
+
+    /// At whose pace output is taken.
+    pub(super) fn pace(self, backpressure: bool) -> Result<Pace, Error> {
+        match (self, backpressure) {
+            (_, false) => Ok(Pace::Journals),
+            (Self::Live(_), true) => Ok(Pace::Clients),
+            (Self::Blocking | Self::Detached, true) => {
+                Err(invalid("backpressure", "it is for live answers: add stream=true"))
+            }
+        }
+    }
+
+    /// Whether this way of answering can keep what was asked for when the connection ends.
+    pub(super) fn check(self, when_gone: WhenGone) -> Result<(), Error> {
+        match (self, when_gone) {
+            (Self::Detached, WhenGone::Kill | WhenGone::CloseStdin) => {
+                Err(invalid("on_disconnect", "there is no connection to hold with wait=false"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// At whose pace the output of a live exec is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Journals,
+    /// Who comes slowly slows the command.
+    Clients,
+}
+
+/// The answer to an exec that is not waited for.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ExecStarted)]
+pub(super) struct Begun {
+    exec_id: ExecId,
+}
+
+/// Run a command: answered when it is over, live with `stream`, or at once with `wait=false`
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/execs", operation_id = "create_exec", tag = "execs",
+    params(("id" = SandboxId, Path), ExecQuery),
+    request_body = ExecBody,
+    responses(
+        (status = 200, description = "it is over, or, live, what it says as it says it", content(
+            (Answer = "application/json"),
+            (String = "application/x-ndjson"),
+            (String = "text/event-stream"),
+        )),
+        (status = 202, description = "it has begun", body = Begun, headers(("Location" = String, description = "its path"))),
+        Guarded, WithBody, OfSandbox, Inside, Journaled
+    )
+)]
+pub async fn create(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    asked: Asked<ExecQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let mode = Mode::of(&query(asked)?, &headers)?;
+    let body: ExecBody = body::required(&headers, body).await?;
+    mode.check(body.on_disconnect)?;
+    let pace = mode.pace(body.backpressure)?;
+    let (draft, stdin) = body.into_draft()?;
+    let then = Then::of(draft.stdin);
+    let running = broker.exec(&who, &id, draft).await?;
+    if let Some(bytes) = stdin {
+        tokio::spawn(feed(running.input.clone(), bytes, then));
+    }
+    respond(&id, running, mode, pace).await
+}
+
+/// Answers for an exec that has begun.
+pub(super) async fn respond(
+    id: &SandboxId,
+    running: Running,
+    mode: Mode,
+    pace: Pace,
+) -> Result<Response, Refusal> {
+    match mode {
+        Mode::Blocking => Ok(Json(Answer::collect(running).await).into_response()),
+        Mode::Live(form) => {
+            let watch = match pace {
+                Pace::Journals => running.follow(),
+                Pace::Clients => running.attend(),
+            };
+            Ok(exec_stream::answer(watch, form, Follow::ToTheEnd, Opening::Announce))
+        }
+        Mode::Detached => {
+            let exec_id = running.id.clone();
+            let location = format!("/api/v1/sandboxes/{id}/execs/{exec_id}");
+            Ok((StatusCode::ACCEPTED, [(LOCATION, location)], Json(Begun { exec_id }))
+                .into_response())
+        }
+    }
+}
+
+/// What to run: words, a line for the shell, or nothing, which means the command of the sandbox's image.
+pub fn argv_of(command: Option<String>, argv: Option<Vec<String>>) -> Result<Vec<String>, Error> {
+    match (command, argv) {
+        (Some(command), None) => Ok(vec!["/bin/sh".to_owned(), "-c".to_owned(), command]),
+        (None, Some(argv)) => Ok(argv),
+        (None, None) => Ok(Vec::new()),
+        (Some(_), Some(_)) => Err(invalid("argv", "give either command or argv, not both")),
+    }
+}
+
+impl ExecBody {
+    /// The command for the broker, and what to feed it.
+    fn into_draft(self) -> Result<(ExecDraft, Option<Bytes>), Error> {
+        let argv = argv_of(self.command, self.argv)?;
+        let stdin = given_stdin(self.stdin, self.stdin_b64)?;
+        let timeout = given_timeout(self.timeout_ms)?;
+        let draft = ExecDraft {
+            argv,
+            env: self.env.unwrap_or_default(),
+            cwd: self.cwd,
+            user: self.user,
+            stdin: source(stdin.as_ref(), self.stdin_open),
+            timeout,
+            limits: self.resources.unwrap_or_default(),
+            terminal: self.terminal.map(Into::into),
+            on_disconnect: self.on_disconnect.into(),
+            keep: Keep::AmongTheLast,
+        };
+        Ok((draft, stdin))
+    }
+}
+
+/// The stdin of a request, which comes as text or as base64.
+pub(super) fn given_stdin(
+    text: Option<String>,
+    base64: Option<String>,
+) -> Result<Option<Bytes>, Error> {
+    match (text, base64) {
+        (None, None) => Ok(None),
+        (Some(text), None) => Ok(Some(Bytes::from(text))),
+        (None, Some(text)) => {
+            let decoded =
+                STANDARD.decode(text).map_err(|e| invalid("stdin_b64", &e.to_string()))?;
+            Ok(Some(Bytes::from(decoded)))
+        }
+        (Some(_), Some(_)) => Err(invalid("stdin_b64", "give either stdin or stdin_b64, not both")),
+    }
+}
+
+pub(super) fn given_timeout(timeout_ms: Option<u64>) -> Result<Option<Duration>, Error> {
+    match timeout_ms {
+        Some(0) => Err(invalid("timeout_ms", "must be at least 1; leave it out for none")),
+        timeout_ms => Ok(timeout_ms.map(Duration::from_millis)),
+    }
+}
+
+pub(super) fn source(given: Option<&Bytes>, open: bool) -> StdinSource {
+    match (given, open) {
+        (_, true) => StdinSource::Open,
+        (Some(_), false) => StdinSource::Given,
+        (None, false) => StdinSource::None,
+    }
+}
+
+fn invalid(field: &'static str, problem: &str) -> Error {
+    Error::InvalidField { field, problem: problem.to_owned() }
+}
+
+/// What comes after the stdin of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    Close,
+    More,
+}
+
+impl Then {
+    pub(super) fn of(stdin: StdinSource) -> Self {
+        match stdin {
+            StdinSource::Open => Self::More,
+            StdinSource::None | StdinSource::Given => Self::Close,
+        }
+    }
+}
+
+/// Writes all of stdin, beside the reading of output: a command that does not read must not keep its
+/// output from flowing. It is a task of its own, so that a client who leaves does not cut the input
+/// short.
+pub(super) async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
+    // A command may end, or close its stdin, without reading all of it; that is its own affair.
+    if input.write(&bytes).await.is_ok() && then == Then::Close {
+        let _ = input.close().await;
+    }
+}
+
+/// How an exec ended, in the words of the API; both forms of the answer carry it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Ending {
+    /// `null` unless the command exited.
+    pub exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    pub truncated: bool,
+    pub duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// For a command of a shell: what became of the shell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell: Option<ShellFate>,
+    /// How much of what background jobs of the shell wrote before this command was thrown away.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub stdout_skipped_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub stderr_skipped_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl Ending {
+    fn new(end: &ExecEnd, truncated: bool) -> Self {
+        let ExecEnd { outcome, error, duration, shell } = end;
+        let (exit_code, signal) = match *outcome {
+            Outcome::Exited(code) => (Some(code), None),
+            Outcome::Signaled(signal) => (None, Some(signal)),
+            Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => {
+                (None, None)
+            }
+        };
+        let skipped = shell.map_or_else(Offsets::default, |shell| shell.skipped);
+        Self {
+            exit_code,
+            signal,
+            truncated,
+            duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            error: error.clone(),
+            shell: shell.map(|shell| shell.fate),
+            stdout_skipped_bytes: skipped.stdout,
+            stderr_skipped_bytes: skipped.stderr,
+        }
+    }
+
+    /// As the journal has it.
+    pub fn of(end: &End) -> Self {
+        let truncated = end.dropped != Offsets::default();
+        let end = ExecEnd {
+            outcome: end.outcome.clone(),
+            error: end.error.clone(),
+            duration: Duration::from_millis(end.duration_ms),
+            shell: end.shell,
+        };
+        Self::new(&end, truncated)
+    }
+}
+
+/// The answer to a blocking exec.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ExecAnswer)]
+pub(super) struct Answer {
+    exec_id: ExecId,
+    outcome: &'static str,
+    #[serde(flatten)]
+    ending: Ending,
+    #[serde(flatten)]
+    stdout: StdoutFields,
+    #[serde(flatten)]
+    stderr: StderrFields,
+}
+
+macro_rules! stream_fields {
+    ($name:ident, $text:ident, $b64:ident, $omitted:ident, $at:ident) => {
+        #[derive(Debug, Serialize, ToSchema)]
+        struct $name {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            $text: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            $b64: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            $omitted: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            $at: Option<u64>,
+        }
+
+        impl From<Shown> for $name {
+            fn from(shown: Shown) -> Self {
+                let ($text, $b64) = match shown.data {
+                    Encoded::Text(text) => (Some(text), None),
+                    Encoded::Base64(text) => (None, Some(text)),
+                };
+                let ($omitted, $at) = shown.omitted.map(|o| (o.bytes, o.at)).unzip();
+                Self { $text, $b64, $omitted, $at }
+            }
+        }
+    };
+}
+
+stream_fields!(StdoutFields, stdout, stdout_b64, stdout_omitted_bytes, stdout_omitted_at);
+stream_fields!(StderrFields, stderr, stderr_b64, stderr_omitted_bytes, stderr_omitted_at);
+
+/// All that a blocking exec said, within limits, and how it ended.
+pub struct Collected {
+    pub end: ExecEnd,
+    pub stdout: Shown,
+    pub stderr: Shown,
+}
+
+impl Collected {
+    /// Reads the exec to its end. If the client leaves, this future is dropped and with it `running`;
+    /// the command goes on, and so does its journal.
+    pub async fn of(mut running: Running) -> Self {
+        let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
+        let end = loop {
+            match running.next().await {
+                Some(ExecEvent::Started) => {}
+                Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => {
+                    stdout.push(&data)
+                }
+                Some(ExecEvent::Output { stream: OutputStream::Stderr, data, .. }) => {
+                    stderr.push(&data)
+                }
+                Some(ExecEvent::Ended(end)) => break end,
+                None => break ExecEnd::unknown(),
+            }
+        };
+        Self { end, stdout: stdout.show(), stderr: stderr.show() }
+    }
+
+    /// Whether something was left out.
+    pub fn is_truncated(&self) -> bool {
+        self.stdout.omitted.is_some() || self.stderr.omitted.is_some()
+    }
+}
+
+impl Answer {
+    async fn collect(running: Running) -> Self {
+        let exec_id = running.id.clone();
+        let collected = Collected::of(running).await;
+        let truncated = collected.is_truncated();
+        let Collected { end, stdout, stderr } = collected;
+        Self {
+            exec_id,
+            outcome: end.outcome.name(),
+            ending: Ending::new(&end, truncated),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The files of a sandbox: read, write, list, change, watch, and whole trees as archives.
+//!
+//! A path is any bytes. In a query it is percent-encoded, so `%ff` is that byte; in JSON it is `path`, with what is no
+//! UTF-8 replaced, and then `path_b64` has the bytes themselves. Relative paths begin in the sandbox's working directory:
+//! the user's home, or what its image says.
+
+mod content;
+mod parameters;
+mod shown;
+mod upload;
+mod watch;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use toolbox::{
+    ChangeMode, ListDirectory, MakeDirectory, MoveEntry, Overwrite, Ownership, Parents, RawPath,
+    Reach, UnpackArchive, WriteFile,
+};
+use utoipa::ToSchema;
+
+use self::parameters::Parameters;
+use self::shown::{ModeText, PathText, Shown};
+use super::body;
+use super::openapi::{Files, Guarded, OfSandbox, WithBody, WithQuery};
+use super::path::Id;
+use super::problem::Refusal;
+use super::who::Who;
+use sandkeep_broker::Broker;
+use sandkeep_core::{SandboxId, limits};
+
+/// Read a file, or a range of it
+///
+/// What a symbolic link leads to is read. A file that becomes shorter while it is read breaks the answer off.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/files", operation_id = "read_file", tag = "files",
+    params(
+        ("id" = SandboxId, Path),
+        ("path" = String, Query, description = "absolute, or relative to the working directory; any bytes, percent-encoded"),
+        ("Range" = Option<String>, Header, description = "one range: `bytes=0-99`, `bytes=100-` or `bytes=-100`"),
+    ),
+    responses(
+        (status = 200, content_type = "application/octet-stream", body = [u8]),
+        (status = 206, description = "the range", content_type = "application/octet-stream", body = [u8]),
+        Guarded, WithQuery, OfSandbox, Files
+    )
+)]
+pub async fn read(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let path = Parameters::read(query, &["path"])?.path()?;
+    let range = content::range(&headers);
+    let (reading, stream) = broker.read_file(&who, &sandbox, path, range).await?;
+    Ok(content::answer(reading, stream, range))
+}
+
+/// Write a file: all of it or nothing
+///
+/// The body is the new content. It takes the place of the old one at once when all of it is there, with the same mode;
+/// what a symbolic link leads to is replaced, not the link.
+#[utoipa::path(
+    put, path = "/api/v1/sandboxes/{id}/files", operation_id = "write_file", tag = "files",
+    params(
+        ("id" = SandboxId, Path),
+        ("path" = String, Query, description = "as for reading"),
+        ("mode" = Option<String>, Query, description = "such as `0755`; else that of the file before, or 0644"),
+        ("parents" = Option<bool>, Query, description = "make the directories above that are missing"),
+    ),
+    request_body(content = [u8], content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "it has its new content", body = Shown),
+        (status = 201, description = "it is new", body = Shown),
+        Guarded, WithBody, OfSandbox, Files
+    )
+)]
+pub async fn write(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Result<(StatusCode, Json<Shown>), Refusal> {
+    let begun = async {
+        let parameters = Parameters::read(query, &["path", "mode", "parents"])?;
+        let request = WriteFile {
+            path: parameters.path()?,
+            mode: parameters.mode("mode")?,
+            parents: parents(parameters.flag("parents")?),
+        };
+        Ok(broker.write_file(&who, &sandbox, request).await?)
+    };
+    let written = upload::receive(begun, body).await?;
+    let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(written.entry.into())))
+}
+
+/// Delete a file, a symbolic link or a directory
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}/files", operation_id = "delete_file", tag = "files",
+    params(
+        ("id" = SandboxId, Path),
+        ("path" = String, Query, description = "as for reading; a symbolic link itself is deleted"),
+        ("recursive" = Option<bool>, Query, description = "a directory with all that is in it"),
+    ),
+    responses((status = 204, description = "it is gone"), Guarded, WithQuery, OfSandbox, Files)
+)]
+pub async fn delete(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    RawQuery(query): RawQuery,
+) -> Result<StatusCode, Refusal> {
+    let parameters = Parameters::read(query, &["path", "recursive"])?;
+    let reach = reach(parameters.flag("recursive")?);
+    broker.remove_file(&who, &sandbox, parameters.path()?, reach).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Look at what is at a path; at a symbolic link itself
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/files/stat", operation_id = "stat_file", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = String, Query, description = "as for reading")),
+    responses((status = 200, body = Shown), Guarded, WithQuery, OfSandbox, Files)
+)]
+pub async fn stat(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Shown>, Refusal> {
+    let path = Parameters::read(query, &["path"])?.path()?;
+    Ok(Json(broker.stat_file(&who, &sandbox, path).await?.into()))
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Files)]
+pub struct Listing {
+    items: Vec<Shown>,
+    /// Where the next page begins, if there is one: pass it as `cursor`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+    /// Directories beneath that the user may not look into.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
+}
+
+/// List a directory, in the order of the names
+///
+/// With `depth` also what is in the directories beneath it, each before what is in it. Symbolic links are not followed.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/files/list", operation_id = "list_files", tag = "files",
+    params(
+        ("id" = SandboxId, Path),
+        ("path" = Option<String>, Query, description = "as for reading; the working directory where missing"),
+        ("depth" = Option<u32>, Query, description = "1, the default, is the directory alone"),
+        ("limit" = Option<u64>, Query, description = "how many at most: 1000 by default, 10000 at most"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses((status = 200, body = Listing), Guarded, WithQuery, OfSandbox, Files)
+)]
+pub async fn list(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Listing>, Refusal> {
+    let parameters = Parameters::read(query, &["path", "depth", "limit", "cursor"])?;
+    let request = ListDirectory {
+        path: parameters.path_or(".")?,
+        depth: parameters.number("depth", 1, u64::from(limits::FILE_DEPTH_MAX))?.unwrap_or(1)
+            as u32,
+        limit: parameters
+            .number("limit", 1, limits::FILES_PAGE_MAX)?
+            .unwrap_or(limits::FILES_PAGE_DEFAULT),
+        after: parameters.cursor("cursor")?,
+    };
+    let listing = broker.list_files(&who, &sandbox, request).await?;
+    Ok(Json(Listing {
+        items: listing.entries.into_iter().map(Shown::from).collect(),
+        next_cursor: listing.next.map(|next| URL_SAFE_NO_PAD.encode(next.as_bytes())),
+        unreadable: listing.unreadable.iter().map(RawPath::to_text_lossy).collect(),
+    }))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = MakeDirectory)]
+pub struct MkdirBody {
+    /// Absolute, or relative to the working directory.
+    path: Option<String>,
+    /// In its place where it is no UTF-8; base64.
+    path_b64: Option<String>,
+    /// Such as `0755`.
+    #[schema(value_type = Option<String>)]
+    mode: Option<ModeText>,
+    /// Make the directories above that are missing; and it is no error if it is there already.
+    #[serde(default)]
+    parents: bool,
+}
+
+/// Make a directory
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/files/mkdir", operation_id = "make_directory", tag = "files",
+    params(("id" = SandboxId, Path)),
+    request_body = MkdirBody,
+    responses((status = 201, body = Shown), Guarded, WithBody, OfSandbox, Files)
+)]
+pub async fn mkdir(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Shown>), Refusal> {
+    let body: MkdirBody = body::required(&headers, body).await?;
+    let request = MakeDirectory {
+        path: PathText { path: body.path, path_b64: body.path_b64 }.path("path")?,
+        mode: body.mode.map(|mode| mode.0),
+        parents: parents(body.parents),
+    };
+    let made = broker.make_directory(&who, &sandbox, request).await?;
+    Ok((StatusCode::CREATED, Json(made.into())))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = MoveFile)]
+pub struct MoveBody {
+    from: Option<String>,
+    /// In place of `from`, where that is no UTF-8; base64.
+    from_b64: Option<String>,
+    /// The new name itself, also if it is that of a directory.
+    to: Option<String>,
+    to_b64: Option<String>,
+    /// Whether a file may be in its place already, and goes.
+    #[serde(default)]
+    overwrite: bool,
+    /// Make the directories above that are missing.
+    #[serde(default)]
+    parents: bool,
+}
+
+/// Move or rename a file or a directory
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/files/move", operation_id = "move_file", tag = "files",
+    params(("id" = SandboxId, Path)),
+    request_body = MoveBody,
+    responses((status = 200, body = Shown), Guarded, WithBody, OfSandbox, Files)
+)]
+pub async fn r#move(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Shown>, Refusal> {
+    let body: MoveBody = body::required(&headers, body).await?;
+    let request = MoveEntry {
+        from: PathText { path: body.from, path_b64: body.from_b64 }.path("from")?,
+        to: PathText { path: body.to, path_b64: body.to_b64 }.path("to")?,
+        overwrite: match body.overwrite {
+            true => Overwrite::Allowed,
+            false => Overwrite::Refused,
+        },
+        parents: parents(body.parents),
+    };
+    Ok(Json(broker.move_file(&who, &sandbox, request).await?.into()))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ChangeMode)]
+pub struct ChmodBody {
+    /// Absolute, or relative to the working directory.
+    path: Option<String>,
+    /// In its place where it is no UTF-8; base64.
+    path_b64: Option<String>,
+    /// Such as `0644`.
+    #[schema(value_type = String)]
+    mode: ModeText,
+    /// Also all that is beneath; symbolic links are not followed.
+    #[serde(default)]
+    recursive: bool,
+}
+
+/// Change the mode of a file or a directory
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/files/chmod", operation_id = "change_mode", tag = "files",
+    params(("id" = SandboxId, Path)),
+    request_body = ChmodBody,
+    responses((status = 200, body = Shown), Guarded, WithBody, OfSandbox, Files)
+)]
+pub async fn chmod(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Shown>, Refusal> {
+    let body: ChmodBody = body::required(&headers, body).await?;
+    let request = ChangeMode {
+        path: PathText { path: body.path, path_b64: body.path_b64 }.path("path")?,
+        mode: body.mode.0,
+        reach: reach(body.recursive),
+    };
+    Ok(Json(broker.change_mode(&who, &sandbox, request).await?.into()))
+}
+
+/// Watch a file or a directory: an event for each change, until you leave
+///
+/// `watching` comes first. Then `created`, `modified`, `attributes` (mode, owner, times) and `deleted`, each with its path;
+/// `gone` when the directory itself goes; `overflow` when more happened than could be told; `detached` when the daemon
+/// shuts down. A watch neither keeps a sandbox from its timeout nor from a pause.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/files/watch", operation_id = "watch_files", tag = "files",
+    params(
+        ("id" = SandboxId, Path),
+        ("path" = String, Query, description = "as for reading"),
+        ("recursive" = Option<bool>, Query, description = "also all directories beneath"),
+    ),
+    responses(
+        (status = 200, content((String = "text/event-stream"), (String = "application/x-ndjson"))),
+        Guarded, WithQuery, OfSandbox, Files
+    )
+)]
+pub async fn watch(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let parameters = Parameters::read(query, &["path", "recursive"])?;
+    let reach = reach(parameters.flag("recursive")?);
+    let watch = broker.watch_files(&who, &sandbox, parameters.path()?, reach).await?;
+    Ok(watch::answer(watch, &headers))
+}
+
+/// Take a tree, or one file, as a tar archive
+///
+/// Names are relative to the directory; FIFOs, sockets and devices are left out. `x-sandkeep-archive-bytes` says how much
+/// content there is, `x-sandkeep-archive-of` whether it is of a `directory` or of a `file`, which is then alone in it.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/files/archive", operation_id = "download_archive", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = String, Query, description = "as for reading")),
+    responses(
+        (status = 200, content_type = "application/x-tar", body = [u8]),
+        Guarded, WithQuery, OfSandbox, Files
+    )
+)]
+pub async fn download(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let path = Parameters::read(query, &["path"])?.path()?;
+    let (packing, stream) = broker.pack_files(&who, &sandbox, path).await?;
+    Ok(content::archive(packing, stream))
+}
+
+/// What came of an archive.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Unpacked)]
+pub struct UnpackedView {
+    entries: u64,
+    /// Of the files' content.
+    bytes: u64,
+}
+
+/// Unpack a tar archive into a directory
+///
+/// The body is a plain tar. Files become those of the sandbox's user; each replaces what has its name. Absolute paths,
+/// `..`, devices and FIFOs are refused, and no symbolic link on the way is followed. An archive that is refused in the
+/// middle leaves what came before.
+#[utoipa::path(
+    put, path = "/api/v1/sandboxes/{id}/files/archive", operation_id = "upload_archive", tag = "files",
+    params(
+        ("id" = SandboxId, Path),
+        ("path" = String, Query, description = "the directory to unpack into"),
+        ("parents" = Option<bool>, Query, description = "make the directory, and those above, where missing"),
+    ),
+    request_body(content = [u8], content_type = "application/octet-stream"),
+    responses((status = 200, body = UnpackedView), Guarded, WithBody, OfSandbox, Files)
+)]
+pub async fn unpack(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Result<Json<UnpackedView>, Refusal> {
+    let begun = async {
+        let parameters = Parameters::read(query, &["path", "parents"])?;
+        let request = UnpackArchive {
+            path: parameters.path()?,
+            parents: parents(parameters.flag("parents")?),
+            ownership: Ownership::Own,
+        };
+        Ok(broker.unpack_files(&who, &sandbox, request).await?)
+    };
+    let toolbox::Unpacked { entries, bytes } = upload::receive(begun, body).await?;
+    Ok(Json(UnpackedView { entries, bytes }))
+}
+
+fn parents(make: bool) -> Parents {
+    match make {
+        true => Parents::Make,
+        false => Parents::Require,
+    }
+}
+
+fn reach(recursive: bool) -> Reach {
+    match recursive {
+        true => Reach::Tree,
+        false => Reach::One,
+    }
+}

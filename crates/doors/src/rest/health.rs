@@ -1,0 +1,122 @@
+//! `/healthz`, `/readyz`, `/metrics`: for those who run the daemon and the machines that watch it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::openapi::{Guarded, Public};
+use super::who::{Admin, MaybeWho};
+use sandkeep_broker::{
+    Broker, Health, Readiness,
+    telemetry::{self, Exchange, RouteTable, Telemetry},
+};
+use sandkeep_core::Scope;
+
+/// The daemon answers.
+#[derive(Serialize, ToSchema)]
+pub struct Alive {
+    #[schema(example = "ok")]
+    status: &'static str,
+    version: &'static str,
+}
+
+/// Is the daemon there?
+///
+/// Answers as soon as the daemon does, whatever state the rest is in. Needs no credentials.
+#[utoipa::path(
+    get, path = "/healthz", operation_id = "healthz", tag = "service", security(()),
+    responses((status = 200, description = "it is", body = Alive), Public)
+)]
+pub async fn healthz() -> Json<Alive> {
+    Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })
+}
+
+/// What `/readyz` answers to those who may not see more.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ready {
+    status: Readiness,
+}
+
+/// `Health` for the local user and for admins, `Ready` for everybody else.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum ReadyAnswer {
+    Detailed(Health),
+    Brief(Ready),
+}
+
+/// Should requests be sent here?
+///
+/// 503 when the storage is critical or unusable, the state store fails, no runtime can be used, or the
+/// daemon is shutting down. Never waits for longer than two seconds. Needs no credentials; those without
+/// the scope `admin` get the `status` alone.
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "readyz", tag = "service", security(()),
+    responses(
+        (status = 200, description = "ready", body = ReadyAnswer),
+        (status = 503, description = "not ready", body = ReadyAnswer),
+        Public
+    )
+)]
+pub async fn readyz(
+    State(broker): State<Broker>,
+    MaybeWho(who): MaybeWho,
+) -> (StatusCode, Json<ReadyAnswer>) {
+    let health = broker.health().await;
+    let status = match health.status {
+        Readiness::Ready => StatusCode::OK,
+        Readiness::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let answer = match who.is_some_and(|who| who.scopes.allow(Scope::Admin)) {
+        true => ReadyAnswer::Detailed(health),
+        false => ReadyAnswer::Brief(Ready { status: health.status }),
+    };
+    (status, Json(answer))
+}
+
+/// What the daemon counts about itself
+///
+/// In the OpenMetrics text format; docs/metrics.md lists all of it. Needs the scope `admin`.
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", tag = "service",
+    responses(
+        (status = 200, description = "all metrics", body = String,
+         content_type = "application/openmetrics-text"),
+        Guarded
+    )
+)]
+pub async fn metrics(State(broker): State<Broker>, _admin: Admin) -> Response {
+    let page = broker.metrics().await;
+    ([(header::CONTENT_TYPE, telemetry::MEDIA_TYPE)], page).into_response()
+}
+
+/// What [`observe`] needs to count a request.
+pub struct Observer {
+    pub telemetry: Arc<Telemetry>,
+    pub routes: RouteTable,
+}
+
+/// Counts every request under the template of its route, never under its path.
+pub async fn observe(
+    State(observer): State<Arc<Observer>>,
+    matched: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let method = request.method().clone();
+    let route = observer.routes.label(matched.as_ref().map(MatchedPath::as_str));
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    let exchange = Exchange { method: method.as_str(), route, status, took: began.elapsed() };
+    observer.telemetry.http().record(exchange);
+    response
+}

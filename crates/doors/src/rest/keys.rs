@@ -1,0 +1,73 @@
+//! API keys, for admins: create, list, revoke.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::{Extension, Json};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::body;
+use super::openapi::{Guarded, OfSandbox, WithBody};
+use super::path::Id;
+use super::problem::Refusal;
+use super::who::Admin;
+use crate::auth::{Auth, KeyDraft, KeyInfo, NewKey};
+use sandkeep_core::KeyId;
+
+#[derive(Serialize, ToSchema)]
+pub struct Keys {
+    items: Vec<KeyInfo>,
+}
+
+/// Make an API key
+///
+/// The answer has the key itself, which is not shown again. From the first key on, every request needs
+/// one, for good.
+#[utoipa::path(
+    post, path = "/api/v1/keys", operation_id = "create_key", tag = "keys",
+    request_body = KeyDraft,
+    responses((status = 201, body = NewKey), WithBody, Guarded)
+)]
+pub async fn create(
+    Admin(who): Admin,
+    Extension(auth): Extension<Arc<Auth>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, [(HeaderName, &'static str); 1], Json<NewKey>), Refusal> {
+    let draft: KeyDraft = body::required(&headers, body).await?;
+    let made = auth.keys().create(draft).await?;
+    tracing::info!(by = who.user, key = %made.info.id, "a key was made");
+    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Json(made)))
+}
+
+/// List the API keys
+#[utoipa::path(
+    get, path = "/api/v1/keys", operation_id = "list_keys", tag = "keys",
+    responses((status = 200, body = Keys), Guarded)
+)]
+pub async fn list(
+    _admin: Admin,
+    Extension(auth): Extension<Arc<Auth>>,
+) -> Result<Json<Keys>, Refusal> {
+    Ok(Json(Keys { items: auth.keys().list().await? }))
+}
+
+/// Revoke an API key
+///
+/// It is refused from the next request on, and its open streams end within seconds.
+#[utoipa::path(
+    delete, path = "/api/v1/keys/{id}", operation_id = "revoke_key", tag = "keys",
+    params(("id" = String, Path, description = "The id of the key")),
+    responses((status = 204, description = "It is revoked"), Guarded, OfSandbox)
+)]
+pub async fn revoke(
+    Admin(who): Admin,
+    Extension(auth): Extension<Arc<Auth>>,
+    Id(id): Id<KeyId>,
+) -> Result<StatusCode, Refusal> {
+    auth.keys().revoke(&id).await?;
+    tracing::info!(by = who.user, key = %id, "a key was revoked");
+    Ok(StatusCode::NO_CONTENT)
+}

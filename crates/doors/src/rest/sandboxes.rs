@@ -1,0 +1,314 @@
+//! Sandboxes: create, ensure, list, get, patch, keepalive, stats, start, stop, pause, resume, destroy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::body;
+use super::listing::{Asked, Listing};
+use super::openapi::{
+    Carried, Guarded, InState, Inside, Keyed, OfSandbox, Sourced, Stored, WithBody, WithQuery,
+};
+use super::path::Id;
+use super::problem::Refusal;
+use super::who::Who;
+use crate::ports::PortDoor;
+use sandkeep_broker::{Broker, Ensured, InFlight, StatsView, View, error::Error};
+use sandkeep_core::{
+    IdempotencyKey, InvalidCallerId, SandboxId, SpecDraft, State as SandboxState, TermsPatch,
+    limits,
+};
+
+/// The header under which a create is made only once.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = KeepaliveSandbox)]
+pub struct KeepaliveBody {
+    /// A new timeout; the one it has, if it is left out.
+    #[schema(minimum = 1)]
+    timeout_secs: Option<u64>,
+}
+
+/// Create a sandbox
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes", operation_id = "create_sandbox", tag = "sandboxes",
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description =
+            "1 to 255 visible ASCII characters of the caller's choice. Whoever repeats the request \
+             under the same key within a day gets the sandbox of the first time; errors are not kept"),
+    ),
+    request_body = Option<SpecDraft>,
+    responses(
+        (status = 201, body = View, headers(("Location" = String, description = "its path"))),
+        Guarded, WithBody, Inside, Keyed, Sourced, Stored
+    )
+)]
+pub async fn create(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Extension(door): Extension<Arc<PortDoor>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, [(HeaderName, String); 1], Json<View>), Refusal> {
+    let key = idempotency_key(&headers)?;
+    let draft = reaching(body::optional(&headers, body).await?, &door);
+    let view = match key {
+        Some(key) => broker.create_once(&who, draft, key).await?,
+        None => broker.create(&who, draft).await?,
+    };
+    let location = format!("/api/v1/sandboxes/{}", view.id);
+    Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)))
+}
+
+/// What the caller asks for, with what of the host it may name.
+fn reaching(mut draft: SpecDraft, door: &PortDoor) -> SpecDraft {
+    if let Some(source) = &mut draft.source {
+        source.reach = door.host_paths();
+    }
+    draft
+}
+
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Refusal> {
+    let wrong =
+        |problem: String| Refusal::from(Error::InvalidField { field: "Idempotency-Key", problem });
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => Err(wrong("it is given twice".to_owned())),
+        (Some(value), None) => {
+            let text = value.to_str().unwrap_or_default();
+            text.parse().map(Some).map_err(|e: InvalidCallerId| wrong(e.to_string()))
+        }
+    }
+}
+
+/// The healthy sandbox of a slot, or a new one
+///
+/// One that is stopped is started. One that failed, or whose guest does not answer, is destroyed and
+/// replaced. One that is there is answered as it is, whatever else is asked for.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/ensure", operation_id = "ensure_sandbox", tag = "sandboxes",
+    request_body(content = SpecDraft, description = "as for create; `slot` is required"),
+    responses((status = 200, body = Ensured), Guarded, WithBody, Inside, Sourced, Stored)
+)]
+pub async fn ensure(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Extension(door): Extension<Arc<PortDoor>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Ensured>, Refusal> {
+    let draft = reaching(body::required(&headers, body).await?, &door);
+    Ok(Json(broker.ensure(&who, draft).await?))
+}
+
+/// List sandboxes, the oldest first
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes",
+    params(
+        ("label" = Option<Vec<String>>, Query, description =
+            "`name=value`: only those with this label; several times for those with all of them"),
+        ("state" = Option<SandboxState>, Query),
+        ("project" = Option<String>, Query),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description =
+            "the length of a page: 100 unless it is said"),
+        ("cursor" = Option<String>, Query, description = "the `next_cursor` of the page before"),
+    ),
+    responses((status = 200, body = Listing), Guarded, WithQuery)
+)]
+pub async fn list(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Asked(filter): Asked,
+) -> Result<Json<Listing>, Refusal> {
+    Ok(Json(broker.list(&who, &filter).await?.into()))
+}
+
+/// Look at a sandbox
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}", operation_id = "get_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    responses((status = 200, body = View), Guarded, OfSandbox)
+)]
+pub async fn get(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<Json<View>, Refusal> {
+    Ok(Json(broker.get(&who, &id).await?))
+}
+
+/// Change labels and timeouts
+///
+/// A JSON merge patch: what is left out stays, `null` removes. A timeout that is set counts from now.
+#[utoipa::path(
+    patch, path = "/api/v1/sandboxes/{id}", operation_id = "patch_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    request_body = TermsPatch,
+    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, InState)
+)]
+pub async fn amend(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<View>, Refusal> {
+    let patch = body::required(&headers, body).await?;
+    Ok(Json(broker.amend(&who, &id, patch).await?))
+}
+
+/// Let the timeouts of a sandbox count from now
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/keepalive", operation_id = "keepalive_sandbox",
+    tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    request_body = Option<KeepaliveBody>,
+    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, InState)
+)]
+pub async fn keepalive(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<View>, Refusal> {
+    let KeepaliveBody { timeout_secs } = body::optional(&headers, body).await?;
+    Ok(Json(broker.keepalive(&who, &id, timeout_secs).await?))
+}
+
+/// What a sandbox uses now
+///
+/// One that does not run has only a disk.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/stats", operation_id = "get_sandbox_stats",
+    tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    responses((status = 200, body = StatsView), Guarded, OfSandbox)
+)]
+pub async fn stats(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<Json<StatsView>, Refusal> {
+    Ok(Json(broker.stats(&who, &id).await?))
+}
+
+/// Start a stopped or failed sandbox
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/start", operation_id = "start_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    responses((status = 200, body = View), Guarded, OfSandbox, Inside, Carried)
+)]
+pub async fn start(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<Json<View>, Refusal> {
+    Ok(Json(broker.start(&who, &id).await?))
+}
+
+/// Stop a sandbox; its files stay
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/stop", operation_id = "stop_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    responses((status = 200, body = View), Guarded, OfSandbox, Inside)
+)]
+pub async fn stop(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<Json<View>, Refusal> {
+    Ok(Json(broker.stop(&who, &id).await?))
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PauseSandbox)]
+pub struct PauseBody {
+    /// Let commands that run stand still as they are.
+    #[serde(default)]
+    force: bool,
+    /// How long they may take to end before the pause is refused: 10 unless it is said.
+    #[schema(maximum = 600)]
+    drain_secs: Option<u64>,
+}
+
+impl PauseBody {
+    fn in_flight(&self) -> Result<InFlight, Refusal> {
+        let drain = self.drain_secs.map_or(limits::PAUSE_DRAIN_DEFAULT, Duration::from_secs);
+        if drain > limits::PAUSE_DRAIN_MAX {
+            let problem = format!("at most {}", limits::PAUSE_DRAIN_MAX.as_secs());
+            return Err(Error::InvalidField { field: "drain_secs", problem }.into());
+        }
+        match (self.force, self.drain_secs) {
+            (true, Some(_)) => {
+                let problem = "nothing is waited for with force; leave one of them out".to_owned();
+                Err(Error::InvalidField { field: "drain_secs", problem }.into())
+            }
+            (true, None) => Ok(InFlight::Freeze),
+            (false, _) => Ok(InFlight::Drain(drain)),
+        }
+    }
+}
+
+/// Pause a sandbox: its processes stand still
+///
+/// Execs that run may end first; if they do not in time, it is refused and they are named. Processes and shells
+/// stand still and go on after `resume`. Timeouts of execs go on counting.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    request_body = Option<PauseBody>,
+    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, Inside)
+)]
+pub async fn pause(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<View>, Refusal> {
+    let body: PauseBody = body::optional(&headers, body).await?;
+    Ok(Json(broker.pause(&who, &id, body.in_flight()?).await?))
+}
+
+/// Resume a paused sandbox
+///
+/// Its timeout counts from now.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/resume", operation_id = "resume_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    responses((status = 200, body = View), Guarded, OfSandbox, Inside)
+)]
+pub async fn resume(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<Json<View>, Refusal> {
+    Ok(Json(broker.resume(&who, &id).await?))
+}
+
+/// Destroy a sandbox and all it holds
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}", operation_id = "destroy_sandbox", tag = "sandboxes",
+    params(("id" = SandboxId, Path)),
+    responses((status = 204), Guarded, OfSandbox, InState)
+)]
+pub async fn destroy(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<StatusCode, Refusal> {
+    broker.destroy(&who, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,279 @@
+//! A sandbox in time: snapshots, turns, rollback, forks, and what happened to it.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::body;
+use super::openapi::{Guarded, Inside, Keyed, OfSandbox, Stored, WithBody, WithQuery};
+use super::path::{Id, In};
+use super::problem::Refusal;
+use super::query::{Asked, query};
+use super::sandboxes::idempotency_key;
+use super::who::Who;
+use sandkeep_broker::{Broker, ForkDraft, LogEntry, OnExecs, SnapshotView, View, error::Error};
+use sandkeep_core::{SandboxId, SnapshotName, limits};
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateSnapshot)]
+pub struct SnapshotBody {
+    /// Unique in the sandbox; its id, if it is left out. Names of turns, ids and `now` are taken.
+    name: Option<SnapshotName>,
+    /// What it is for.
+    #[schema(max_length = 1024)]
+    note: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SealTurn)]
+pub struct TurnBody {
+    /// What was done in it.
+    #[schema(max_length = 1024)]
+    note: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RollbackSandbox)]
+pub struct RollbackBody {
+    /// Its name or id.
+    snapshot: SnapshotName,
+    /// End execs that run, too.
+    #[serde(default)]
+    force: bool,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ForkSandbox)]
+pub struct ForkBody {
+    /// Its name or id; the sandbox as it is now, if it is left out.
+    snapshot: Option<SnapshotName>,
+    /// 1 unless it is said.
+    #[schema(minimum = 1, maximum = 100)]
+    count: Option<usize>,
+    /// Labels besides those of the sandbox; one that is `null` is left out.
+    #[schema(value_type = Option<BTreeMap<String, Option<String>>>)]
+    labels: Option<BTreeMap<String, Option<String>>>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Snapshots {
+    /// The oldest first.
+    items: Vec<SnapshotView>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Forks {
+    sandboxes: Vec<View>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct LogQuery {
+    /// How many entries at most: the last ones, 100 unless it is said.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Log {
+    /// The oldest first.
+    items: Vec<LogEntry>,
+}
+
+type Made = (StatusCode, [(HeaderName, String); 1], Json<SnapshotView>);
+
+fn made(id: &SandboxId, view: SnapshotView) -> Made {
+    let location = format!("/api/v1/sandboxes/{id}/snapshots/{}", view.id);
+    (StatusCode::CREATED, [(LOCATION, location)], Json(view))
+}
+
+/// Make a snapshot of a sandbox's files
+///
+/// All of them as they are at one moment; what runs stands still for it. One that was asked for stays until it is
+/// deleted. If the sandbox has as many as it may have, the oldest turn gives way.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/snapshots", operation_id = "create_snapshot",
+    tag = "snapshots",
+    params(("id" = SandboxId, Path)),
+    request_body = Option<SnapshotBody>,
+    responses(
+        (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
+        Guarded, WithBody, OfSandbox, Inside, Stored
+    )
+)]
+pub async fn create(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Made, Refusal> {
+    let SnapshotBody { name, note } = body::optional(&headers, body).await?;
+    Ok(made(&id, broker.snapshot(&who, &id, name, note).await?))
+}
+
+/// Seal a turn: a snapshot with the next number
+///
+/// Numbers are never used twice, whatever was removed. Who seals at the same time gets different ones.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/turns", operation_id = "seal_turn", tag = "snapshots",
+    params(("id" = SandboxId, Path)),
+    request_body = Option<TurnBody>,
+    responses(
+        (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
+        Guarded, WithBody, OfSandbox, Inside, Stored
+    )
+)]
+pub async fn seal_turn(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Made, Refusal> {
+    let TurnBody { note } = body::optional(&headers, body).await?;
+    Ok(made(&id, broker.seal_turn(&who, &id, note).await?))
+}
+
+/// List the snapshots of a sandbox, the oldest first
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/snapshots", operation_id = "list_snapshots",
+    tag = "snapshots",
+    params(("id" = SandboxId, Path)),
+    responses((status = 200, body = Snapshots), Guarded, OfSandbox)
+)]
+pub async fn list(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+) -> Result<Json<Snapshots>, Refusal> {
+    Ok(Json(Snapshots { items: broker.snapshots(&who, &id)? }))
+}
+
+/// Look at a snapshot
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/snapshots/{snapshot}", operation_id = "get_snapshot",
+    tag = "snapshots",
+    params(
+        ("id" = SandboxId, Path),
+        ("snapshot" = SnapshotName, Path, description = "its name or id"),
+    ),
+    responses((status = 200, body = SnapshotView), Guarded, OfSandbox)
+)]
+pub async fn get(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    In(id, snapshot): In<SnapshotName>,
+) -> Result<Json<SnapshotView>, Refusal> {
+    Ok(Json(broker.snapshot_view(&who, &id, &snapshot)?))
+}
+
+/// Delete a snapshot
+///
+/// What was made from it, a fork or a template, does not need it.
+#[utoipa::path(
+    delete, path = "/api/v1/sandboxes/{id}/snapshots/{snapshot}", operation_id = "delete_snapshot",
+    tag = "snapshots",
+    params(
+        ("id" = SandboxId, Path),
+        ("snapshot" = SnapshotName, Path, description = "its name or id"),
+    ),
+    responses((status = 204), Guarded, OfSandbox, Inside)
+)]
+pub async fn remove(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    In(id, snapshot): In<SnapshotName>,
+) -> Result<StatusCode, Refusal> {
+    broker.delete_snapshot(&who, &id, &snapshot).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Bring the files of a sandbox back to a snapshot
+///
+/// All its processes end, and it comes back with the files of then. Id, owner, labels, slot, all snapshots, later
+/// ones too, and all forks stay. A paused or failed sandbox is running afterwards; a stopped one stays stopped.
+/// Refused while execs run, which are named, unless `force` is set.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/rollback", operation_id = "rollback_sandbox",
+    tag = "snapshots",
+    params(("id" = SandboxId, Path)),
+    request_body = RollbackBody,
+    responses((status = 200, body = View), Guarded, WithBody, OfSandbox, Inside, Stored)
+)]
+pub async fn rollback(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<View>, Refusal> {
+    let RollbackBody { snapshot, force } = body::required(&headers, body).await?;
+    let execs = if force { OnExecs::End } else { OnExecs::Refuse };
+    Ok(Json(broker.rollback(&who, &id, &snapshot, execs).await?))
+}
+
+/// Make new sandboxes with the files of one
+///
+/// They are running, with the same template, limits, variables, labels and timeouts, and without a slot. Processes are
+/// not copied. All are made, or none.
+#[utoipa::path(
+    post, path = "/api/v1/sandboxes/{id}/fork", operation_id = "fork_sandbox", tag = "snapshots",
+    params(
+        ("id" = SandboxId, Path),
+        ("Idempotency-Key" = Option<String>, Header, description =
+            "1 to 255 visible ASCII characters of the caller's choice. Whoever repeats the request \
+             under the same key within a day gets the sandboxes of the first time; errors are not kept"),
+    ),
+    request_body = Option<ForkBody>,
+    responses((status = 201, body = Forks), Guarded, WithBody, OfSandbox, Inside, Keyed, Stored)
+)]
+pub async fn fork(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Forks>), Refusal> {
+    let key = idempotency_key(&headers)?;
+    let ForkBody { snapshot, count, labels } = body::optional(&headers, body).await?;
+    let draft =
+        ForkDraft { snapshot, count: count.unwrap_or(1), labels: labels.unwrap_or_default() };
+    let sandboxes = broker.fork(&who, &id, draft, key).await?;
+    Ok((StatusCode::CREATED, Json(Forks { sandboxes })))
+}
+
+/// What happened to a sandbox, the oldest first
+///
+/// States, snapshots, rollbacks and forks are noted down in the sandbox's home; execs are those whose journals are
+/// kept. Of both the oldest are dropped some time.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/log", operation_id = "get_sandbox_log", tag = "snapshots",
+    params(("id" = SandboxId, Path), LogQuery),
+    responses((status = 200, body = Log), Guarded, WithQuery, OfSandbox)
+)]
+pub async fn log(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    asked: Asked<LogQuery>,
+) -> Result<Json<Log>, Refusal> {
+    broker.require(&who, &id)?;
+    let limit = query(asked)?.limit.unwrap_or(limits::PAGE_DEFAULT);
+    if !(1..=limits::PAGE_MAX).contains(&limit) {
+        let problem = format!("from 1 to {}", limits::PAGE_MAX);
+        return Err(Error::InvalidField { field: "limit", problem }.into());
+    }
+    Ok(Json(Log { items: broker.log(&who, &id, limit).await? }))
+}

@@ -1,0 +1,298 @@
+//! Templates: import, look at, remove. The name of one may hold `/`, which a path has as `%2F`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::body;
+use super::exec_stream::Form;
+use super::import_events::answer;
+use super::openapi::{Guarded, InState, OfSandbox, Stored, Upstream, WithBody, WithQuery};
+use super::path::Id;
+use super::problem::Refusal;
+use super::query::{Asked, query};
+use super::uploads;
+use super::who::Who;
+use crate::ports::PortDoor;
+use sandkeep_broker::{
+    Audience, Broker, PathKind, TemplateDraft, TemplateSource, TemplateView, error::Error,
+};
+use sandkeep_core::{HostPaths, SandboxId, SnapshotName, TemplateName};
+use sandkeep_image::source::registry::{Credentials, Reference};
+
+type Door = Extension<Arc<PortDoor>>;
+
+#[derive(Serialize, ToSchema)]
+pub struct Templates {
+    items: Vec<TemplateView>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateTemplate)]
+pub struct TemplateBody {
+    /// Such as `python:3.12`: letters, digits and `._-+:@` in parts separated by `/`.
+    #[schema(value_type = String, max_length = 255, example = "python:3.12")]
+    name: TemplateName,
+    /// The project it belongs to; the key's own, or `default`.
+    project: Option<String>,
+    /// For everybody; only an admin may.
+    #[serde(default)]
+    shared: bool,
+    source: SourceBody,
+}
+
+/// What it is made of; one of these. Paths are of the daemon's host, absolute, and only for its own user or
+/// beneath its `source_roots`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TemplateSource)]
+pub struct SourceBody {
+    /// A directory with the root of a system.
+    dir: Option<String>,
+    /// An archive of one: plain, gzip or zstd.
+    tar: Option<String>,
+    /// An OCI layout, as a directory or an archive.
+    oci: Option<String>,
+    /// What `docker save` writes.
+    docker_archive: Option<String>,
+    /// An image in a registry, as Docker names it: `python:3.12`, `ghcr.io/acme/tools@sha256:…`.
+    registry: Option<String>,
+    /// For the registry, if it asks for any and the daemon has none.
+    credentials: Option<CredentialsBody>,
+    /// A sandbox, running or stopped, as it is now.
+    sandbox: Option<SandboxId>,
+    /// As that sandbox was at this snapshot, by its name or id.
+    snapshot: Option<SnapshotName>,
+}
+
+/// A user and a password, or a token. They are never shown or kept.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RegistryCredentials)]
+pub struct CredentialsBody {
+    username: Option<String>,
+    password: Option<String>,
+    token: Option<String>,
+}
+
+impl std::fmt::Debug for CredentialsBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CredentialsBody(hidden)")
+    }
+}
+
+impl CredentialsBody {
+    fn read(self) -> Result<Credentials, Error> {
+        match (self.username, self.password, self.token) {
+            (Some(user), Some(password), None) => Ok(Credentials::Password { user, password }),
+            (None, None, Some(token)) => Ok(Credentials::Token(token)),
+            _ => {
+                let problem = "give either username and password, or token".to_owned();
+                Err(Error::InvalidField { field: "source.credentials", problem })
+            }
+        }
+    }
+}
+
+impl SourceBody {
+    fn into_source(self, reach: HostPaths) -> Result<TemplateSource, Error> {
+        let path = |kind, path: String| {
+            let path = PathBuf::from(path);
+            TemplateSource::Path { kind, path, reach }
+        };
+        let credentials = self.credentials.map(CredentialsBody::read).transpose()?;
+        if credentials.is_some() && self.registry.is_none() {
+            let problem = "they are for a registry".to_owned();
+            return Err(Error::InvalidField { field: "source.credentials", problem });
+        }
+        if self.snapshot.is_some() && self.sandbox.is_none() {
+            let problem = "say of which sandbox it is".to_owned();
+            return Err(Error::InvalidField { field: "source.snapshot", problem });
+        }
+        let pull = |text: String| match text.parse::<Reference>() {
+            Ok(reference) => Ok(TemplateSource::Registry { reference, credentials }),
+            Err(wrong) => {
+                let problem = wrong.to_string();
+                Err(Error::InvalidField { field: "source.registry", problem })
+            }
+        };
+        let mut given = [
+            self.dir.map(|dir| path(PathKind::Dir, dir)),
+            self.tar.map(|tar| path(PathKind::Tar, tar)),
+            self.oci.map(|oci| path(PathKind::Oci, oci)),
+            self.docker_archive.map(|archive| path(PathKind::DockerArchive, archive)),
+            self.registry.map(pull).transpose()?,
+            self.sandbox.map(|id| TemplateSource::Sandbox { id, snapshot: self.snapshot }),
+        ]
+        .into_iter()
+        .flatten();
+        match (given.next(), given.next()) {
+            (Some(source), None) => Ok(source),
+            (None, _) | (Some(_), Some(_)) => {
+                let problem =
+                    "give one of dir, tar, oci, docker_archive, registry and sandbox".to_owned();
+                Err(Error::InvalidField { field: "source", problem })
+            }
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ImportQuery {
+    /// Answer live: NDJSON, or Server-Sent Events if the request accepts those.
+    #[serde(default)]
+    stream: bool,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct UploadQuery {
+    #[serde(default)]
+    stream: bool,
+    /// For everybody; only an admin may.
+    #[serde(default)]
+    shared: bool,
+    project: Option<String>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct OfProject {
+    /// Whose template is meant; the key's own project, or `default`.
+    project: Option<String>,
+}
+
+/// List the templates that sandboxes can be made from
+#[utoipa::path(
+    get, path = "/api/v1/templates", operation_id = "list_templates", tag = "templates",
+    responses((status = 200, body = Templates), Guarded)
+)]
+pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Templates>, Refusal> {
+    Ok(Json(Templates { items: broker.templates(&who).await? }))
+}
+
+/// Look at a template
+///
+/// An own one comes before a shared one of the same name. A name without a tag also means `:latest`.
+#[utoipa::path(
+    get, path = "/api/v1/templates/{name}", operation_id = "get_template", tag = "templates",
+    params(("name" = String, Path, description = "with `/` written as `%2F`"), OfProject),
+    responses((status = 200, body = TemplateView), Guarded, WithQuery, OfSandbox)
+)]
+pub async fn get(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(name): Id<TemplateName>,
+    asked: Asked<OfProject>,
+) -> Result<Json<TemplateView>, Refusal> {
+    let OfProject { project } = query(asked)?;
+    Ok(Json(broker.template(&who, name.as_str(), project.as_deref()).await?))
+}
+
+/// Make a template, in place of one of the same name
+///
+/// Answered when it is there, or live: `progress` events, then one `done` with the template, or one `failed`
+/// with the problem. It goes on if the connection ends.
+#[utoipa::path(
+    post, path = "/api/v1/templates", operation_id = "create_template", tag = "templates",
+    params(ImportQuery),
+    request_body = TemplateBody,
+    responses(
+        (status = 200, description = "live, how far it is", content(
+            (String = "application/x-ndjson"),
+            (String = "text/event-stream"),
+        )),
+        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        Guarded, WithBody, OfSandbox, InState, Upstream, Stored
+    )
+)]
+pub async fn create(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Extension(door): Door,
+    asked: Asked<ImportQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let live = Form::live(query(asked)?.stream, &headers);
+    let body: TemplateBody = body::required(&headers, body).await?;
+    let reach = door.host_paths();
+    let TemplateBody { name, project, shared, source } = body;
+    let source = source.into_source(reach)?;
+    let draft = TemplateDraft { name, project, audience: audience(shared), source };
+    answer(broker.import_template(&who, draft).await?, live).await
+}
+
+/// Make a template of an archive that is the body
+///
+/// A tar of a system's root, an OCI layout or what `docker save` writes; plain, gzip or zstd. Answered as
+/// `create_template` is.
+#[utoipa::path(
+    put, path = "/api/v1/templates/{name}/upload", operation_id = "upload_template", tag = "templates",
+    params(("name" = String, Path, description = "with `/` written as `%2F`"), UploadQuery),
+    request_body(content = [u8], content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "live, how far it is", content(
+            (String = "application/x-ndjson"),
+            (String = "text/event-stream"),
+        )),
+        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        Guarded, WithBody, OfSandbox, Upstream, Stored
+    )
+)]
+pub async fn upload(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(name): Id<TemplateName>,
+    asked: Asked<UploadQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let UploadQuery { stream, shared, project } = query(asked)?;
+    let live = Form::live(stream, &headers);
+    let audience = audience(shared);
+    let admitted = broker.may_import(&who, &name, project.as_deref(), audience);
+    let upload = uploads::receive(&broker, admitted, body).await?;
+    let source = TemplateSource::Upload(upload);
+    let draft = TemplateDraft { name, project, audience, source };
+    answer(broker.import_template(&who, draft).await?, live).await
+}
+
+/// Remove a template
+///
+/// Not while a sandbox that was made from it exists. An own one goes before a shared one of the same name,
+/// which only an admin may remove.
+#[utoipa::path(
+    delete, path = "/api/v1/templates/{name}", operation_id = "remove_template", tag = "templates",
+    params(("name" = String, Path, description = "with `/` written as `%2F`"), OfProject),
+    responses((status = 204, description = "it is gone"), Guarded, WithQuery, OfSandbox, InState)
+)]
+pub async fn remove(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(name): Id<TemplateName>,
+    asked: Asked<OfProject>,
+) -> Result<StatusCode, Refusal> {
+    let OfProject { project } = query(asked)?;
+    broker.remove_template(&who, name.as_str(), project.as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub fn audience(shared: bool) -> Audience {
+    match shared {
+        true => Audience::Everybody,
+        false => Audience::Owner,
+    }
+}

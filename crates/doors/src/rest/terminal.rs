@@ -1,0 +1,372 @@
+//! Terminals over WebSocket: an exec that has one is attached to, or begun and attached to in one call.
+//!
+//! ```text
+//! client → bytes                                   what is typed
+//!        → {"type":"resize","rows":…,"cols":…}     {"type":"signal","signal":"TERM"}
+//! server → {"type":"started","exec_id":…}
+//!        → bytes                                   what the command writes
+//!        → {"type":"gap",…}                        bytes that the journal has not kept
+//!        → one last event as in `exec_stream`, and the connection is closed
+//! ```
+//!
+//! A connection that breaks leaves the exec alone unless it was asked otherwise: whoever comes again, at
+//! an offset, goes on where it was.
+
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::response::Response;
+use bytes::Bytes;
+use serde::Deserialize;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use utoipa::{IntoParams, ToSchema};
+
+use super::exec_stream;
+use super::openapi::{Guarded, Inside, Journaled, OfSandbox, Upgraded};
+use super::path::{Id, In};
+use super::problem::Refusal;
+use super::query::{Asked, query};
+use super::who::{Who, require};
+use sandkeep_broker::{Broker, ExecDraft, ExecLimits, ExecWatch, OnDisconnect, Told};
+use sandkeep_core::{
+    ExecId, Principal, SandboxId, Scope, Signal,
+    limits::{
+        EXEC_EVENTS_MAX, TERMINAL_GOODBYE, TERMINAL_MESSAGE_MAX_BYTES, TERMINAL_PING,
+        TERMINAL_SILENCE_MAX,
+    },
+};
+use sandkeep_guestlink::{
+    TerminalSize,
+    journal::{Follow, Keep, Seen, StdinSource},
+};
+
+/// The shell of whoever names no command.
+const SHELL: &str = "if [ -x /bin/bash ]; then exec /bin/bash; else exec /bin/sh; fi";
+
+/// As the terminals of old were.
+const ROWS: u16 = 24;
+const COLS: u16 = 80;
+
+/// How large a terminal is, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TerminalSize)]
+pub struct Size {
+    pub rows: u16,
+    pub cols: u16,
+}
+
+impl From<Size> for TerminalSize {
+    fn from(Size { rows, cols }: Size) -> Self {
+        Self { rows, cols }
+    }
+}
+
+/// What happens to the exec if the connection ends before it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = OnDisconnect)]
+pub enum WhenGone {
+    #[default]
+    Continue,
+    Kill,
+    /// The command goes on and sees the end of its stdin, as at the end of a pipe.
+    CloseStdin,
+}
+
+impl From<WhenGone> for OnDisconnect {
+    fn from(when: WhenGone) -> Self {
+        match when {
+            WhenGone::Continue => Self::GoOn,
+            WhenGone::Kill => Self::Kill,
+            WhenGone::CloseStdin => Self::CloseStdin,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct AttachQuery {
+    /// The first byte that is wanted; all that is kept if it is left out.
+    #[serde(default)]
+    stdout_offset: u64,
+    #[serde(default)]
+    #[param(inline)]
+    on_disconnect: WhenGone,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct TerminalQuery {
+    /// For `/bin/sh -c`; an interactive shell if it is left out.
+    command: Option<String>,
+    /// 24 unless said otherwise.
+    rows: Option<u16>,
+    /// 80 unless said otherwise.
+    cols: Option<u16>,
+    user: Option<String>,
+    cwd: Option<String>,
+    /// The kind of terminal, for `TERM`.
+    term: Option<String>,
+    #[serde(default)]
+    #[param(inline)]
+    on_disconnect: WhenGone,
+}
+
+type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+
+/// A request that can become a WebSocket, by somebody who may type.
+fn admitted(who: &Principal, upgrade: Upgrade) -> Result<WebSocketUpgrade, Refusal> {
+    require(who, Scope::Write)?;
+    let upgrade = upgrade.map_err(|e| Refusal::NotAWebSocket { problem: e.body_text() })?;
+    Ok(upgrade
+        .max_message_size(TERMINAL_MESSAGE_MAX_BYTES)
+        .max_frame_size(TERMINAL_MESSAGE_MAX_BYTES))
+}
+
+/// Attach to the terminal of an exec, as a WebSocket
+///
+/// Binary messages are bytes, both ways. The client may send `{"type":"resize","rows":…,"cols":…}` and
+/// `{"type":"signal","signal":…}` as text; the last text from the server says how the exec ended.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/execs/{exec_id}/attach", operation_id = "attach_exec", tag = "execs",
+    params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path), AttachQuery),
+    responses((status = 101, description = "a WebSocket"), Guarded, OfSandbox, Inside, Upgraded)
+)]
+pub async fn attach(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    In(sandbox, exec): In<ExecId>,
+    asked: Asked<AttachQuery>,
+    upgrade: Upgrade,
+) -> Result<Response, Refusal> {
+    let upgrade = admitted(&who, upgrade)?;
+    let AttachQuery { stdout_offset, on_disconnect } = query(asked)?;
+    let on_disconnect = on_disconnect.into();
+    let watch = broker.attach_terminal(&who, &sandbox, &exec, stdout_offset, on_disconnect).await?;
+    let session = Session { broker, who, sandbox, exec, watch };
+    Ok(upgrade.on_upgrade(|socket| session.run(socket)))
+}
+
+/// Begin a command in a terminal and attach to it, as a WebSocket
+///
+/// The same as an exec with `terminal`, and then to attach to it. The first text from the server has the
+/// exec's id.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/terminal", operation_id = "open_terminal", tag = "execs",
+    params(("id" = SandboxId, Path), TerminalQuery),
+    responses(
+        (status = 101, description = "a WebSocket"), Guarded, OfSandbox, Inside, Journaled, Upgraded
+    )
+)]
+pub async fn open(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(sandbox): Id,
+    asked: Asked<TerminalQuery>,
+    upgrade: Upgrade,
+) -> Result<Response, Refusal> {
+    let upgrade = admitted(&who, upgrade)?;
+    let draft = query(asked)?.into_draft();
+    let running = broker.exec(&who, &sandbox, draft).await?;
+    let exec = running.id.clone();
+    let watch = running.follow();
+    let session = Session { broker, who, sandbox, exec, watch };
+    Ok(upgrade.on_upgrade(|socket| session.run(socket)))
+}
+
+impl TerminalQuery {
+    fn into_draft(self) -> ExecDraft {
+        let script = self.command.unwrap_or_else(|| SHELL.to_owned());
+        let rows = self.rows.unwrap_or(ROWS);
+        let cols = self.cols.unwrap_or(COLS);
+        ExecDraft {
+            argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), script],
+            env: self.term.map(|term| ("TERM".to_owned(), term)).into_iter().collect(),
+            cwd: self.cwd,
+            user: self.user,
+            stdin: StdinSource::Open,
+            terminal: Some(TerminalSize { rows, cols }),
+            timeout: None,
+            limits: ExecLimits::default(),
+            on_disconnect: self.on_disconnect.into(),
+            keep: Keep::AmongTheLast,
+        }
+    }
+}
+
+/// What a client says beside what it types.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Control {
+    Resize { rows: u16, cols: u16 },
+    Signal { signal: Signal },
+}
+
+/// One client at the terminal of an exec.
+struct Session {
+    broker: Broker,
+    who: Principal,
+    sandbox: SandboxId,
+    exec: ExecId,
+    watch: ExecWatch,
+}
+
+/// The other ends of what a client wants done.
+struct Hands {
+    typed: mpsc::Sender<Bytes>,
+    size: watch::Sender<Option<TerminalSize>>,
+    signals: mpsc::Sender<Signal>,
+}
+
+/// How a connection is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    Over,
+    Misbehaved,
+    Gone,
+}
+
+impl Session {
+    async fn run(mut self, mut socket: WebSocket) {
+        let hands = self.hands();
+        let closing = self.carry(&mut socket, &hands).await;
+        let (code, reason) = match closing {
+            Closing::Gone => return,
+            Closing::Over => (close_code::NORMAL, "the exec is over"),
+            Closing::Misbehaved => (close_code::POLICY, "not a message of this protocol"),
+        };
+        let frame = CloseFrame { code, reason: reason.into() };
+        // It may be gone already. What it said meanwhile is taken in, because a connection that is dropped
+        // with something unread may lose the end on its way.
+        let _ = socket.send(Message::Close(Some(frame))).await;
+        let goodbye = async { while let Some(Ok(_)) = socket.recv().await {} };
+        let _ = timeout(TERMINAL_GOODBYE, goodbye).await;
+    }
+
+    /// Tasks of their own do what takes time: a command that does not read must not keep its output
+    /// from flowing, nor a resize waiting. They end with the connection.
+    fn hands(&self) -> Hands {
+        let (typed, mut keys) = mpsc::channel::<Bytes>(EXEC_EVENTS_MAX);
+        let (size, mut sizes) = watch::channel(None);
+        let (signals, mut wanted) = mpsc::channel::<Signal>(EXEC_EVENTS_MAX);
+        let names =
+            || (self.broker.clone(), self.who.clone(), self.sandbox.clone(), self.exec.clone());
+        let (broker, who, sandbox, exec) = names();
+        tokio::spawn(async move {
+            while let Some(bytes) = keys.recv().await {
+                // Nobody reads any more: what is typed then goes nowhere, as at any terminal.
+                let Ok(turn) = broker.exec_stdin(&who, &sandbox, &exec).await else { continue };
+                let _ = turn.write(&bytes).await;
+            }
+        });
+        let (broker, who, sandbox, exec) = names();
+        tokio::spawn(async move {
+            while sizes.changed().await.is_ok() {
+                let latest = *sizes.borrow_and_update();
+                if let Some(size) = latest {
+                    let _ = broker.resize_exec(&who, &sandbox, &exec, size).await;
+                }
+            }
+        });
+        let (broker, who, sandbox, exec) = names();
+        tokio::spawn(async move {
+            while let Some(signal) = wanted.recv().await {
+                let _ = broker.signal_exec(&who, &sandbox, &exec, signal.number()).await;
+            }
+        });
+        Hands { typed, size, signals }
+    }
+
+    /// Carries bytes both ways until one side is done.
+    async fn carry(&mut self, socket: &mut WebSocket, hands: &Hands) -> Closing {
+        if say(socket, exec_stream::started(&self.exec)).await.is_err() {
+            return Closing::Gone;
+        }
+        let mut pings = interval(TERMINAL_PING);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heard = Instant::now();
+        loop {
+            tokio::select! {
+                told = self.watch.next(Follow::ToTheEnd) => {
+                    match tell(socket, &self.exec, told).await {
+                        Ok(None) => {}
+                        Ok(Some(closing)) => return closing,
+                        Err(_) => return Closing::Gone,
+                    }
+                }
+                message = receive(socket, hands) => {
+                    heard = Instant::now();
+                    if let Some(closing) = message {
+                        return closing;
+                    }
+                }
+                _ = pings.tick() => {
+                    let silent = heard.elapsed() > TERMINAL_SILENCE_MAX;
+                    if silent || socket.send(Message::Ping(Bytes::new())).await.is_err() {
+                        return Closing::Gone;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn say(socket: &mut WebSocket, event: String) -> Result<(), axum::Error> {
+    socket.send(Message::Text(event.into())).await
+}
+
+/// Tells a client what its exec has said; the last is followed by the close.
+async fn tell(
+    socket: &mut WebSocket,
+    exec: &ExecId,
+    told: std::io::Result<Option<Told>>,
+) -> Result<Option<Closing>, axum::Error> {
+    let last = match told {
+        Ok(Some(Told::Seen(Seen::Output { data, .. }))) => {
+            socket.send(Message::Binary(data)).await?;
+            return Ok(None);
+        }
+        Ok(Some(Told::Seen(Seen::Gap { stream, from, to }))) => {
+            say(socket, exec_stream::gap(stream, from, to)).await?;
+            return Ok(None);
+        }
+        Ok(Some(Told::Seen(Seen::Ended(end)))) => exec_stream::ended(exec, &end),
+        Ok(Some(Told::Detached)) => exec_stream::detached(exec, "shutting_down"),
+        Ok(None) => exec_stream::detached(exec, "removed"),
+        Err(error) => {
+            tracing::error!(%exec, %error, "cannot read a journal");
+            exec_stream::detached(exec, "journal_unreadable")
+        }
+    };
+    say(socket, last).await?;
+    Ok(Some(Closing::Over))
+}
+
+/// Takes one message. What is typed waits here, and the client with it, until there is room for it.
+async fn receive(socket: &mut WebSocket, hands: &Hands) -> Option<Closing> {
+    let Ok(room) = hands.typed.reserve().await else { return Some(Closing::Gone) };
+    match socket.recv().await {
+        Some(Ok(Message::Binary(bytes))) => {
+            room.send(bytes);
+            None
+        }
+        Some(Ok(Message::Text(text))) => match serde_json::from_str(&text) {
+            Ok(Control::Resize { rows, cols }) => {
+                hands.size.send_replace(Some(TerminalSize { rows, cols }));
+                None
+            }
+            // Whoever sends more than can be passed on has had them sent often enough.
+            Ok(Control::Signal { signal }) => {
+                let _ = hands.signals.try_send(signal);
+                None
+            }
+            Err(_) => Some(Closing::Misbehaved),
+        },
+        Some(Ok(Message::Ping(_) | Message::Pong(_))) => None,
+        Some(Ok(Message::Close(_)) | Err(_)) | None => Some(Closing::Gone),
+    }
+}

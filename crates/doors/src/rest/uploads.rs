@@ -1,0 +1,89 @@
+//! Archives that callers send, for templates and for workspaces.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use http_body_util::BodyExt;
+
+use super::openapi::{Guarded, OfSandbox, Stored, WithBody};
+use super::path::Id;
+use super::problem::Refusal;
+use super::who::Who;
+use sandkeep_broker::{Broker, Upload, UploadView, error::Error};
+use sandkeep_core::{
+    UploadId,
+    limits::{REFUSED_UPLOAD_READ, UPLOAD_SILENCE_MAX},
+};
+
+/// Send an archive for workspaces
+///
+/// The body is a tar of the files, plain, gzip or zstd. A sandbox that is created with
+/// `{"source": {"upload": id}}` has them. It is kept for an hour, and may serve several sandboxes.
+#[utoipa::path(
+    post, path = "/api/v1/uploads", operation_id = "create_upload", tag = "sandboxes",
+    request_body(content = [u8], content_type = "application/octet-stream"),
+    responses((status = 201, body = UploadView), Guarded, WithBody, Stored)
+)]
+pub async fn create(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    body: Body,
+) -> Result<(StatusCode, Json<UploadView>), Refusal> {
+    let upload = receive(&broker, broker.may_upload(&who), body).await?;
+    Ok((StatusCode::CREATED, Json(broker.keep_upload(&who, upload).await?)))
+}
+
+/// Forget an archive before its time
+///
+/// Sandboxes that were made with it keep their files.
+#[utoipa::path(
+    delete, path = "/api/v1/uploads/{id}", operation_id = "remove_upload", tag = "sandboxes",
+    params(("id" = UploadId, Path)),
+    responses((status = 204, description = "it is gone"), Guarded, OfSandbox)
+)]
+pub async fn remove(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id<UploadId>,
+) -> Result<StatusCode, Refusal> {
+    broker.remove_upload(&who, &id)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a body in, if it is `admitted`: not only after gigabytes were written for nothing.
+pub(super) async fn receive(
+    broker: &Broker,
+    admitted: Result<(), Error>,
+    mut body: Body,
+) -> Result<Upload, Refusal> {
+    let received = match admitted {
+        Ok(()) => take_in(broker, &mut body).await,
+        Err(refused) => Err(refused.into()),
+    };
+    if received.is_err() {
+        read_away(body).await;
+    }
+    received
+}
+
+async fn take_in(broker: &Broker, body: &mut Body) -> Result<Upload, Refusal> {
+    let mut upload = broker.begin_upload().await?;
+    while let Some(frame) = tokio::time::timeout(UPLOAD_SILENCE_MAX, body.frame())
+        .await
+        .map_err(|_| Refusal::BodyTooSlow)?
+    {
+        let frame = frame.map_err(|e| Refusal::BodyBroken { problem: e.to_string() })?;
+        if let Ok(bytes) = frame.into_data() {
+            upload.write(&bytes).await?;
+        }
+    }
+    Ok(upload)
+}
+
+/// Whoever still sends when the connection closes is told of nothing but that.
+async fn read_away(mut body: Body) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    // Who sends for longer learns it the hard way.
+    let _ = tokio::time::timeout(REFUSED_UPLOAD_READ, rest).await;
+}

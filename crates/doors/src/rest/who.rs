@@ -1,0 +1,56 @@
+//! Who makes a request. Whoever authenticates it leaves the principal with it; a handler takes it
+//! from there, so none can forget to ask.
+
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+
+use super::problem::Refusal;
+use sandkeep_core::{Principal, Scope};
+
+/// The principal of a request.
+pub struct Who(pub Principal);
+
+/// The principal of a request that only an admin may make.
+pub struct Admin(pub Principal);
+
+impl<S: Send + Sync> FromRequestParts<S> for Who {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
+        let nobody = || Refusal::Unauthenticated {
+            problem: "the request does not say who makes it".to_owned(),
+        };
+        parts.extensions.get::<Principal>().cloned().map(Self).ok_or_else(nobody)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Admin {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let Who(principal) = Who::from_request_parts(parts, state).await?;
+        require(&principal, Scope::Admin)?;
+        Ok(Self(principal))
+    }
+}
+
+/// The principal of a request that needs none.
+pub struct MaybeWho(pub Option<Principal>);
+
+impl<S: Send + Sync> FromRequestParts<S> for MaybeWho {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get::<Principal>().cloned()))
+    }
+}
+
+/// Refuses a principal without this scope.
+pub fn require(who: &Principal, needed: Scope) -> Result<(), Refusal> {
+    match who.scopes.allow(needed) {
+        true => Ok(()),
+        false => Err(Refusal::Forbidden { needed }),
+    }
+}

@@ -1,0 +1,134 @@
+//! Tasks: a command in a session, answered when it is over.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::sessions;
+use crate::rest::body;
+use crate::rest::execs::Collected;
+use crate::rest::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
+use crate::rest::path::Id;
+use crate::rest::problem::Refusal;
+use crate::rest::who::Who;
+use sandkeep_broker::{Broker, ExecDraft, error::Error};
+use sandkeep_core::SandboxId;
+use sandkeep_guestlink::Outcome;
+
+/// What `timeout(1)` exits with when the time is up.
+const TIMED_OUT: i32 = 124;
+/// What a shell adds to the number of the signal that ended a command.
+const SIGNALED: i32 = 128;
+const SIGKILL: i32 = 9;
+
+/// A command to run.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Task {
+    /// Run by `sh -c`.
+    #[schema(example = "echo hello")]
+    command: String,
+    /// Added to the session's own.
+    env: Option<BTreeMap<String, String>>,
+    /// Seconds until the whole tree of the command is killed; none if left out.
+    #[schema(minimum = 0.001, example = 30.0)]
+    timeout: Option<f64>,
+    /// An absolute path inside; the user's home if left out.
+    #[schema(example = "/tmp")]
+    workdir: Option<String>,
+}
+
+/// How a command ended.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskResult {
+    /// The command's own, or, as shells have it: 124 if its time was up, 128 and the number of the
+    /// signal that ended it.
+    exit_code: i32,
+    /// What is not UTF-8 is replaced.
+    stdout: String,
+    stderr: String,
+    /// Only if the command did not exit by itself: `timed_out`, `signaled`, `canceled`, `oom_killed`,
+    /// `lost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'static str>,
+    /// Why the command could not be started, or ended as it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// Only if there was more output than is kept: the beginning and the end are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+impl Task {
+    fn into_draft(self) -> Result<ExecDraft, Error> {
+        let timeout = self.timeout.map(seconds).transpose()?;
+        Ok(ExecDraft {
+            argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), self.command],
+            env: self.env.unwrap_or_default(),
+            cwd: self.workdir,
+            timeout,
+            ..ExecDraft::default()
+        })
+    }
+}
+
+fn seconds(seconds: f64) -> Result<Duration, Error> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(timeout) if timeout.as_millis() > 0 => Ok(timeout),
+        Ok(_) | Err(_) => {
+            let problem = format!("{seconds} is not a time; leave it out for none");
+            Err(Error::InvalidField { field: "timeout", problem })
+        }
+    }
+}
+
+impl From<Collected> for TaskResult {
+    fn from(collected: Collected) -> Self {
+        let truncated = collected.is_truncated();
+        let Collected { end, stdout, stderr } = collected;
+        let name = Some(end.outcome.name());
+        let (exit_code, outcome) = match end.outcome {
+            Outcome::Exited(code) => (code, None),
+            Outcome::Signaled(signal) => (SIGNALED + signal, name),
+            Outcome::TimedOut => (TIMED_OUT, name),
+            Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => (SIGNALED + SIGKILL, name),
+        };
+        let (stdout, stderr) = (stdout.data.into_lossy(), stderr.data.into_lossy());
+        Self { exit_code, stdout, stderr, outcome, error: end.error, truncated }
+    }
+}
+
+/// Run a command in a session
+///
+/// When its time is up the whole tree is killed, and the answer is 200 with `exitCode` 124, `outcome`
+/// `timed_out` and what was printed until then. More tasks at once than the runtime's
+/// `maxConcurrentTasks` are refused with 429.
+#[utoipa::path(
+    post, path = "/api/v1/sessions/{id}/tasks", operation_id = "run_task", tag = "urule",
+    params(("id" = SandboxId, Path, description = "the sessionId")),
+    request_body = Task,
+    responses(
+        (status = 200, description = "it is over", body = TaskResult),
+        Guarded, WithBody, OfSandbox, Inside, Journaled
+    )
+)]
+pub async fn run(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    Id(id): Id,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<TaskResult>, Refusal> {
+    let task: Task = body::required(&headers, body).await?;
+    let draft = task.into_draft()?;
+    let session = sessions::find(&broker, &who, id).await?;
+    let running = broker.exec(&who, &session.id, draft).await?;
+    Ok(Json(Collected::of(running).await.into()))
+}

@@ -1,0 +1,371 @@
+//! A running exec as its caller sees it: events out, stdin in.
+//!
+//! What the caller took is acknowledged when it comes for more; the end is forgotten by the guest
+//! when the caller comes again or drops the execution. So a daemon that dies in between loses
+//! nothing: whoever attaches next is told again.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use guest_proto::{FrameReader, FromGuest, How, OUTPUT_WINDOW, ToGuest};
+use tokio::sync::mpsc;
+
+use super::leaf::HeldLeaves;
+use super::link::Link;
+use super::{ExecEnd, ExecEvent, InShell, Offsets, Outcome, OutputStream, TerminalSize};
+use sandkeep_core::ExecId;
+
+/// Acknowledged this often, the guest never stands still for want of it, and small outputs cost none.
+const ACKNOWLEDGE_AFTER: u64 = (OUTPUT_WINDOW / 4) as u64;
+
+/// The events of an exec, pulled one by one. Dropping it (and every [`ExecutionInput`]) detaches:
+/// the command goes on.
+pub struct Execution {
+    source: Source,
+    input: ExecutionInput,
+}
+
+enum Source {
+    Guest(Box<GuestExecution>),
+    Channel { events: mpsc::Receiver<ExecEvent>, since: Instant, phase: Phase },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// `Started` has not been told.
+    New,
+    Running,
+    /// The end was told, and is not yet forgotten by the guest.
+    Told,
+    Over,
+}
+
+/// What goes into an exec that does not run behind the guest protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    Bytes(Bytes),
+    End,
+}
+
+impl Execution {
+    /// For runtimes without our guest: the other ends of these channels do the work. If `events`
+    /// closes before an `Ended`, the exec is lost.
+    pub fn from_channels(events: mpsc::Receiver<ExecEvent>, input: mpsc::Sender<Input>) -> Self {
+        Self {
+            source: Source::Channel { events, since: Instant::now(), phase: Phase::Running },
+            input: ExecutionInput { target: Target::Channel(input) },
+        }
+    }
+
+    pub(super) fn over(guest: GuestExecution) -> Self {
+        let input = ExecutionInput { target: Target::Guest(guest.link.clone()) };
+        Self { source: Source::Guest(Box::new(guest)), input }
+    }
+
+    /// A handle for stdin; all handles of an exec are one.
+    pub fn input(&self) -> ExecutionInput {
+        self.input.clone()
+    }
+
+    /// The next event; `None` after the one `Ended`. Cancel-safe: a dropped call loses nothing.
+    ///
+    /// Coming again acknowledges what was taken before. It must be called for stdin to move, too.
+    pub async fn next(&mut self) -> Option<ExecEvent> {
+        match &mut self.source {
+            Source::Guest(guest) => guest.next().await,
+            Source::Channel { events, since, phase } => {
+                if *phase != Phase::Running {
+                    return None;
+                }
+                let event = events
+                    .recv()
+                    .await
+                    .unwrap_or_else(|| ExecEvent::Ended(lost("the runtime went away", *since)));
+                if let ExecEvent::Ended(_) = event {
+                    *phase = Phase::Over;
+                }
+                Some(event)
+            }
+        }
+    }
+}
+
+fn lost(reason: impl Into<String>, since: Instant) -> ExecEnd {
+    ExecEnd {
+        outcome: Outcome::Lost,
+        error: Some(reason.into()),
+        duration: since.elapsed(),
+        shell: None,
+    }
+}
+
+/// The stdin of an exec. Writes of several handles are mixed in pieces.
+#[derive(Clone)]
+pub struct ExecutionInput {
+    target: Target,
+}
+
+#[derive(Clone)]
+enum Target {
+    Guest(Arc<Link>),
+    Channel(mpsc::Sender<Input>),
+}
+
+impl ExecutionInput {
+    /// Sends all bytes, as fast as the command reads. `BrokenPipe` if stdin is closed, not piped,
+    /// or the exec over. If the call is dropped, any first part of the bytes was sent.
+    pub async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        match &self.target {
+            Target::Guest(link) => {
+                while !bytes.is_empty() {
+                    let count = link.write_stdin(bytes).await?;
+                    bytes = &bytes[count..];
+                }
+                Ok(())
+            }
+            Target::Channel(input) => input
+                .send(Input::Bytes(Bytes::copy_from_slice(bytes)))
+                .await
+                .map_err(|_| io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// How many bytes of stdin were sent since the exec began, by this daemon and those before; `None`
+    /// if stdin is closed, or its runtime cannot tell.
+    pub fn position(&self) -> Option<u64> {
+        match &self.target {
+            Target::Guest(link) => link.stdin_sent(),
+            Target::Channel(_) => None,
+        }
+    }
+
+    /// The command sees the end of its stdin after what was written; in a terminal the end-of-file
+    /// key is pressed, and nothing is hung up. A second call does nothing.
+    pub async fn close(&self) -> io::Result<()> {
+        match &self.target {
+            Target::Guest(link) => link.end_stdin().await,
+            Target::Channel(input) => {
+                // Who listens no more has no use for the end either.
+                let _ = input.send(Input::End).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whoever looks at the terminal has a window of this size now. Nothing happens if the exec has
+    /// no terminal.
+    pub async fn resize(&self, size: TerminalSize) -> io::Result<()> {
+        match &self.target {
+            Target::Guest(link) => link.resize(size).await,
+            Target::Channel(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// An exec behind the guest protocol.
+pub(super) struct GuestExecution {
+    id: ExecId,
+    link: Arc<Link>,
+    reader: FrameReader,
+    buffer: Box<[u8]>,
+    leaves: Arc<HeldLeaves>,
+    since: Instant,
+    phase: Phase,
+    stdout: Progress,
+    stderr: Progress,
+    /// An end that arrived before the caller was told of the start.
+    early_end: Option<guest_proto::End>,
+}
+
+/// How far one stream has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    taken: u64,
+    acknowledged: u64,
+    /// Whether any output has come on this connection: the first may start later than asked for.
+    seen: Seen,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Seen {
+    #[default]
+    Nothing,
+    Some,
+}
+
+impl Progress {
+    fn at(offset: u64) -> Self {
+        Self { taken: offset, acknowledged: offset, seen: Seen::Nothing }
+    }
+
+    /// Whether output at this offset can come now: without a gap, but for the first.
+    fn fits(&self, offset: u64) -> bool {
+        match self.seen {
+            Seen::Some => offset == self.taken,
+            Seen::Nothing => offset >= self.taken,
+        }
+    }
+}
+
+/// The parts of a connection on which the guest has accepted an exec.
+pub(super) struct Accepted {
+    pub id: ExecId,
+    pub link: Link,
+    pub reader: FrameReader,
+    pub buffer: Box<[u8]>,
+    pub leaves: Arc<HeldLeaves>,
+    pub from: Offsets,
+    pub early_end: Option<guest_proto::End>,
+}
+
+impl GuestExecution {
+    pub fn new(accepted: Accepted) -> Self {
+        let Accepted { id, link, reader, buffer, leaves, from, early_end } = accepted;
+        Self {
+            id,
+            link: Arc::new(link),
+            reader,
+            buffer,
+            leaves,
+            since: Instant::now(),
+            phase: Phase::New,
+            stdout: Progress::at(from.stdout),
+            stderr: Progress::at(from.stderr),
+            early_end,
+        }
+    }
+
+    async fn next(&mut self) -> Option<ExecEvent> {
+        match self.phase {
+            Phase::New => {
+                self.phase = Phase::Running;
+                return Some(ExecEvent::Started);
+            }
+            Phase::Running => {}
+            Phase::Told => {
+                self.forget();
+                return None;
+            }
+            Phase::Over => return None,
+        }
+        if let Some(end) = self.early_end.take() {
+            return Some(self.end(end, None));
+        }
+        self.acknowledge();
+        loop {
+            match self.reader.next_message() {
+                Ok(Some(message)) => match self.take(message) {
+                    Some(event) => return Some(event),
+                    None => continue,
+                },
+                Ok(None) => {}
+                Err(error) => return Some(self.lose(error.to_string())),
+            }
+            match self.link.receive(&mut self.reader, &mut self.buffer).await {
+                Ok(0) => return Some(self.lose("the guest closed the connection")),
+                Ok(_) => {}
+                Err(error) => return Some(self.lose(format!("the guest is gone: {error}"))),
+            }
+        }
+    }
+
+    fn take(&mut self, message: FromGuest) -> Option<ExecEvent> {
+        match message {
+            FromGuest::Stdout { offset, data } => {
+                Some(self.output(OutputStream::Stdout, offset, data))
+            }
+            FromGuest::Stderr { offset, data } => {
+                Some(self.output(OutputStream::Stderr, offset, data))
+            }
+            FromGuest::StdinWanted { up_to } => {
+                self.link.want_stdin(up_to);
+                None
+            }
+            FromGuest::Ended(end) => Some(self.end(end, None)),
+            FromGuest::ShellEnded(shell) => {
+                let end = shell.end.clone();
+                Some(self.end(end, Some(shell.into())))
+            }
+            FromGuest::Pong
+            | FromGuest::Refused { .. }
+            | FromGuest::Done
+            | FromGuest::Execs(_)
+            | FromGuest::Started { .. }
+            | FromGuest::Dialed { .. }
+            | FromGuest::ShellOpened(_)
+            | FromGuest::Shells(_)
+            | FromGuest::ShellRefused(_)
+            | FromGuest::ShellUsers(_)
+            | FromGuest::NotKept
+            | FromGuest::PortClosed => {
+                Some(self.lose("the guest broke the protocol: an answer to another question"))
+            }
+        }
+    }
+
+    fn output(&mut self, stream: OutputStream, offset: u64, data: Vec<u8>) -> ExecEvent {
+        let progress = match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        };
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|_| progress.fits(offset))
+        else {
+            return self.lose("the guest broke the protocol: output out of order");
+        };
+        progress.seen = Seen::Some;
+        progress.taken = end;
+        ExecEvent::Output { stream, offset, data: data.into() }
+    }
+
+    /// The caller has come again, so it has what it took.
+    fn acknowledge(&mut self) {
+        let due = |progress: &Progress| progress.taken - progress.acknowledged >= ACKNOWLEDGE_AFTER;
+        if due(&self.stdout) || due(&self.stderr) {
+            self.stdout.acknowledged = self.stdout.taken;
+            self.stderr.acknowledged = self.stderr.taken;
+            let offsets = Offsets { stdout: self.stdout.taken, stderr: self.stderr.taken };
+            self.link.say(&ToGuest::Ack(offsets));
+        }
+    }
+
+    fn end(&mut self, end: guest_proto::End, shell: Option<InShell>) -> ExecEvent {
+        self.phase = Phase::Told;
+        self.link.close_stdin();
+        let outcome = match end.how {
+            How::Exited(0) => Outcome::Exited(0),
+            How::TimedOut => Outcome::TimedOut,
+            How::Canceled => Outcome::Canceled,
+            How::Exited(_) | How::Signaled(_) if self.leaves.oom_kills(&self.id) > 0 => {
+                Outcome::OomKilled
+            }
+            How::Exited(code) => Outcome::Exited(code),
+            How::Signaled(signal) => Outcome::Signaled(signal),
+        };
+        let duration = Duration::from_millis(end.duration_ms);
+        ExecEvent::Ended(ExecEnd { outcome, error: end.error, duration, shell })
+    }
+
+    /// The leaf stays in use: the command may run on, watched by a newer connection.
+    fn lose(&mut self, reason: impl Into<String>) -> ExecEvent {
+        self.phase = Phase::Over;
+        self.link.close_stdin();
+        ExecEvent::Ended(lost(reason, self.since))
+    }
+
+    /// The caller has the end: the guest may let go, and the leaf is free.
+    fn forget(&mut self) {
+        self.phase = Phase::Over;
+        self.link.say(&ToGuest::Forget);
+        self.leaves.give_back(&self.id);
+    }
+}
+
+impl Drop for GuestExecution {
+    fn drop(&mut self) {
+        if self.phase == Phase::Told {
+            self.forget();
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What execs said, on the host's disk: for each exec one journal in the sandbox's home.
+//!
+//! ```text
+//!   guest ──▶ Writer ──▶ <home>/execs/<exec id>          cover, description, the head of the output
+//!               │        <home>/execs/<exec id>.<n>      the two last pieces of a long output
+//!               └ tells how far it is ──▶ Watch, Watch … each reads the files at its own pace
+//! ```
+//!
+//! What always holds:
+//! - One writer per journal. What it says is written was taken by `write(2)`: it survives the daemon,
+//!   not the loss of power. Only then is it acknowledged to the guest.
+//! - Every byte has the offset it had in its stream, in order of arrival. Whoever reads from an offset
+//!   gets the same bytes every time; where bytes were dropped there is a gap with its two ends.
+//! - Exactly one end. It has a place of its own, allocated with the file, so that a full disk leaves
+//!   room for it.
+//! - Watchers share nothing but the files and a notice: none can slow the writer or another.
+//!
+//! Sizes and numbers are bounded by [`JournalLimits`]: a long output keeps its head and its tail, a
+//! sandbox the execs that ended last. What was dropped is counted.
+
+mod cover;
+mod follow;
+mod record;
+mod recover;
+mod shelf;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::{InShell, Offsets, Outcome};
+use sandkeep_core::{ExecId, ProcessTerms, ShellId, limits};
+
+pub use follow::{Follow, From, Seen, Watch};
+pub use recover::Unfinished;
+pub use shelf::{Shelf, journals_in};
+pub use writer::Writer;
+
+/// Where the journals are, in a sandbox's home.
+pub const JOURNALS: &str = "execs";
+
+/// How much of what commands printed is kept on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalLimits {
+    pub max_bytes_per_exec: u64,
+    /// Ended execs of one sandbox; the oldest go first.
+    pub max_execs: u64,
+    /// All ended execs of one sandbox together; the oldest go first.
+    pub max_bytes: u64,
+}
+
+impl Default for JournalLimits {
+    fn default() -> Self {
+        Self {
+            max_bytes_per_exec: limits::JOURNAL_EXEC_DEFAULT_BYTES,
+            max_execs: limits::JOURNAL_EXECS_DEFAULT,
+            max_bytes: limits::JOURNAL_SANDBOX_DEFAULT_BYTES,
+        }
+    }
+}
+
+/// What an exec is. The values of its environment are in no journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    pub exec_id: ExecId,
+    pub argv: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    pub user: String,
+    pub started_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    pub stdin: StdinSource,
+    #[serde(default)]
+    pub terminal: bool,
+    pub keep: Keep,
+    /// The shell whose command it is; then `argv` is the command alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell_id: Option<ShellId>,
+}
+
+/// Where an exec's stdin comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StdinSource {
+    /// It has none.
+    #[default]
+    None,
+    /// It came with the request, whole.
+    Given,
+    /// It stays open for more until somebody closes it.
+    Open,
+}
+
+/// How long a journal stays after its exec ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// As long as it is among the last.
+    #[default]
+    AmongTheLast,
+    /// As long as its sandbox is there: it is a process.
+    WithSandbox(ProcessTerms),
+}
+
+/// How an exec ended: written once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub outcome: Outcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub duration_ms: u64,
+    pub ended_at: Timestamp,
+    /// How much it said.
+    pub written: Offsets,
+    /// How much of that is not in the journal.
+    pub dropped: Offsets,
+    /// For a command of a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<InShell>,
+}
+
+/// How far a journal has come.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// The segment that is written now: 0 is the head.
+    segment: u32,
+    /// How long that segment is.
+    len: u64,
+    /// All segments that are kept, together.
+    disk_bytes: u64,
+    pub written: Offsets,
+    pub dropped: Offsets,
+    pub end: Option<Arc<End>>,
+}
+
+/// The journal of one exec, for its writer and all who look at it.
+#[derive(Debug)]
+pub struct Journal {
+    dir: Arc<Path>,
+    id: ExecId,
+    progress: watch::Sender<Progress>,
+}
+
+impl Journal {
+    fn new(dir: Arc<Path>, id: ExecId, progress: Progress) -> Self {
+        Self { dir, id, progress: watch::Sender::new(progress) }
+    }
+
+    pub fn id(&self) -> &ExecId {
+        &self.id
+    }
+
+    pub fn progress(&self) -> Progress {
+        self.progress.borrow().clone()
+    }
+
+    pub fn end(&self) -> Option<Arc<End>> {
+        self.progress.borrow().end.clone()
+    }
+
+    /// Resolves when the exec has ended.
+    pub async fn ended(&self) -> Arc<End> {
+        let mut progress = self.progress.subscribe();
+        let ended = progress.wait_for(|progress| progress.end.is_some()).await;
+        let ended = ended.expect("the journal holds the sender");
+        Arc::clone(ended.end.as_ref().expect("it was waited for"))
+    }
+
+    /// What the exec is. Blocks.
+    pub fn description(&self) -> io::Result<Description> {
+        let file = std::fs::File::open(self.segment(0))?;
+        match cover::read(&file)? {
+            Some(cover) => Ok(cover.description),
+            None => Err(io::Error::other("the journal's first page cannot be read")),
+        }
+    }
+
+    /// Follows the exec from there on.
+    pub fn watch(self: &Arc<Self>, from: From) -> Watch {
+        Watch::new(Arc::clone(self), from)
+    }
+
+    fn segment(&self, number: u32) -> PathBuf {
+        segment_path(&self.dir, &self.id, number)
+    }
+}
+
+fn segment_path(dir: &Path, id: &ExecId, number: u32) -> PathBuf {
+    match number {
+        0 => dir.join(id.as_str()),
+        tail => dir.join(format!("{id}.{tail}")),
+    }
+}

@@ -1,0 +1,281 @@
+//! The one who writes a journal.
+//!
+//! Output goes to the head until that is full, then to tails of which only the last two are kept:
+//!
+//! ```text
+//!   head │ 1 │ 2 │ 3 │ 4        1 and 2 are removed: a gap that readers see by the offsets
+//!          ───────   ─────
+//!          dropped   kept
+//! ```
+//!
+//! What cannot be written, because the disk is full, is dropped as well, counted, and said with the end;
+//! the exec goes on.
+//!
+//! Little output is written at once, on the thread that got it: it costs some microseconds. A flood is
+//! handed to a thread that may wait, for the kernel makes those wait who dirty more than its disks take.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio::task::JoinHandle;
+
+use super::record::{HEADER_LEN, Header, RECORD_MAX, of, of_mut};
+use super::{End, Journal, Progress, cover};
+use crate::{ExecEnd, Offsets, OutputStream};
+use sandkeep_core::limits;
+
+/// The tails that are kept, the one that is written now among them.
+pub(super) const TAILS_KEPT: u32 = 2;
+/// Of what one exec may have on disk, one part for each tail and the rest for the head.
+const TAIL_SHARE: u64 = 8;
+
+pub struct Writer {
+    journal: Arc<Journal>,
+    head: Arc<File>,
+    place: Place,
+    max_bytes: u64,
+    /// How much was written at once so far.
+    at_once: u64,
+    /// A write that a thread is carrying out, and what it writes.
+    pending: Option<(Header, JoinHandle<io::Result<()>>)>,
+    /// Why something could not be written.
+    fault: Option<String>,
+}
+
+/// Where in a journal the next record goes, and what is before it.
+pub(super) struct Place {
+    pub file: Arc<File>,
+    pub segment: u32,
+    /// The length of that segment.
+    pub len: u64,
+    /// The tails that are kept, the oldest first; the last is the one that is written.
+    pub tails: VecDeque<Tail>,
+    /// All segments together.
+    pub disk_bytes: u64,
+    pub written: Offsets,
+    pub dropped: Offsets,
+}
+
+/// What is in a tail.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tail {
+    pub kept: Offsets,
+    pub len: u64,
+}
+
+impl Place {
+    /// After the cover.
+    pub fn first(head: &Arc<File>, len: u64) -> Self {
+        Self {
+            file: Arc::clone(head),
+            segment: 0,
+            len,
+            tails: VecDeque::new(),
+            disk_bytes: len,
+            written: Offsets::default(),
+            dropped: Offsets::default(),
+        }
+    }
+
+    pub fn progress(&self) -> Progress {
+        let Self { segment, len, written, dropped, disk_bytes, .. } = *self;
+        Progress { segment, len, disk_bytes, written, dropped, end: None }
+    }
+}
+
+impl Writer {
+    pub(super) fn new(
+        journal: Arc<Journal>,
+        head: Arc<File>,
+        place: Place,
+        max_bytes: u64,
+    ) -> Self {
+        Self { journal, head, place, max_bytes, at_once: 0, pending: None, fault: None }
+    }
+
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// Up to where it has the output.
+    pub fn written(&self) -> Offsets {
+        self.place.written
+    }
+
+    /// Takes output. What it knows already it does not take twice; what is missing before it is a gap.
+    /// Cancel-safe: after a dropped call the same data may be given again.
+    pub async fn append(&mut self, stream: OutputStream, offset: u64, data: &Bytes) {
+        self.flush().await;
+        let known = of(&self.place.written, stream).saturating_sub(offset).min(data.len() as u64);
+        let mut offset = offset + known;
+        // At most the length of a buffer in memory.
+        let mut data = data.slice(known as usize..);
+        while !data.is_empty() {
+            let piece = data.split_to(data.len().min(RECORD_MAX));
+            // A record has at most RECORD_MAX bytes.
+            let header = Header { stream, offset, len: piece.len() as u32 };
+            offset = header.end();
+            self.write(header, piece).await;
+        }
+    }
+
+    async fn write(&mut self, header: Header, data: Bytes) {
+        if let Err(error) = self.make_room(header) {
+            return self.count(header, Err(error));
+        }
+        let (file, at) = (Arc::clone(&self.place.file), self.place.len);
+        if self.at_once + header.size() <= limits::JOURNAL_AT_ONCE_BYTES {
+            self.at_once += header.size();
+            let result = write_record(&file, at, header, &data);
+            return self.count(header, result);
+        }
+        let thread = tokio::task::spawn_blocking(move || write_record(&file, at, header, &data));
+        self.pending = Some((header, thread));
+        self.flush().await;
+    }
+
+    /// Waits for a write that a thread is carrying out. Cancel-safe.
+    pub async fn flush(&mut self) {
+        let Some((header, thread)) = &mut self.pending else { return };
+        let (header, result) = (*header, thread.await);
+        self.pending = None;
+        self.count(header, result.unwrap_or_else(|error| Err(io::Error::other(error))));
+    }
+
+    /// Takes a record into the account, as written or as dropped, and tells all who watch.
+    fn count(&mut self, header: Header, result: io::Result<()>) {
+        let (stream, place) = (header.stream, &mut self.place);
+        let before = of(&place.written, stream);
+        *of_mut(&mut place.written, stream) = header.end();
+        *of_mut(&mut place.dropped, stream) += header.offset - before;
+        match result {
+            Ok(()) => {
+                place.len += header.size();
+                place.disk_bytes += header.size();
+                if let Some(tail) = place.tails.back_mut() {
+                    *of_mut(&mut tail.kept, stream) += u64::from(header.len);
+                    tail.len = place.len;
+                }
+            }
+            // The next record goes to the same place, over what may have been written of this one.
+            Err(error) => {
+                *of_mut(&mut place.dropped, stream) += u64::from(header.len);
+                self.fault.get_or_insert_with(|| error.to_string());
+            }
+        }
+        self.tell(None);
+    }
+
+    fn tell(&self, end: Option<Arc<End>>) {
+        let progress = Progress { end, ..self.place.progress() };
+        self.journal.progress.send_replace(progress);
+    }
+
+    /// Goes on to the next segment if this one is full.
+    fn make_room(&mut self, header: Header) -> io::Result<()> {
+        let tail = self.max_bytes / TAIL_SHARE;
+        let max = match self.place.segment {
+            0 => self.max_bytes - u64::from(TAILS_KEPT) * tail,
+            _ => tail,
+        };
+        let is_new = self.place.segment > 0 && self.place.len <= cover::TAIL_MAGIC.len() as u64;
+        if self.place.len + header.size() <= max || is_new {
+            return Ok(());
+        }
+        let next = self.place.segment + 1;
+        let file = private_file().create(true).truncate(true).open(self.journal.segment(next))?;
+        file.write_all_at(cover::TAIL_MAGIC, 0)?;
+        self.place.file = Arc::new(file);
+        self.place.segment = next;
+        self.place.len = cover::TAIL_MAGIC.len() as u64;
+        self.place.disk_bytes += self.place.len;
+        self.place.tails.push_back(Tail { len: self.place.len, ..Tail::default() });
+        self.drop_tail(next);
+        Ok(())
+    }
+
+    /// Removes the tail that is too old now. Those who are reading it have it open.
+    fn drop_tail(&mut self, newest: u32) {
+        let Some(oldest) = newest.checked_sub(TAILS_KEPT).filter(|oldest| *oldest > 0) else {
+            return;
+        };
+        if let Some(lost) = self.place.tails.pop_front() {
+            self.place.dropped.stdout += lost.kept.stdout;
+            self.place.dropped.stderr += lost.kept.stderr;
+            self.place.disk_bytes -= lost.len;
+        }
+        // Its bytes count as dropped whether or not the file goes.
+        if let Err(error) = remove_if_there(&self.journal.segment(oldest)) {
+            tracing::warn!(exec = %self.journal.id, %error, "cannot remove a part of a journal");
+        }
+    }
+
+    /// Writes the end and tells it: the exec's own, and what could not be kept of its output. All that
+    /// was appended must be flushed.
+    pub fn end(self, end: ExecEnd) -> Arc<End> {
+        debug_assert!(self.pending.is_none(), "output is flushed before the end is written");
+        let mut end = End {
+            outcome: end.outcome,
+            shell: end.shell,
+            error: with_fault(end.error, self.fault.as_deref()),
+            duration_ms: millis(end.duration),
+            ended_at: Timestamp::now(),
+            written: self.place.written,
+            dropped: self.place.dropped,
+        };
+        if let Err(error) = cover::write_end(&self.head, &end) {
+            tracing::error!(exec = %self.journal.id, %error, "cannot write the end of an exec");
+            let fault = format!("its end is not on disk: {error}");
+            end.error = with_fault(end.error, Some(&fault));
+        }
+        let end = Arc::new(end);
+        self.tell(Some(Arc::clone(&end)));
+        end
+    }
+}
+
+fn with_fault(error: Option<String>, fault: Option<&str>) -> Option<String> {
+    let fault = fault.map(|fault| format!("the journal is incomplete: {fault}"));
+    match (error, fault) {
+        (Some(error), Some(fault)) => Some(format!("{error}; {fault}")),
+        (error, fault) => error.or(fault),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Options for a file that is written and read by nobody else.
+pub(super) fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+pub(super) fn remove_if_there(path: &std::path::Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// One call for most records: the header and the bytes together.
+fn write_record(file: &File, at: u64, header: Header, data: &[u8]) -> io::Result<()> {
+    let head = header.encode();
+    let parts = [io::IoSlice::new(&head), io::IoSlice::new(data)];
+    let written = rustix::io::retry_on_intr(|| rustix::io::pwritev(file, &parts, at))?;
+    if written == HEADER_LEN + data.len() {
+        return Ok(());
+    }
+    // A short write: the rest, and with it the reason, comes from trying again.
+    let mut whole = head.to_vec();
+    whole.extend_from_slice(data);
+    file.write_all_at(&whole[written..], at + written as u64)
+}

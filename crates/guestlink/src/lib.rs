@@ -1,0 +1,271 @@
+//! What can be done inside a sandbox, and the host's side of the guest protocol that does it for
+//! every local runtime. All that comes from a guest is untrusted: bounded, typed, timed.
+
+mod client;
+mod dial_back;
+mod dialed;
+mod execution;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
+pub mod journal;
+mod leaf;
+mod link;
+mod program;
+mod shell;
+mod source;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use sandkeep_core::{ExecId, Privilege, ShellId};
+
+pub use client::GuestClient;
+pub use dial_back::{DialBack, DialToken, Proof};
+pub use execution::{Execution, ExecutionInput, Input};
+pub use guest_proto::{LeafKind, Offsets, TerminalSize};
+pub use leaf::NoLeaves;
+pub use program::{Program, TOOLBOX};
+pub use sandkeep_sys::cgroup::LeafLimits;
+pub use shell::{
+    InShell, KnownShell, ShellExecRequest, ShellFate, ShellProgram, ShellRequest, ShellState,
+};
+
+/// One command to run. The host builds the whole environment; nothing is inherited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecRequest {
+    pub id: ExecId,
+    /// Never empty.
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub cwd: Option<String>,
+    /// As in the guest protocol's `Exec`.
+    pub user: String,
+    pub stdin: Stdin,
+    /// A terminal of this size instead of pipes: all output is then stdout.
+    pub terminal: Option<TerminalSize>,
+    pub timeout: Option<Duration>,
+    pub privilege: Privilege,
+    /// What it may use by itself, within the sandbox's own limits. A runtime without `exec_limits` refuses any.
+    pub limits: LeafLimits,
+}
+
+/// In a terminal `Null` means that nobody types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stdin {
+    Null,
+    Piped,
+}
+
+/// What an exec tells, in this order: `Started`, output as it happens, one `Ended`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecEvent {
+    Started,
+    Output { stream: OutputStream, offset: u64, data: Bytes },
+    Ended(ExecEnd),
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecEnd {
+    pub outcome: Outcome,
+    /// Why it could not be started, or why the outcome is what it is.
+    pub error: Option<String>,
+    pub duration: Duration,
+    /// For a command of a shell.
+    pub shell: Option<InShell>,
+}
+
+impl ExecEnd {
+    /// Of an exec whose events stopped without an end: the daemon shuts down.
+    pub fn unknown() -> Self {
+        Self {
+            outcome: Outcome::Lost,
+            error: Some("the exec's events stopped before its end was known".to_owned()),
+            duration: Duration::ZERO,
+            shell: None,
+        }
+    }
+}
+
+/// Every exec ends with exactly one of these.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Exited(i32),
+    Signaled(i32),
+    TimedOut,
+    Canceled,
+    OomKilled,
+    /// Nobody can know: the sandbox died, or the guest forgot.
+    Lost,
+}
+
+impl Outcome {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Exited(_) => "exited",
+            Self::Signaled(_) => "signaled",
+            Self::TimedOut => "timed_out",
+            Self::Canceled => "canceled",
+            Self::OomKilled => "oom_killed",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// An exec that the guest knows: running, or ended and not yet collected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownExec {
+    pub id: ExecId,
+    pub running: bool,
+    pub origin: Origin,
+}
+
+/// Who started an exec, as far as this side can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// This daemon, which may be watching it.
+    Here,
+    /// An earlier daemon: nobody watches it.
+    Earlier,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// The sandbox is gone or going.
+    #[error("the guest is not reachable")]
+    Unreachable(#[source] std::io::Error),
+    #[error("the guest did not answer within {} s", after.as_secs())]
+    TimedOut { after: Duration },
+    #[error("the guest speaks no protocol version from {oldest} to {newest}")]
+    Version { oldest: u16, newest: u16 },
+    #[error("the guest broke the protocol: {0}")]
+    Protocol(String),
+    #[error("the guest refused: {reason}")]
+    Refused { reason: String },
+    /// The exec was not begun.
+    #[error("there is no cgroup for the exec")]
+    Leaf(#[source] std::io::Error),
+    /// Nothing was begun.
+    #[error("cannot prepare the program for the sandbox")]
+    Program(#[source] std::io::Error),
+    #[error("the guest of runtime {runtime} cannot {what}")]
+    Unsupported { runtime: &'static str, what: &'static str },
+    #[error("nothing listens on port {port} of the sandbox")]
+    PortClosed { port: u16 },
+    #[error("there is no shell {id}")]
+    ShellNotFound { id: ShellId },
+    #[error("shell {id} has ended")]
+    ShellEnded { id: ShellId },
+    #[error("{limit} commands, or 4 MiB of them, wait in shell {id} already")]
+    ShellQueueFull { id: ShellId, limit: usize },
+    #[error("the sandbox has {limit} shells already")]
+    TooManyShells { limit: usize },
+}
+
+/// A connection to a process of the sandbox. Shutting its writing half down tells the process the end;
+/// the other half goes on.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+
+/// # Behavior
+/// - Operations run side by side.
+/// - Dropping an [`Execution`] does not end the command: it goes on, and blocks once its output
+///   window is full, until somebody attaches again.
+#[async_trait]
+pub trait Guest: Send + Sync {
+    /// A round trip to the guest's own loop.
+    async fn ping(&self) -> Result<(), GuestError>;
+
+    /// Starts a command. A command that cannot be started is no error here: it ends as exited 127
+    /// or 126 with `error` set.
+    async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError>;
+
+    /// Starts a program of ours, which is in no file of the sandbox, with `argv` after its name. The guest is
+    /// given it first where it does not have it. From then on it is an exec like any other.
+    async fn exec_program(
+        &self,
+        program: &'static Program,
+        request: ExecRequest,
+    ) -> Result<Execution, GuestError>;
+
+    /// Joins a known exec; its output from the offsets on follows, byte for byte. What an earlier
+    /// watcher has acknowledged is gone: then it starts later, and the first offset says where.
+    /// Whoever watched before is cut off, as `Lost`.
+    async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError>;
+
+    /// Signals the first process of an exec.
+    async fn signal(&self, id: &ExecId, signal: i32) -> Result<(), GuestError>;
+
+    /// Kills the whole tree of an exec; it ends as `Canceled`.
+    async fn cancel(&self, id: &ExecId) -> Result<(), GuestError>;
+
+    /// Ends the whole tree of an exec: SIGTERM to all of it, `grace`, SIGKILL to what is left. Answers when
+    /// the signals are sent; the guest goes on by itself. The exec ends when nothing of its tree is left: as
+    /// its first process did, or as `Canceled` if that had to be killed.
+    async fn end(&self, id: &ExecId, grace: Duration) -> Result<(), GuestError>;
+
+    async fn execs(&self) -> Result<Vec<KnownExec>, GuestError>;
+
+    /// Ends every process of the sandbox, and the guest with them: SIGTERM, `grace`, SIGKILL.
+    async fn terminate(&self, grace: Duration) -> Result<(), GuestError>;
+
+    /// Opens a persistent shell and waits until it is ready. `Refused` if it cannot be had.
+    async fn open_shell(&self, request: ShellRequest) -> Result<KnownShell, GuestError>;
+
+    /// All shells, those that have ended included, until they are closed. They outlive the daemon.
+    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError>;
+
+    /// Gives a shell a command; it runs when those before it are over. From then on it is an exec like
+    /// any other: it can be attached to, signaled (what the command has started, not the shell) and
+    /// canceled, and its end says what became of the shell.
+    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError>;
+
+    /// Who a shell runs as. `None` if it is not there, or its guest is too old to tell.
+    async fn shell_user(&self, id: &ShellId) -> Option<String>;
+
+    /// Kills a shell with all that runs in it, and forgets it.
+    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError>;
+
+    /// Connects to a TCP port of the sandbox's loopback, whatever its network is. `PortClosed` at
+    /// once if nobody listens. Nothing is sent or closed on the way: the bytes are the caller's.
+    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError>;
+}
+
+/// Where an exec's processes are kept together: a cgroup leaf. Dropping it gives it back. Background
+/// processes of the exec may still be in it then: a pool gives it out again only when it is empty.
+pub trait Leaf: Send + Sync {
+    fn kind(&self) -> LeafKind;
+
+    /// Unique among the leaves of the sandbox that are in use; survives a restart of the daemon.
+    fn name(&self) -> &str;
+
+    /// The descriptors that go with [`LeafKind`], in its order.
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// How often the kernel killed in this leaf for want of memory since it was acquired.
+    fn oom_kills(&self) -> u64;
+}
+
+/// Gives out leaves; implemented by a runtime over its cgroups.
+pub trait LeafPool: Send + Sync {
+    /// One in which these limits hold, or none.
+    fn acquire(self: Arc<Self>, limits: &LeafLimits) -> std::io::Result<Box<dyn Leaf>>;
+
+    /// The leaf of this name, in use by an exec that an earlier daemon started.
+    fn adopt(self: Arc<Self>, name: &str) -> std::io::Result<Box<dyn Leaf>>;
+}

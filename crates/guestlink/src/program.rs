@@ -1,0 +1,71 @@
+//! Programs of ours that a guest runs without there being a file of them in its sandbox. A guest is given one when it
+//! says that it does not have it, and keeps it for as long as it lives.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use guest_proto::{CHUNK_MAX, ToGuest, encode};
+
+use sandkeep_sys::sealed;
+
+/// What works on files inside.
+pub static TOOLBOX: Program = Program::new("sandkeep-toolbox", sandkeep_embedded::TOOLBOX);
+
+pub struct Program {
+    label: &'static str,
+    bytes: &'static [u8],
+    prepared: OnceLock<Prepared>,
+}
+
+struct Prepared {
+    name: String,
+    /// One for all sandboxes, so that it is in memory once, and on nobody's account but the daemon's.
+    file: OwnedFd,
+}
+
+impl Program {
+    const fn new(label: &'static str, bytes: &'static [u8]) -> Self {
+        Self { label, bytes, prepared: OnceLock::new() }
+    }
+
+    /// What processes that run it are called.
+    pub fn label(&self) -> &'static str {
+        self.label
+    }
+
+    /// The name that guests know it by: another one for every build.
+    pub fn name(&self) -> io::Result<&str> {
+        Ok(&self.prepared()?.name)
+    }
+
+    /// The program as a file that nobody can change.
+    pub fn file(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.prepared()?.file.as_fd())
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Its bytes, as a guest takes them that cannot be passed a descriptor.
+    pub(super) fn frames(&self) -> Vec<u8> {
+        let mut frames = Vec::with_capacity(self.bytes.len() + self.bytes.len() / 1024);
+        for chunk in self.bytes.chunks(CHUNK_MAX) {
+            encode(&ToGuest::Program(chunk.to_vec()), &mut frames);
+        }
+        frames
+    }
+
+    fn prepared(&self) -> io::Result<&Prepared> {
+        if let Some(prepared) = self.prepared.get() {
+            return Ok(prepared);
+        }
+        let digest = ring::digest::digest(&ring::digest::SHA256, self.bytes);
+        let digest: String =
+            digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = format!("{}-{digest}", self.label);
+        let file = sealed::program(self.label, self.bytes)?;
+        Ok(self.prepared.get_or_init(|| Prepared { name, file }))
+    }
+}

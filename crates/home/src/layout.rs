@@ -1,0 +1,47 @@
+//! The layout of what is written of a sandbox, in `meta.json` and in its row alike: which version it
+//! has, and how an earlier one is read.
+//!
+//! | version | what it brought |
+//! |---|---|
+//! | 1 | labels in the spec |
+//! | 2 | `terms` (labels and timeouts, which can change), `began`, the slot and the profile |
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// What this build writes. It reads all that came before; a later one is not ours to judge.
+pub const VERSION: u32 = 2;
+
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+}
+
+/// Why something that was written says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Unread {
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+    #[error("it has version {found}; this build knows {VERSION}")]
+    Version { found: u32 },
+}
+
+/// Reads any version up to this one.
+pub fn read<T: DeserializeOwned>(content: &[u8]) -> Result<T, Unread> {
+    let Head { version } = serde_json::from_slice(content)?;
+    match version {
+        VERSION => Ok(serde_json::from_slice(content)?),
+        1 => Ok(serde_json::from_value(second(serde_json::from_slice(content)?))?),
+        found => Err(Unread::Version { found }),
+    }
+}
+
+/// Version 1 as version 2 would have written it.
+fn second(mut first: Value) -> Value {
+    let labels = first["spec"].get_mut("labels").map(Value::take).unwrap_or_else(|| json!({}));
+    first["terms"] = json!({ "labels": labels });
+    first["began"] = json!({ "wall": first["created_at"], "boot_id": "", "uptime_ms": 0 });
+    first["version"] = json!(2);
+    first
+}

@@ -1,0 +1,40 @@
+//! Which sockets of the host lead to which ports of a sandbox, so that the next daemon opens the same.
+//! It is a wish, not a record of anything that must be cleared away: a lost or torn file costs only
+//! that somebody has to ask again.
+
+use std::fs;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Home, file};
+use sandkeep_core::Port;
+
+const LISTENING: &str = "listening.json";
+
+/// A socket of the host, by its port, and the port of the sandbox that it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listening {
+    pub port: Port,
+    pub host_port: u16,
+}
+
+impl Home {
+    pub fn write_listening(&self, all: &[Listening]) -> io::Result<()> {
+        match all.is_empty() {
+            true => match fs::remove_file(self.path().join(LISTENING)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                Ok(()) | Err(_) => Ok(()),
+            },
+            false => file::replace(self.path(), LISTENING, &serde_json::to_vec(all)?),
+        }
+    }
+
+    pub fn read_listening(&self) -> io::Result<Vec<Listening>> {
+        match fs::read(self.path().join(LISTENING)) {
+            Ok(text) => Ok(serde_json::from_slice(&text)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+}

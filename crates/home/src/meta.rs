@@ -1,0 +1,108 @@
+//! `meta.json`: all that is needed to adopt a sandbox without its registry row.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::{self, Unread, VERSION};
+use sandkeep_core::{Labels, Moment, Owner, SandboxId, SlotName, Spec, Terms};
+
+/// How far the sandbox has come, as far as its files go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Half-made; nobody was promised it.
+    Creating,
+    /// Only a recorded destroy may remove it.
+    Ready,
+    /// Its destruction was asked for.
+    Destroying,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    version: u32,
+    pub id: SandboxId,
+    /// The data directory it was made in.
+    pub instance: String,
+    /// The boot of the host in which it last started.
+    pub boot_id: String,
+    pub created_at: jiff::Timestamp,
+    pub spec: Spec,
+    pub terms: Terms,
+    /// From when its timeout counts: the creation, the last start or the last keepalive.
+    pub began: Moment,
+    pub owner: Owner,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<SlotName>,
+    pub phase: Phase,
+    /// How many turns were sealed.
+    pub turn: u64,
+}
+
+/// Why a meta.json says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    #[error("meta.json cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("meta.json is no metadata of a sandbox: {0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error("meta.json has version {found}; this build knows {VERSION}")]
+    Version { found: u32 },
+    #[error("meta.json is of {found}")]
+    OtherSandbox { found: SandboxId },
+    #[error("meta.json is of the data directory {found}")]
+    OtherInstance { found: String },
+}
+
+impl From<Unread> for Unreadable {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Malformed(error) => Self::Malformed(error),
+            Unread::Version { found } => Self::Version { found },
+        }
+    }
+}
+
+impl Meta {
+    /// The metadata of a sandbox that is being made, on the plainest terms.
+    pub fn new(id: SandboxId, labels: Labels, spec: Spec, boot_id: String) -> Self {
+        let created_at = jiff::Timestamp::now();
+        Self {
+            version: VERSION,
+            id,
+            instance: labels.instance,
+            boot_id,
+            created_at,
+            spec,
+            terms: Terms::default(),
+            began: Moment::of_wall(created_at),
+            owner: labels.owner,
+            slot: None,
+            phase: Phase::Creating,
+            turn: 0,
+        }
+    }
+
+    /// What a runtime needs to know of whose it is.
+    pub fn labels(&self) -> Labels {
+        Labels { instance: self.instance.clone(), owner: self.owner.clone() }
+    }
+
+    pub(super) fn read(path: &Path, id: &SandboxId, instance: &str) -> Result<Self, Unreadable> {
+        let content = std::fs::read(path)?;
+        let meta: Self = layout::read(&content)?;
+        if meta.id != *id {
+            return Err(Unreadable::OtherSandbox { found: meta.id });
+        }
+        if meta.instance != instance {
+            return Err(Unreadable::OtherInstance { found: meta.instance });
+        }
+        Ok(meta)
+    }
+
+    pub(super) fn content(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("metadata holds only strings, numbers and maps of strings")
+    }
+}

@@ -1,0 +1,73 @@
+//! What happened to a sandbox, a line each, in its home. It is told to whoever asks and nothing follows from it,
+//! so it is never synced and may lack what happened in the moment of a crash.
+//!
+//! A file that is full becomes the one before, in place of the earlier one before: so the last of what happened is
+//! kept, at least one file of it, and never more than two.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use sandkeep_core::limits::TIMELINE_FILE_MAX_BYTES;
+
+const NOW: &str = "timeline";
+const BEFORE: &str = "timeline.1";
+
+/// Adds a line. It is nothing where there is no home.
+pub fn append(home: &Path, line: &[u8]) -> io::Result<()> {
+    let path = home.join(NOW);
+    let mut options = OpenOptions::new();
+    let mut file = match options.append(true).create(true).mode(0o600).open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    if file.metadata()?.len() >= TIMELINE_FILE_MAX_BYTES {
+        fs::rename(&path, home.join(BEFORE))?;
+        file = options.open(&path)?;
+    }
+    file.write_all(&[line, b"\n"].concat())
+}
+
+/// All lines, the oldest first.
+pub fn read(home: &Path) -> io::Result<Vec<u8>> {
+    let mut lines = Vec::new();
+    for name in [BEFORE, NOW] {
+        match File::open(home.join(name)) {
+            // A line may be longer than what is left to the bound, once.
+            Ok(file) => file.take(2 * TIMELINE_FILE_MAX_BYTES).read_to_end(&mut lines)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_and_the_files_stay_small() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let line = vec![b'x'; 1000];
+        let count = 4 * TIMELINE_FILE_MAX_BYTES / 1000;
+        for _ in 0..count {
+            append(dir.path(), &line).expect("a line");
+        }
+        append(dir.path(), b"last").expect("a line");
+        let kept = read(dir.path()).expect("lines");
+        assert!(kept.ends_with(b"x\nlast\n"));
+        let len = u64::try_from(kept.len()).expect("a length");
+        assert!((TIMELINE_FILE_MAX_BYTES..3 * TIMELINE_FILE_MAX_BYTES).contains(&len), "{len}");
+    }
+
+    #[test]
+    fn where_there_is_no_home_nothing_is_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let gone = dir.path().join("gone");
+        append(&gone, b"line").expect("nothing to do");
+        assert!(!gone.exists());
+        assert!(read(&gone).expect("nothing").is_empty());
+    }
+}

@@ -1,0 +1,265 @@
+//! What came with a build file: an index of the archive that was sent. The files stay where they are in it, so
+//! nothing of it is unpacked, and nothing is left of it when the archive is gone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Read, Seek as _};
+use std::sync::Arc;
+
+use super::{CopyError, Files, Seen, SeenKind};
+use crate::recipe::Ignore;
+use crate::source::{Section, SpoolDir};
+use sandkeep_core::limits;
+use sandkeep_tree::{
+    TreePath,
+    archive::{ArchiveError, Attributes, Compression, Entries, Entry, Kind, decoded},
+    digest::{Digest, Hasher},
+};
+
+/// A build file that is not among the others has this name, and an ending; it is never copied.
+pub const BUILD_FILE_APART: &str = ".sandkeep-build-file";
+const IGNORE_FILE: &str = ".dockerignore";
+
+/// The files that a build may copy from, by their paths.
+#[derive(Debug)]
+pub struct Context {
+    archive: Arc<File>,
+    items: BTreeMap<TreePath, Item>,
+}
+
+#[derive(Clone, Debug)]
+struct Item {
+    what: What,
+    attributes: Attributes,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Directory,
+    File { offset: u64, size_bytes: u64, digest: Digest },
+    Symlink { target: Vec<u8> },
+}
+
+impl Context {
+    /// Reads the whole archive, plain or compressed, and what each file in it is. Blocks.
+    pub fn read(mut archive: File, spool: &SpoolDir) -> Result<Self, CopyError> {
+        let failed = |source| CopyError::Io { what: "what was sent".to_owned(), source };
+        let mut start = Vec::new();
+        archive.by_ref().take(MARK_BYTES).read_to_end(&mut start).map_err(failed)?;
+        archive.rewind().map_err(failed)?;
+        let mut plain = match Compression::of(&start)? {
+            Compression::None => archive,
+            Compression::Gzip | Compression::Zstd => {
+                spool.take(decoded(archive)?).map_err(ArchiveError::from)?
+            }
+        };
+        plain.rewind().map_err(failed)?;
+        let mut entries = Entries::new(io::BufReader::with_capacity(
+            READ_BYTES,
+            plain.try_clone().map_err(failed)?,
+        ));
+        let mut index = Index::default();
+        while let Some(entry) = entries.next()? {
+            index.take(entry, &mut entries)?;
+        }
+        Ok(Self { archive: Arc::new(plain), items: index.items })
+    }
+
+    /// The text of a file in it, if it is there.
+    pub fn text(&self, path: &str, max_bytes: usize) -> Result<Option<String>, CopyError> {
+        let clean = clean(path.as_bytes())?;
+        let Some(found) = self.resolve(&clean).map_err(CopyError::reading(&clean))? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        let opened = self.open(&found).map_err(CopyError::reading(&clean))?;
+        // One byte more than there may be, so that whoever reads it sees that it is too long.
+        let read = opened.take(max_bytes as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(CopyError::reading(&clean))?;
+        String::from_utf8(bytes).map(Some).map_err(|_| CopyError::NotText { file: path.to_owned() })
+    }
+
+    /// The list of what is left out, for a build file of this name.
+    pub fn ignore_file(&self, build_file: &str) -> Result<Option<(String, String)>, CopyError> {
+        for name in [format!("{build_file}{IGNORE_FILE}"), IGNORE_FILE.to_owned()] {
+            if let Some(text) = self.text(&name, limits::RECIPE_MAX_BYTES)? {
+                return Ok(Some((name, text)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same without what a list leaves out.
+    pub fn without(mut self, ignore: &Ignore) -> Self {
+        self.items.retain(|path, _| {
+            let text = String::from_utf8_lossy(path.bytes());
+            !text.starts_with(BUILD_FILE_APART) && (path.is_root() || !ignore.leaves_out(&text))
+        });
+        // What was let in again keeps the directories that it is in.
+        let paths: Vec<TreePath> = self.items.keys().cloned().collect();
+        paths.iter().for_each(|path| add_parents(&mut self.items, path));
+        self
+    }
+
+    fn item(&self, path: &TreePath) -> io::Result<&Item> {
+        self.items.get(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// As many first bytes as any mark of a compression has.
+const MARK_BYTES: u64 = 6;
+const READ_BYTES: usize = 256 * 1024;
+
+fn clean(name: &[u8]) -> Result<TreePath, CopyError> {
+    TreePath::clean(name).map_err(|problem| CopyError::Path {
+        path: String::from_utf8_lossy(name).into_owned(),
+        problem,
+    })
+}
+
+#[derive(Default)]
+struct Index {
+    items: BTreeMap<TreePath, Item>,
+    names_bytes: usize,
+}
+
+impl Index {
+    fn take(&mut self, entry: Entry, entries: &mut Entries<impl Read>) -> Result<(), CopyError> {
+        let path = clean(&entry.path)?;
+        let what = match entry.kind {
+            Kind::Directory => What::Directory,
+            Kind::File { size_bytes, segments: None } => {
+                let offset = entries.position();
+                What::File { offset, size_bytes, digest: hashed(entries)? }
+            }
+            Kind::File { segments: Some(_), .. } => {
+                let what = "it is a sparse file; archive it without --sparse".to_owned();
+                return Err(ArchiveError::Entry { path: path.shown(), what }.into());
+            }
+            Kind::Symlink { target } => What::Symlink { target },
+            Kind::Hardlink { target } => match self.items.get(&clean(&target)?) {
+                Some(item) => item.what.clone(),
+                None => {
+                    let path = String::from_utf8_lossy(&target).into_owned();
+                    return Err(CopyError::Missing { path });
+                }
+            },
+            // Nothing can be done with any of them in an image.
+            Kind::Fifo | Kind::Device => return Ok(()),
+        };
+        self.names_bytes += path.bytes().len();
+        let too_large = |what, max| CopyError::ContextTooLarge { what, max };
+        if self.items.len() >= limits::CONTEXT_ENTRIES_MAX {
+            return Err(too_large("too many files", limits::CONTEXT_ENTRIES_MAX));
+        }
+        if self.names_bytes > limits::CONTEXT_NAMES_MAX_BYTES {
+            return Err(too_large("names of too many bytes", limits::CONTEXT_NAMES_MAX_BYTES));
+        }
+        add_parents(&mut self.items, &path);
+        // Whose it was where it came from does not matter here.
+        let attributes = Attributes { uid: 0, gid: 0, xattrs: Vec::new(), ..entry.attributes };
+        self.items.insert(path, Item { what, attributes });
+        Ok(())
+    }
+}
+
+fn hashed(entries: &mut Entries<impl Read>) -> Result<Digest, CopyError> {
+    let mut hasher = Hasher::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match entries.read_data(&mut buffer)? {
+            0 => return Ok(hasher.finish()),
+            read => hasher.update(&buffer[..read]),
+        }
+    }
+}
+
+/// An archive need not have the directories that its files are in.
+fn add_parents(items: &mut BTreeMap<TreePath, Item>, path: &TreePath) {
+    let mut above = path.clone();
+    while let Some((parent, _)) = above.split() {
+        let attributes = Attributes { mode: 0o755, ..Attributes::default() };
+        match items.get(&parent) {
+            Some(_) => return,
+            None => items.insert(parent.clone(), Item { what: What::Directory, attributes }),
+        };
+        above = parent;
+    }
+}
+
+impl Files for Context {
+    fn look(&self, path: &TreePath) -> io::Result<Option<Seen>> {
+        let seen = |item: &Item| Seen {
+            kind: match &item.what {
+                What::Directory => SeenKind::Directory,
+                What::File { size_bytes, .. } => SeenKind::File { size_bytes: *size_bytes },
+                What::Symlink { target } => SeenKind::Symlink { target: target.clone() },
+            },
+            attributes: item.attributes.clone(),
+        };
+        Ok(self.items.get(path).map(seen))
+    }
+
+    fn resolve(&self, path: &TreePath) -> io::Result<Option<TreePath>> {
+        let mut done = TreePath::default();
+        let mut links = 0;
+        let mut ahead: VecDeque<Vec<u8>> = path.parts().map(<[u8]>::to_vec).collect();
+        while let Some(part) = ahead.pop_front() {
+            if part == b".." {
+                done.pop();
+                continue;
+            }
+            let next = done.join(&part).map_err(io::Error::other)?;
+            match self.items.get(&next).map(|item| &item.what) {
+                None => return Ok(None),
+                Some(What::Directory | What::File { .. }) => done = next,
+                Some(What::Symlink { target }) => {
+                    links += 1;
+                    if links > limits::LAYER_LINKS_MAX {
+                        return Err(rustix::io::Errno::LOOP.into());
+                    }
+                    if target.starts_with(b"/") {
+                        done = TreePath::default();
+                    }
+                    let parts = target.split(|byte| *byte == b'/');
+                    for part in parts.rev().filter(|part| !matches!(*part, b"" | b".")) {
+                        ahead.push_front(part.to_vec());
+                    }
+                }
+            }
+        }
+        Ok(Some(done))
+    }
+
+    fn names(&self, directory: &TreePath) -> io::Result<Vec<Vec<u8>>> {
+        let (prefix, end) = match directory.is_root() {
+            true => (Vec::new(), None),
+            // No path sorts between what begins with a slash and what begins with the byte after it.
+            false => ([directory.bytes(), b"/"].concat(), Some([directory.bytes(), b"0"].concat())),
+        };
+        let beneath = self.items.range(directory.clone()..).map(|(path, _)| path.bytes());
+        let within = |path: &&[u8]| end.as_ref().is_none_or(|end| *path < &end[..]);
+        let names = beneath.take_while(within).filter_map(|path| path.strip_prefix(&prefix[..]));
+        let own = names.filter(|name| !name.is_empty() && !name.contains(&b'/'));
+        Ok(own.map(<[u8]>::to_vec).collect())
+    }
+
+    fn open(&self, file: &TreePath) -> io::Result<Box<dyn Read + Send>> {
+        match self.item(file)?.what {
+            What::File { offset, size_bytes, .. } => {
+                let archive = Arc::clone(&self.archive);
+                Ok(Box::new(Section::new(archive, offset, size_bytes).reader()))
+            }
+            What::Directory | What::Symlink { .. } => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+            }
+        }
+    }
+
+    fn digest(&self, file: &TreePath) -> io::Result<Digest> {
+        match self.item(file)?.what {
+            What::File { digest, .. } => Ok(digest),
+            What::Directory | What::Symlink { .. } => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The `host` template: a safe part of the host's own system, with no set-up.
+//!
+//! `/usr` without `/usr/local`, and an `/etc` of our own, are shared read-only by all sandboxes.
+//! Everything else is the sandbox's volume, which starts as a handful of empty directories: making
+//! those is faster than any snapshot.
+
+mod etc;
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid, mkdirat, openat, openat2, symlinkat};
+
+use super::identity::is_not_there;
+use super::{Found, Template, host_name};
+use sandkeep_core::{Privilege, SandboxId};
+use sandkeep_storage::StorageError;
+use sandkeep_tree::{Bind, Ids, Root};
+
+/// The user that commands run as.
+const USER_ID: u32 = 1000;
+
+/// Directories of every volume, parents first, with their modes.
+const DIRECTORIES: [(&str, u32); 12] = [
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("home", 0o755),
+    ("opt", 0o755),
+    ("proc", 0o755),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("tmp", 0o1777),
+    ("usr", 0o755),
+    ("var", 0o755),
+    ("var/tmp", 0o1777),
+    ("home/user", 0o755),
+];
+
+/// Where programs are, besides /usr: links into it on most systems, directories on some.
+const SYSTEM_PATHS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+pub struct HostTemplate {
+    binds: Arc<[Bind]>,
+    skeleton: Arc<Skeleton>,
+}
+
+/// What a volume starts with.
+struct Skeleton {
+    /// Further mount points, for systems whose /bin is a directory.
+    mount_points: Vec<&'static str>,
+    links: Vec<(&'static str, PathBuf)>,
+}
+
+impl HostTemplate {
+    /// Generates the shared parts beneath `data_dir`. Sandboxes that run keep the ones they started
+    /// with: a change of the host's files makes a new directory beside the old.
+    pub fn prepare(data_dir: &Path) -> io::Result<Self> {
+        let ours = data_dir.join("host");
+        let empty = ours.join("empty");
+        std::fs::create_dir_all(&empty)?;
+        let bind = |source: PathBuf, target: &str| Bind { source, target: target.into() };
+        let mut binds = vec![bind("/usr".into(), "usr"), bind(etc::generate(&ours)?, "etc")];
+        if Path::new("/usr/local").is_dir() {
+            binds.push(bind(empty, "usr/local"));
+        }
+        let mut skeleton = Skeleton { mount_points: Vec::new(), links: Vec::new() };
+        for path in SYSTEM_PATHS {
+            let on_host = Path::new("/").join(path);
+            match std::fs::symlink_metadata(&on_host) {
+                Ok(metadata) if metadata.is_symlink() => {
+                    skeleton.links.push((path, std::fs::read_link(&on_host)?));
+                }
+                Ok(metadata) if metadata.is_dir() => {
+                    skeleton.mount_points.push(path);
+                    binds.push(bind(on_host, path));
+                }
+                // Not every system has all of them.
+                _ => {}
+            }
+        }
+        Ok(Self { binds: binds.into(), skeleton: Arc::new(skeleton) })
+    }
+}
+
+#[async_trait]
+impl Template for HostTemplate {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn binds(&self) -> Arc<[Bind]> {
+        Arc::clone(&self.binds)
+    }
+
+    fn has_program(&self, name: &str) -> Found {
+        match Path::new("/usr/bin").join(name).exists() {
+            true => Found::Yes,
+            false => Found::No,
+        }
+    }
+
+    fn default_privilege(&self) -> Privilege {
+        Privilege::None
+    }
+
+    async fn lay_out(&self, root: &Root, id: &SandboxId) -> Result<(), StorageError> {
+        let path = root.own_dir();
+        // A few dozen microseconds of system calls: handing them to another thread costs more.
+        let laid_out = self.skeleton.lay_out(path, root.ids()).and_then(|()| write_hosts(root, id));
+        laid_out.map_err(|source| StorageError::Io {
+            storage: "host template",
+            what: format!("fill {}", path.display()),
+            source,
+        })
+    }
+}
+
+impl Skeleton {
+    /// Makes what is missing, so that it can be repeated after a crash.
+    fn lay_out(&self, root: &Path, ids: Ids) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = openat(CWD, root, flags, Mode::empty())?;
+        let plain = self.mount_points.iter().map(|path| (*path, 0o755));
+        for (path, mode) in DIRECTORIES.into_iter().chain(plain) {
+            unless_there(mkdirat(&root, path, Mode::from_raw_mode(mode)))?;
+            ids.give_to_root(&root, path)?;
+            if mode & 0o1000 != 0 {
+                // mkdir leaves out what the umask forbids.
+                let made = openat(
+                    &root,
+                    path,
+                    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?;
+                rustix::fs::fchmod(made, Mode::from_raw_mode(mode))?;
+            }
+        }
+        for (path, target) in &self.links {
+            unless_there(symlinkat(target, &root, *path))?;
+            ids.give_to_root(&root, *path)?;
+        }
+        let user = ids.on_disk(USER_ID);
+        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+        let no_follow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        match rustix::fs::chownat(&root, "home/user", Some(uid), Some(gid), no_follow) {
+            // A daemon that is not root has one id, and so has everything it makes.
+            Err(rustix::io::Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(()),
+            result => Ok(result?),
+        }
+    }
+}
+
+/// Writes what the `/etc/hosts` of this template, which all sandboxes share, leads to.
+pub(super) fn write_hosts(root: &Root, id: &SandboxId) -> io::Result<()> {
+    let dir = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let own = openat(CWD, root.own_dir(), dir, Mode::empty())?;
+    // In a layer that a sandbox left it may be anything.
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let file = match openat2(&own, host_name::SHARED_HOSTS, flags, mode, beneath) {
+        Ok(file) => File::from(file),
+        Err(error) if is_not_there(error) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    root.ids().give_to_root(&own, host_name::SHARED_HOSTS)?;
+    // Not by the mode of open, which the umask narrows.
+    rustix::fs::fchmod(&file, mode)?;
+    (&file).write_all(host_name::hosts(id).as_bytes())
+}
+
+fn unless_there(result: rustix::io::Result<()>) -> io::Result<()> {
+    match result {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,86 @@
+//! What files are besides their bytes: owner, mode, time, extended attributes.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown,
+    fremovexattr, fsetxattr, futimens, utimensat,
+};
+
+use super::{Applied, Owners};
+use sandkeep_core::limits;
+use sandkeep_tree::{
+    Ids,
+    archive::{
+        Attributes, Moment,
+        attributes::{CAPABILITY, is_kept, xattr_names},
+    },
+};
+
+/// Whether an attribute is set. Only root can give capabilities.
+fn is_set(name: &CStr, owners: Owners) -> bool {
+    is_kept(name) && (owners != Owners::Ours || name != CAPABILITY)
+}
+
+/// The ids of the owner, or the one that no sandbox has.
+pub(super) fn check_owner(attributes: &Attributes) -> Result<(), u64> {
+    let ids = [attributes.uid, attributes.gid];
+    ids.into_iter().find(|id| *id > limits::LAYER_ID_MAX).map_or(Ok(()), Err)
+}
+
+fn ids(attributes: &Attributes, kept: Ids) -> (Option<Uid>, Option<Gid>) {
+    // They were checked; an id that did not fit would leave the file root's.
+    let id = |id: u64| kept.on_disk(u32::try_from(id).unwrap_or(0));
+    (Some(Uid::from_raw(id(attributes.uid))), Some(Gid::from_raw(id(attributes.gid))))
+}
+
+pub(super) fn times(modified: Moment) -> Timestamps {
+    let moment = Timespec { tv_sec: modified.secs, tv_nsec: modified.nanos.into() };
+    Timestamps { last_access: moment, last_modification: moment }
+}
+
+/// Takes off what a directory of a layer below had.
+pub(super) fn clear_xattrs(file: BorrowedFd<'_>, owners: Owners) -> rustix::io::Result<()> {
+    for name in xattr_names(file)?.iter().filter(|name| is_set(name, owners)) {
+        fremovexattr(file, name.as_c_str())?;
+    }
+    Ok(())
+}
+
+/// Sets everything on a file or directory that is open. The owner comes first, because giving a file away
+/// takes its setuid bit and its capabilities.
+pub(crate) fn set(
+    file: impl AsFd,
+    attributes: &Attributes,
+    applied: &mut Applied,
+) -> rustix::io::Result<()> {
+    let file = file.as_fd();
+    if let Owners::Kept(kept) = applied.owners {
+        let (uid, gid) = ids(attributes, kept);
+        fchown(file, uid, gid)?;
+    }
+    fchmod(file, Mode::from_raw_mode(attributes.mode))?;
+    for (name, value) in &attributes.xattrs {
+        match is_set(name, applied.owners) {
+            true => fsetxattr(file, name.as_c_str(), value, XattrFlags::empty())?,
+            false => applied.xattrs_skipped += 1,
+        }
+    }
+    futimens(file, &times(attributes.modified))
+}
+
+/// Sets what can be set on a link or FIFO, by its name. Neither may have attributes of users.
+pub(crate) fn set_on_special(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    attributes: &Attributes,
+    applied: &mut Applied,
+) -> rustix::io::Result<()> {
+    if let Owners::Kept(kept) = applied.owners {
+        let (uid, gid) = ids(attributes, kept);
+        chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    applied.xattrs_skipped += attributes.xattrs.len() as u64;
+    utimensat(directory, name, &times(attributes.modified), AtFlags::SYMLINK_NOFOLLOW)
+}

@@ -1,0 +1,31 @@
+//! Taking away what a layer replaces or hides, however large and deep it is.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, Mode, mkdirat, renameat, unlinkat};
+use rustix::io::Errno;
+
+use sandkeep_tree::{beneath::open_dir, untrusted};
+
+/// Removes a file, or a directory with all that is in it. `root` is the top of the tree: what is not empty
+/// is moved to a place of its own there, because directories are emptied from the top, without depth.
+pub(super) fn remove(
+    root: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+) -> std::io::Result<()> {
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        done => return Ok(done?),
+    }
+    match unlinkat(directory, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        done => return Ok(done?),
+    }
+    let place = untrusted::unused_name();
+    mkdirat(root, &place, Mode::RWXU)?;
+    let inside = open_dir(root, place.to_bytes())?;
+    renameat(directory, name, &inside, c"removed")?;
+    untrusted::empty(inside.as_fd())?;
+    Ok(unlinkat(root, &place, AtFlags::REMOVEDIR)?)
+}

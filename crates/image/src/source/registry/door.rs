@@ -1,0 +1,190 @@
+//! Getting in: what a registry wants to see before it answers.
+//!
+//! ```text
+//! GET ──▶ 401, Basic     ──▶ user and password, to the registry
+//!     ──▶ 401, Bearer    ──▶ user and password, to the realm it names ──▶ a token, to the registry
+//!                        ──▶ an identity token, to that realm (OAuth 2) ─┘
+//! ```
+//!
+//! Nothing is shown before it is asked for. Credentials go to the registry they are for, and to the realm
+//! that it named; what came of it goes to that registry alone.
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::{Response, Url};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::challenge::Challenge;
+use super::credentials::{Credentials, bearer};
+use super::problem::RegistryError;
+use super::retry;
+use super::trouble::unreachable;
+use sandkeep_core::limits::{REGISTRY_ANSWER, REGISTRY_TOKEN_MAX_BYTES};
+use sandkeep_outgoing::{self, Admitted, BodyError, Chosen, Outgoing};
+
+/// The door of one registry, for one repository.
+pub struct Door {
+    outgoing: Outgoing,
+    /// The registry behind it.
+    registry: Url,
+    repository: String,
+    credentials: Option<Credentials>,
+    /// What let us in last. Held while somebody gets something new, for whom the others wait.
+    shown: Mutex<Option<HeaderValue>>,
+}
+
+/// What a token is wanted for, as a realm is told.
+type Asked = Vec<(&'static str, String)>;
+
+#[derive(Deserialize)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+impl Door {
+    pub fn new(
+        outgoing: Outgoing,
+        registry: Url,
+        repository: String,
+        credentials: Option<Credentials>,
+    ) -> Self {
+        Self { outgoing, registry, repository, credentials, shown: Mutex::default() }
+    }
+
+    pub fn has_credentials(&self) -> bool {
+        self.credentials.is_some()
+    }
+
+    /// What to show with a request, if anything.
+    pub async fn header(&self) -> Option<HeaderValue> {
+        self.shown.lock().await.clone()
+    }
+
+    /// What to show after `refused` was not enough; `None` if there is nothing to show.
+    pub async fn answer(
+        &self,
+        challenge: &Challenge,
+        refused: Option<&HeaderValue>,
+    ) -> Result<Option<HeaderValue>, RegistryError> {
+        let mut shown = self.shown.lock().await;
+        // Somebody else was refused as well, and has something new already.
+        if shown.is_some() && shown.as_ref() != refused {
+            return Ok(shown.clone());
+        }
+        let header = match (challenge, &self.credentials) {
+            (_, Some(token @ Credentials::Token(_))) => own(token)?,
+            (Challenge::Basic, credentials) => credentials.as_ref().map_or(Ok(None), own)?,
+            (Challenge::Bearer { realm, service, scope }, _) => {
+                let asked = self.asked(service.as_deref(), scope.as_deref());
+                let place = self.realm(realm, &asked).await?;
+                Some(self.token(&place, &asked).await?)
+            }
+        };
+        let Some(header) = header else { return Ok(None) };
+        *shown = Some(header.clone());
+        Ok(Some(header))
+    }
+
+    fn host(&self) -> String {
+        self.registry.host_str().unwrap_or_default().to_owned()
+    }
+
+    /// What a token is wanted for.
+    fn asked(&self, service: Option<&str>, scope: Option<&str>) -> Asked {
+        let usual = format!("repository:{}:pull", self.repository);
+        let service = service.map(|service| ("service", service.to_owned()));
+        let scope = ("scope", scope.map_or(usual, str::to_owned));
+        service.into_iter().chain([scope]).collect()
+    }
+
+    /// Where the token is to be had, admitted.
+    async fn realm(&self, realm: &str, asked: &Asked) -> Result<Admitted, RegistryError> {
+        let refused = |source| RegistryError::Realm { host: self.host(), source };
+        let mut url = sandkeep_outgoing::url(realm).map_err(refused)?;
+        if url.scheme() == "http" && url.host_str() != self.registry.host_str() {
+            let realm = sandkeep_outgoing::shown(&url).to_string();
+            return Err(RegistryError::PlainRealm { host: self.host(), realm });
+        }
+        match self.credentials {
+            // It is asked for in the body, beside what is shown.
+            Some(Credentials::Identity(_)) => {}
+            Some(_) | None => drop(url.query_pairs_mut().extend_pairs(asked)),
+        }
+        self.outgoing.admit(&url, Chosen::ByOthers).await.map_err(refused)
+    }
+
+    async fn token(&self, realm: &Admitted, asked: &Asked) -> Result<HeaderValue, RegistryError> {
+        let host = realm.url().host_str().unwrap_or_default().to_owned();
+        let response = self.ask_for_token(realm, &host, asked).await?;
+        match response.status().as_u16() {
+            200 => {}
+            429 => {
+                let retry_after = retry::retry_after(&response);
+                return Err(RegistryError::TooManyRequests { host, retry_after });
+            }
+            // The last is how OAuth 2 says that it does not know an identity.
+            401 | 403 | 400 => {
+                let image = self.repository.clone();
+                let said = format!("it answers {}", response.status());
+                return Err(match self.credentials {
+                    Some(_) => RegistryError::WrongCredentials { host, image, said },
+                    None => RegistryError::NeedsCredentials { host, image },
+                });
+            }
+            status => {
+                let said = "it gives out no token".to_owned();
+                return Err(RegistryError::Status { host, status, said });
+            }
+        }
+        let max_bytes = REGISTRY_TOKEN_MAX_BYTES;
+        let body = sandkeep_outgoing::body(response, max_bytes).await.map_err(|e| match e {
+            BodyError::TooLarge => RegistryError::TooLarge { host: host.clone(), max_bytes },
+            BodyError::Broken(e) => unreachable(&host, e),
+        })?;
+        let unreadable = || RegistryError::Token { host: host.clone() };
+        let token: Token = serde_json::from_slice(&body).map_err(|_| unreadable())?;
+        let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
+        bearer(&token.ok_or_else(unreadable)?).map_err(|_| unreadable())
+    }
+
+    async fn ask_for_token(
+        &self,
+        realm: &Admitted,
+        host: &str,
+        asked: &Asked,
+    ) -> Result<Response, RegistryError> {
+        let client = realm.client().map_err(RegistryError::Refused)?;
+        let password = self.credentials.as_ref().map_or(Ok(None), own)?;
+        let url = realm.url();
+        retry::patiently(|| async {
+            let request = match (&self.credentials, &password) {
+                (Some(Credentials::Identity(identity)), _) => client
+                    .post(url.clone())
+                    .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+                    .body(refreshing(identity, asked)),
+                (_, Some(password)) => {
+                    client.get(url.clone()).header(AUTHORIZATION, password.clone())
+                }
+                (_, None) => client.get(url.clone()),
+            };
+            request.timeout(REGISTRY_ANSWER).send().await.map_err(|e| unreachable(host, e))
+        })
+        .await
+    }
+}
+
+/// How OAuth 2 asks for a token by one that lasts.
+fn refreshing(identity: &str, asked: &Asked) -> String {
+    let fixed = [("grant_type", "refresh_token"), ("client_id", "sandkeep")];
+    let mut form = Url::parse("form:").expect("it is one");
+    form.query_pairs_mut()
+        .extend_pairs(fixed)
+        .extend_pairs(asked)
+        .append_pair("refresh_token", identity);
+    form.query().unwrap_or_default().to_owned()
+}
+
+fn own(credentials: &Credentials) -> Result<Option<HeaderValue>, RegistryError> {
+    credentials.header().map_err(|_| RegistryError::UnusableCredentials)
+}

@@ -1,0 +1,229 @@
+//! Where blobs are kept while an image is pulled: a directory with a file per owner and digest.
+//!
+//! ```text
+//! <owner>-<digest>.partial   the first bytes of a blob; how many is all that is known of it
+//! <owner>-<digest>           a whole blob that was what its name says when it was put there
+//! ```
+//!
+//! The invariant: no bytes leave here that do not have the digest they are asked by, and none to another than
+//! the owner whose pull brought them: a digest is no secret, and naming one is not having what it names. A partial
+//! file is hashed from its beginning when it is taken up again, a whole one when it is found, so a crash or a
+//! torn write costs a download and nothing else. One works on a file at a time.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
+
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::task::spawn_blocking;
+
+use sandkeep_core::{
+    Owner,
+    limits::{REGISTRY_CHUNK_BYTES, REGISTRY_SPOOL_KEPT},
+};
+use sandkeep_tree::digest::{Digest, Hasher, Mismatch};
+
+const PARTIAL: &str = "partial";
+
+/// The directory, of which one daemon makes one.
+#[derive(Debug)]
+pub struct Spool {
+    directory: PathBuf,
+    turns: Mutex<HashMap<String, Weak<Turn<()>>>>,
+}
+
+/// What there is of a blob.
+pub enum Found {
+    Whole(File),
+    Part(Box<Part>),
+}
+
+/// A blob in the making, and the right to go on with it.
+pub struct Part {
+    file: File,
+    path: PathBuf,
+    hasher: Hasher,
+    length_bytes: u64,
+    expected: Digest,
+    expected_bytes: u64,
+    origin: Origin,
+    turn: OwnedMutexGuard<()>,
+}
+
+/// Whether all bytes of a part came in this pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Fresh,
+    /// Some were found here.
+    TakenUp,
+}
+
+impl Spool {
+    /// Takes a directory, which is made if it is not there, and removes what nobody came back for.
+    pub fn open(directory: &Path) -> io::Result<Self> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let age = SystemTime::now().duration_since(entry.metadata()?.modified()?);
+            if age.is_ok_and(|age| age > REGISTRY_SPOOL_KEPT) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(Self { directory: directory.to_owned(), turns: Mutex::default() })
+    }
+
+    /// What a whole blob of an owner is called.
+    pub fn file_name(owner: &Owner, digest: &Digest) -> String {
+        let mut hasher = Hasher::new();
+        for part in [&owner.organization, &owner.user, &owner.project] {
+            // With its length, so that no two owners' are the same.
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        format!("{}-{}", hasher.finish().hex(), digest.hex())
+    }
+
+    /// Waits until nobody else works on the blob, and looks what there is of it.
+    pub async fn claim(&self, owner: &Owner, digest: Digest, size_bytes: u64) -> io::Result<Found> {
+        let name = Self::file_name(owner, &digest);
+        let path = self.directory.join(&name);
+        let turn = self.turn(name).lock_owned().await;
+        let look = move || match whole(&path, digest, size_bytes)? {
+            Some(file) => Ok(Found::Whole(file)),
+            None => Part::take_up(&path, digest, size_bytes, turn)
+                .map(|part| Found::Part(Box::new(part))),
+        };
+        spawn_blocking(look).await?
+    }
+
+    /// Removes a whole blob that is not needed any more. Who has it open keeps it.
+    pub fn discard(&self, owner: &Owner, digest: &Digest) -> io::Result<()> {
+        gone(std::fs::remove_file(self.directory.join(Self::file_name(owner, digest))))
+    }
+
+    fn turn(&self, name: String) -> Arc<Turn<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(&name).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(Turn::new(()));
+        turns.insert(name, Arc::downgrade(&turn));
+        turn
+    }
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// The whole blob, if it is there and still what its name says; else it is removed.
+fn whole(path: &Path, digest: Digest, size_bytes: u64) -> io::Result<Option<File>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    if file.metadata()?.len() == size_bytes && hashed(&mut file)?.finish() == digest {
+        file.rewind()?;
+        return Ok(Some(file));
+    }
+    gone(std::fs::remove_file(path))?;
+    Ok(None)
+}
+
+fn hashed(file: &mut File) -> io::Result<Hasher> {
+    let mut hasher = Hasher::new();
+    let mut chunk = vec![0; REGISTRY_CHUNK_BYTES];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(hasher),
+            read => hasher.update(&chunk[..read]),
+        }
+    }
+}
+
+impl Part {
+    fn take_up(
+        whole: &Path,
+        expected: Digest,
+        expected_bytes: u64,
+        turn: OwnedMutexGuard<()>,
+    ) -> io::Result<Self> {
+        let path = whole.with_extension(PARTIAL);
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).write(true).create(true).mode(0o600).open(&path)?;
+        let mut length_bytes = file.metadata()?.len();
+        if length_bytes > expected_bytes {
+            file.set_len(0)?;
+            length_bytes = 0;
+        }
+        // Reading to the end also leaves the file where it is to be written on.
+        let hasher = hashed(&mut file)?;
+        let origin = if length_bytes > 0 { Origin::TakenUp } else { Origin::Fresh };
+        Ok(Self { file, path, hasher, length_bytes, expected, expected_bytes, origin, turn })
+    }
+
+    pub fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.length_bytes == self.expected_bytes
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Throws away what is there.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.hasher = Hasher::new();
+        self.length_bytes = 0;
+        self.origin = Origin::Fresh;
+        Ok(())
+    }
+
+    /// Adds what comes next. Blocks. Too much of it is a [`Mismatch`] within the error.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let length_bytes = self.length_bytes + bytes.len() as u64;
+        if length_bytes > self.expected_bytes {
+            let (expected, expected_bytes) = (self.expected, self.expected_bytes);
+            self.restart()?;
+            let found_bytes = length_bytes;
+            return Err(Mismatch::Size { expected, expected_bytes, found_bytes }.into());
+        }
+        self.file.write_all(bytes)?;
+        self.hasher.update(bytes);
+        self.length_bytes = length_bytes;
+        Ok(())
+    }
+
+    /// Gives a complete part its name, if that is what it is; else it begins anew, empty.
+    pub fn finish(mut self) -> io::Result<Result<File, (Mismatch, Self)>> {
+        let (expected, found) = (self.expected, self.hasher.clone().finish());
+        if found != expected {
+            self.restart()?;
+            return Ok(Err((Mismatch::Digest { expected, found }, self)));
+        }
+        std::fs::rename(&self.path, self.path.with_extension(""))?;
+        self.file.rewind()?;
+        let Self { file, turn, .. } = self;
+        drop(turn);
+        Ok(Ok(file))
+    }
+
+    /// Removes a part that no attempt can complete.
+    pub fn discard(self) -> io::Result<()> {
+        gone(std::fs::remove_file(&self.path))
+    }
+}

@@ -1,0 +1,203 @@
+//! Where a workspace lies in a volume. Directories on the way that only the template has are taken over into
+//! the volume's own part as they are; what is missing is made.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fgetxattr, fstat,
+    mkdirat, openat, statat,
+};
+use rustix::io::Errno;
+
+use super::{FileOwner, WorkspaceError};
+use sandkeep_core::HOME;
+use sandkeep_tree::{Ids, OPAQUE, Root, is_whiteout, untrusted};
+
+/// An empty directory in a volume that nobody uses yet.
+pub struct Place {
+    directory: OwnedFd,
+    ids: Ids,
+}
+
+impl Place {
+    /// Makes the directories of `path`, which is a clean one in [`HOME`].
+    pub fn make(root: &Root, path: &str, owner: FileOwner) -> Result<Self, WorkspaceError> {
+        let failed = |source: io::Error| WorkspaceError::Write { path: path.to_owned(), source };
+        let mut level = Level::top(root).map_err(failed)?;
+        let mut shown = String::new();
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            shown.push('/');
+            shown.push_str(part);
+            let name = CString::new(part).map_err(|error| failed(error.into()))?;
+            // What only root could have made stays root's.
+            let new = (shown.starts_with(HOME)).then_some(owner);
+            level = match level.enter(&name, new).map_err(failed)? {
+                Entered::Directory(below) => below,
+                Entered::Other => return Err(WorkspaceError::InTheWay { path: shown }),
+            };
+        }
+        match level.is_empty().map_err(failed)? {
+            true => Ok(Self { directory: level.own, ids: level.ids }),
+            false => Err(WorkspaceError::Occupied { path: path.to_owned() }),
+        }
+    }
+
+    /// How ids lie on the disk there.
+    pub fn ids(&self) -> Ids {
+        self.ids
+    }
+}
+
+impl AsFd for Place {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+/// One directory as a sandbox sees it.
+struct Level {
+    /// In the volume's own part.
+    own: OwnedFd,
+    /// In the layers below that show through, the topmost first.
+    below: Vec<OwnedFd>,
+    ids: Ids,
+}
+
+enum Entered {
+    Directory(Level),
+    /// A file, a link or the like.
+    Other,
+}
+
+/// What one layer has under a name.
+enum Seen {
+    Nothing,
+    /// It takes the name from the layers below.
+    Hidden,
+    Directory(OwnedFd),
+    Other,
+}
+
+impl Level {
+    fn top(root: &Root) -> io::Result<Self> {
+        let open = |path| openat(CWD, path, FLAGS, Mode::empty());
+        let below = match root {
+            Root::Dir(_) | Root::Shifted(_) => Vec::new(),
+            Root::Overlay { lowers, .. } => {
+                lowers.iter().rev().map(open).collect::<Result<_, _>>()?
+            }
+        };
+        let mut top = Self { own: open(&root.own_dir().to_owned())?, below, ids: root.ids() };
+        top.end_at_opaque()?;
+        Ok(top)
+    }
+
+    fn enter(&self, name: &CString, new: Option<FileOwner>) -> io::Result<Entered> {
+        let mut below = Vec::new();
+        let own = match look(&self.own, name)? {
+            Seen::Directory(own) => Some(own),
+            // Nothing has used the volume, so nothing in it can have been removed.
+            Seen::Other | Seen::Hidden => return Ok(Entered::Other),
+            Seen::Nothing => None,
+        };
+        for layer in &self.below {
+            match look(layer, name)? {
+                Seen::Nothing => {}
+                Seen::Directory(found) => below.push(found),
+                Seen::Hidden => break,
+                // It hides what is beneath it, or it is what is to be seen.
+                Seen::Other if own.is_some() || !below.is_empty() => break,
+                Seen::Other => return Ok(Entered::Other),
+            }
+        }
+        let own = match (own, below.first()) {
+            (Some(own), _) => own,
+            (None, Some(template)) => take_over(&self.own, name, &fstat(template)?)?,
+            (None, None) => make(&self.own, name, self.ids, new)?,
+        };
+        let mut level = Self { own, below, ids: self.ids };
+        level.end_at_opaque()?;
+        Ok(Entered::Directory(level))
+    }
+
+    /// A directory may hide all that is beneath it.
+    fn end_at_opaque(&mut self) -> io::Result<()> {
+        if is_opaque(&self.own)? {
+            self.below.clear();
+        }
+        for place in 0..self.below.len() {
+            if is_opaque(&self.below[place])? {
+                self.below.truncate(place + 1);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Names that layers hide in one another are taken for something: who has them has had files there.
+    fn is_empty(&self) -> io::Result<bool> {
+        for directory in std::iter::once(&self.own).chain(&self.below) {
+            if !untrusted::entries(directory)?.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+const FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn look(directory: &OwnedFd, name: &CString) -> io::Result<Seen> {
+    let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(Seen::Nothing),
+        Err(error) => return Err(error.into()),
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Ok(Seen::Directory(openat(directory, name, FLAGS, Mode::empty())?)),
+        _ if is_whiteout(&stat) => Ok(Seen::Hidden),
+        _ => Ok(Seen::Other),
+    }
+}
+
+fn is_opaque(directory: &OwnedFd) -> io::Result<bool> {
+    let mut value = [0; 1];
+    match fgetxattr(directory, OPAQUE, &mut value) {
+        Ok(size) => Ok(value[..size] == *b"y"),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A directory as the template has it.
+fn take_over(parent: &OwnedFd, name: &CString, found: &Stat) -> io::Result<OwnedFd> {
+    let owner = FileOwner { uid: found.st_uid, gid: found.st_gid };
+    make_with(parent, name, owner, found.st_mode & 0o7777)
+}
+
+/// A directory of this owner's inside, or of root's.
+fn make(
+    parent: &OwnedFd,
+    name: &CString,
+    ids: Ids,
+    owner: Option<FileOwner>,
+) -> io::Result<OwnedFd> {
+    let FileOwner { uid, gid } = owner.unwrap_or(FileOwner { uid: 0, gid: 0 });
+    let owner = FileOwner { uid: ids.on_disk(uid), gid: ids.on_disk(gid) };
+    make_with(parent, name, owner, 0o755)
+}
+
+fn make_with(parent: &OwnedFd, name: &CString, owner: FileOwner, mode: u32) -> io::Result<OwnedFd> {
+    mkdirat(parent, name, Mode::RWXU)?;
+    let made = openat(parent, name, FLAGS, Mode::empty())?;
+    // A daemon that is not root has one id, and so has everything it makes.
+    if rustix::process::geteuid().is_root() {
+        fchown(&made, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
+    }
+    // Not by mkdir's mode, which the umask narrows; and after the owner, whose change takes bits away.
+    fchmod(&made, Mode::from_raw_mode(mode))?;
+    Ok(made)
+}

@@ -1,0 +1,269 @@
+//! The rule for whatever this daemon calls by itself: registries, token realms, issuers, webhooks.
+//!
+//! ```text
+//! URL ──▶ scheme      https, or http that stays on this machine
+//!     ──▶ resolve     once; every address is public, allowed, or configured
+//!     ──▶ Admitted    the URL with those addresses
+//!     ──▶ client      goes to those addresses and no others: no proxy, no redirect, no second look-up
+//! ```
+//!
+//! The invariant: no byte goes to an address that was not checked. A name that changes its mind between
+//! check and call leads nowhere else, and who is redirected has to have the new place admitted first.
+
+mod address;
+mod allowed;
+pub mod crypto;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, Client, ClientBuilder, Response, Url};
+use tokio::net::TcpStream;
+
+use sandkeep_core::limits::{OUTGOING_CONNECT, OUTGOING_RESOLVE};
+
+pub use allowed::{Allowed, InvalidAllowed};
+
+#[derive(Debug, thiserror::Error)]
+pub enum OutgoingError {
+    #[error("{url:?} is not a URL")]
+    NotAUrl { url: String },
+    #[error("{url} is not https; plain http is accepted on loopback only")]
+    NotEncrypted { url: Url },
+    #[error(
+        "{host} is at {address}, which is not a public address; an administrator can allow it by adding \
+         {host:?} to `outgoing_allow`"
+    )]
+    NotPublic { host: String, address: IpAddr },
+    #[error("{host} has no address")]
+    Unknown { host: String },
+    #[error("cannot resolve {host}: {source}")]
+    Resolve {
+        host: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the certificates in {path} cannot be used: {problem}")]
+    Certificates { path: String, problem: String },
+    #[error("cannot prepare calls to {host}: {problem}")]
+    Client { host: String, problem: String },
+}
+
+/// Who chose a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// The administrator's own configuration names it: it may be anywhere.
+    ByUs,
+    /// A caller, or somebody's answer: it must be public or allowed.
+    ByOthers,
+}
+
+/// Which places may be called.
+#[derive(Clone, Debug, Default)]
+pub struct Outgoing {
+    allow: Arc<[Allowed]>,
+    roots: Roots,
+}
+
+/// Whom a server's certificate must lead back to, besides those whom this machine trusts anyway.
+#[derive(Clone, Debug, Default)]
+pub struct Roots {
+    certificates: Arc<[Certificate]>,
+    /// As they were written.
+    pem: Arc<[u8]>,
+}
+
+impl Roots {
+    /// Reads certificates from a PEM file.
+    pub fn read(path: &Path) -> Result<Self, OutgoingError> {
+        let wrong = |problem: String| OutgoingError::Certificates {
+            path: path.display().to_string(),
+            problem,
+        };
+        let pem = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
+        let certificates = Certificate::from_pem_bundle(&pem)
+            .map_err(|e| wrong(sandkeep_core::with_causes(&e)))?;
+        match certificates.is_empty() {
+            true => Err(wrong("there is no certificate in it; it must be PEM".to_owned())),
+            false => Ok(Self { certificates: certificates.into(), pem: pem.into() }),
+        }
+    }
+
+    /// All whom a call from here trusts, those of this machine included, as PEM: for a program that calls by itself.
+    /// Blocks.
+    pub fn all_as_pem(&self) -> Vec<u8> {
+        // Where some of the machine's cannot be read, the others are worth as much.
+        let mut all = Vec::new();
+        for certificate in rustls_native_certs::load_native_certs().certs {
+            all.extend_from_slice(b"-----BEGIN CERTIFICATE-----\n");
+            let text = BASE64.encode(&certificate);
+            for line in text.as_bytes().chunks(PEM_LINE) {
+                all.extend_from_slice(line);
+                all.push(b'\n');
+            }
+            all.extend_from_slice(b"-----END CERTIFICATE-----\n");
+        }
+        all.extend_from_slice(&self.pem);
+        all
+    }
+}
+
+/// How long a line of PEM is.
+const PEM_LINE: usize = 64;
+
+/// A URL that may be called, and where it is.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    url: Url,
+    addresses: Vec<SocketAddr>,
+    roots: Roots,
+}
+
+/// Reads a URL that a call may go to.
+pub fn url(text: &str) -> Result<Url, OutgoingError> {
+    let url = Url::parse(text).map_err(|_| OutgoingError::NotAUrl { url: text.to_owned() })?;
+    encrypted(&url)?;
+    Ok(url)
+}
+
+/// Whether a host, as a URL has it, is this machine by its very name.
+pub fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+fn encrypted(url: &Url) -> Result<(), OutgoingError> {
+    let local = is_loopback(url.host_str().unwrap_or_default());
+    match url.scheme() {
+        "https" => Ok(()),
+        "http" if local => Ok(()),
+        _ => Err(OutgoingError::NotEncrypted { url: shown(url) }),
+    }
+}
+
+/// A URL as it may be told: without what lets one in, be it before the host or behind the path.
+pub fn shown(url: &Url) -> Url {
+    let mut url = url.clone();
+    // Both fail only for URLs without a host, and those have no credentials.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    url
+}
+
+impl Outgoing {
+    pub fn new(allow: Vec<Allowed>, roots: Roots) -> Self {
+        Self { allow: allow.into(), roots }
+    }
+
+    /// Resolves a URL and says whether it may be called.
+    pub async fn admit(&self, url: &Url, chosen: Chosen) -> Result<Admitted, OutgoingError> {
+        encrypted(url)?;
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
+        let port = url.port_or_known_default().unwrap_or_default();
+        let addresses = resolve(&host, port).await?;
+        let plain = url.scheme() == "http";
+        let refused = addresses.iter().map(SocketAddr::ip).find(|address| {
+            // A machine may have been told that localhost is somewhere else.
+            let leaves = plain && !address.to_canonical().is_loopback();
+            leaves || !self.may_go(&host, *address, port, chosen)
+        });
+        match refused {
+            Some(address) => Err(OutgoingError::NotPublic { host, address }),
+            None => Ok(Admitted { url: url.clone(), addresses, roots: self.roots.clone() }),
+        }
+    }
+
+    fn may_go(&self, host: &str, address: IpAddr, port: u16, chosen: Chosen) -> bool {
+        match chosen {
+            Chosen::ByUs => true,
+            Chosen::ByOthers => {
+                address::is_public(address)
+                    || self.allow.iter().any(|allowed| allowed.covers(host, address, port))
+            }
+        }
+    }
+}
+
+async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, OutgoingError> {
+    let failed = |source| OutgoingError::Resolve { host: host.to_owned(), source };
+    let looked_up = tokio::time::timeout(OUTGOING_RESOLVE, tokio::net::lookup_host((host, port)));
+    let addresses: Vec<SocketAddr> = match looked_up.await {
+        Ok(found) => found.map_err(failed)?.collect(),
+        Err(_) => return Err(failed(std::io::ErrorKind::TimedOut.into())),
+    };
+    match addresses.is_empty() {
+        true => Err(OutgoingError::Unknown { host: host.to_owned() }),
+        false => Ok(addresses),
+    }
+}
+
+impl Admitted {
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Connects to where it is, and nowhere else. What is said there is the caller's affair.
+    pub async fn connect(&self) -> std::io::Result<TcpStream> {
+        let mut failed = std::io::ErrorKind::NotFound.into();
+        for address in &self.addresses {
+            match tokio::time::timeout(OUTGOING_CONNECT, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => failed = error,
+                Err(_) => failed = std::io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(failed)
+    }
+
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// A client for this scheme, host and port. It follows no redirect: what it would lead to is for
+    /// [`Outgoing::admit`] to say. A call to another host through it would not have been checked.
+    pub fn client(&self) -> Result<Client, OutgoingError> {
+        self.builder().build().map_err(|e| OutgoingError::Client {
+            host: self.url.host_str().unwrap_or_default().to_owned(),
+            problem: sandkeep_core::with_causes(&e.without_url()),
+        })
+    }
+
+    fn builder(&self) -> ClientBuilder {
+        Client::builder()
+            .no_proxy()
+            .redirect(Policy::none())
+            .referer(false)
+            .connect_timeout(OUTGOING_CONNECT)
+            .resolve_to_addrs(self.url.host_str().unwrap_or_default(), &self.addresses)
+            .tls_certs_merge(self.roots.certificates.iter().cloned())
+    }
+}
+
+/// Why a body could not be read.
+#[derive(Debug)]
+pub enum BodyError {
+    TooLarge,
+    Broken(reqwest::Error),
+}
+
+/// Reads a whole body of at most `max_bytes`.
+pub async fn body(mut response: Response, max_bytes: usize) -> Result<Vec<u8>, BodyError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(BodyError::Broken)? {
+        if body.len() + chunk.len() > max_bytes {
+            return Err(BodyError::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! bubblewrap. It makes the namespaces and mounts /proc, and nothing else is left to it: the root comes
+//! complete, with the same /dev as that of the native runtime, and the filter is ours.
+//!
+//! bwrap itself can map a single id. So it is executed as root of the sandbox's own user namespace,
+//! with its own range of ids, and never has a capability over the host. It leaves a process behind that
+//! only waits for the guest; that is ended as soon as the guest runs.
+//!
+//! Without root the one id is all there is, and bwrap makes everything itself: its own user namespace,
+//! and a /dev whose terminals and memory nobody limits, as nothing is limited then.
+
+use std::io;
+use std::path::Path;
+
+use guest_proto::Privilege;
+
+use super::Plan;
+use super::grouped::{privilege, shm_bytes};
+use super::staged::{Afterwards, Direction, Scene, Technique, UserScene, WithoutRoot, argument};
+use sandkeep_core::SandboxId;
+use sandkeep_sys::{
+    capability,
+    launcher::{EntryKind, MASKED, READ_ONLY},
+    namespace::USER_ID,
+    stage::{BARE_ROOT, Dev, FILTER_FD, Identity, ROOT},
+};
+use sandkeep_tree::Root;
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug, Default)]
+pub struct Bwrap;
+
+impl Technique for Bwrap {
+    const NAME: &str = "bwrap";
+    const PACKAGE: &str = "bubblewrap";
+    const OLDEST: (u32, u32) = (0, 5);
+    const AFTERWARDS: Afterwards = Afterwards::Stays;
+    const WITHOUT_ROOT: WithoutRoot = WithoutRoot::Possible;
+
+    fn direct(&self, scene: &Scene<'_>) -> io::Result<Direction> {
+        let mut arguments = arguments(&scene.plan.id, privilege(scene.plan), scene.entry);
+        arguments.extend(scene.guest());
+        Ok(Direction {
+            arguments,
+            bundle: None,
+            dev: Dev::Stage { shm_bytes: shm_bytes(scene.plan) },
+            identity: Identity::Sandbox,
+        })
+    }
+
+    fn direct_as_user(&self, scene: &UserScene<'_>) -> io::Result<Vec<String>> {
+        let mut arguments = user_arguments(scene.plan)?;
+        arguments.extend(scene.guest());
+        Ok(arguments)
+    }
+}
+
+/// All of bwrap's arguments up to the command.
+fn arguments(id: &SandboxId, privilege: Privilege, groups: EntryKind) -> Vec<String> {
+    let mut all = Arguments(Vec::new());
+    all.isolate(id);
+    match groups {
+        EntryKind::V1 => all.push(&["--unshare-cgroup"]),
+        // A namespace rooted in the guest's own group would forbid it to fill its leaves.
+        EntryKind::V2 => {}
+    }
+    all.push(&["--cap-drop", "ALL"]);
+    for name in capability::names_of_guest(privilege) {
+        all.push(&["--cap-add", &name]);
+    }
+    // The root is mounted without devices already; only its /dev may have some.
+    all.push(&["--dev-bind", ROOT, "/"]);
+    all.finish();
+    all.0
+}
+
+/// The same for a daemon that is not root: bwrap makes the user namespace, with the one id there is,
+/// and finds root and template by path.
+fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
+    let mut all = Arguments(Vec::new());
+    let user = USER_ID.to_string();
+    all.push(&["--unshare-user", "--uid", &user, "--gid", &user]);
+    all.isolate(&plan.id);
+    all.push(&["--unshare-cgroup", "--cap-drop", "ALL"]);
+    let root = match &plan.root {
+        Root::Dir(path) | Root::Shifted(path) => argument(path)?,
+        Root::Overlay { .. } => BARE_ROOT,
+    };
+    all.push(&["--bind", root, "/"]);
+    for bind in plan.binds.iter() {
+        let target = Path::new("/").join(&bind.target);
+        all.push(&["--ro-bind", argument(&bind.source)?, argument(&target)?]);
+    }
+    all.push(&["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]);
+    all.finish();
+    Ok(all.0)
+}
+
+/// Not every kernel has every file of /proc.
+fn on_this_kernel(paths: &[&str]) -> impl Iterator<Item = String> {
+    paths.iter().map(|path| format!("/{path}")).filter(|path| Path::new(path).exists())
+}
+
+struct Arguments(Vec<String>);
+
+impl Arguments {
+    /// Namespaces, and nothing that is inherited.
+    fn isolate(&mut self, id: &SandboxId) {
+        self.push(&["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]);
+        self.push(&["--hostname", id.as_str(), "--as-pid-1", "--new-session", "--clearenv"]);
+    }
+
+    /// /proc, and what comes last.
+    fn finish(&mut self) {
+        self.push(&["--proc", "/proc"]);
+        for path in on_this_kernel(&MASKED) {
+            self.push(&["--ro-bind", "/dev/null", &path]);
+        }
+        for path in on_this_kernel(&READ_ONLY) {
+            self.push(&["--ro-bind", &path, &path]);
+        }
+        self.push(&["--chdir", "/", "--seccomp", &FILTER_FD.to_string(), "--"]);
+    }
+
+    fn push(&mut self, words: &[&str]) {
+        self.0.extend(words.iter().map(|word| (*word).to_owned()));
+    }
+}

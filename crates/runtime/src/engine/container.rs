@@ -1,0 +1,205 @@
+//! What a container of ours is, in words that every engine has, and the part of a sandbox's home that it
+//! sees.
+
+pub mod labels;
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::grouped::{self, shm_bytes};
+use crate::{Plan, oci};
+use sandkeep_core::{Privilege, SandboxId, limits};
+use sandkeep_home::{self, GUEST_SOCKET};
+use sandkeep_sys::capability;
+use sandkeep_tree::Root;
+
+/// Where the volume is in a container.
+pub const VOLUME: &str = "/volume";
+/// Where the door is in a container.
+const INSIDE: &str = "/sandkeep";
+/// The part of a home that its container sees.
+pub const DOOR: &str = "door";
+const GUEST: &str = "guest";
+const UNFINISHED: &str = ".guest.new";
+
+/// What the guest needs beyond what the sandbox may use.
+const GUEST_MEMORY_BYTES: u64 = 8 * limits::MIB;
+const GUEST_PIDS: u64 = 4;
+
+/// What a login gives on most systems.
+const DESCRIPTORS: (u64, u64) = (1024, 65_536);
+
+/// Everything that is said to an engine about a container. What is not here is the same for all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Container {
+    pub name: String,
+    pub hostname: String,
+    pub command: Vec<String>,
+    /// In the order in which they are to be made.
+    pub binds: Vec<Bound>,
+    /// All others are dropped.
+    pub capabilities: Vec<String>,
+    pub no_new_privileges: bool,
+    /// The filter of system calls.
+    pub seccomp: &'static str,
+    pub memory_bytes: u64,
+    pub cpus: f64,
+    pub pids: u64,
+    pub shm_bytes: u64,
+    /// Descriptors that a process may have, at first and at most.
+    pub descriptors: (u64, u64),
+    #[serde(skip)]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A directory of the host in a container, without what is mounted beneath it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bound {
+    pub source: PathBuf,
+    pub target: String,
+    pub access: Access,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// The name of a sandbox's container.
+pub fn name(id: &SandboxId) -> String {
+    format!("sandkeep-{id}")
+}
+
+impl Container {
+    pub fn of(plan: &Plan) -> Self {
+        let socket = format!("{INSIDE}/{GUEST_SOCKET}");
+        let root = match plan.root {
+            Root::Dir(_) | Root::Shifted(_) => "--chroot",
+            Root::Overlay { .. } => "--chroot-overlay",
+        };
+        let command = [&format!("{INSIDE}/{GUEST}"), "--dial", &socket, root, VOLUME];
+        let mut container = Self {
+            name: name(&plan.id),
+            hostname: plan.id.to_string(),
+            command: command.map(str::to_owned).into(),
+            binds: binds(plan),
+            capabilities: capabilities(plan),
+            no_new_privileges: match plan.privilege {
+                Privilege::None => true,
+                // It keeps setuid programs from working, sudo for one.
+                Privilege::Root => false,
+            },
+            seccomp: seccomp(),
+            memory_bytes: plan.resources.memory_mb * limits::MIB + GUEST_MEMORY_BYTES,
+            cpus: plan.resources.cpus,
+            pids: plan.resources.pids + GUEST_PIDS,
+            shm_bytes: shm_bytes(plan),
+            descriptors: descriptors(),
+            labels: BTreeMap::new(),
+        };
+        container.labels = labels::write(&plan.id, &plan.labels, &container);
+        container
+    }
+}
+
+fn binds(plan: &Plan) -> Vec<Bound> {
+    let bound = |source: &Path, target: String, access: Access| Bound {
+        source: source.to_owned(),
+        target,
+        access,
+    };
+    let mut binds = vec![
+        bound(plan.root.own_dir(), VOLUME.to_owned(), Access::ReadWrite),
+        bound(&plan.home.join(DOOR), INSIDE.to_owned(), Access::Read),
+    ];
+    binds.extend(plan.binds.iter().map(|bind| {
+        let target = format!("{VOLUME}/{}", bind.target.display());
+        bound(&bind.source, target, Access::Read)
+    }));
+    binds
+}
+
+/// Those of every guest, and what it needs to take the volume for its root.
+fn capabilities(plan: &Plan) -> Vec<String> {
+    let mut names = capability::names_of_guest(grouped::privilege(plan));
+    let chroot = "CAP_SYS_CHROOT".to_owned();
+    if !names.contains(&chroot) {
+        names.push(chroot);
+    }
+    names
+}
+
+/// Our policy on system calls, as engines take it: stricter than their own, which lets through io_uring
+/// and the calls of other architectures.
+pub fn seccomp() -> &'static str {
+    static POLICY: LazyLock<String> = LazyLock::new(|| {
+        let mut policy = serde_json::to_value(oci::seccomp::policy())
+            .expect("it holds only strings, numbers and lists");
+        // Some engines know no other answer than EPERM to what is not in the list, and libraries go
+        // back to an older call only if there is none of this number.
+        let missing = json!({
+            "names": ["clone3"],
+            "action": "SCMP_ACT_ERRNO",
+            "errnoRet": libc::ENOSYS,
+        });
+        if let Some(rules) = policy["syscalls"].as_array_mut() {
+            rules.push(missing);
+        }
+        policy.to_string()
+    });
+    &POLICY
+}
+
+/// They are said, because what engines take by themselves may be more than they may give: where we may
+/// not have more, they may not either.
+fn descriptors() -> (u64, u64) {
+    let ours = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let (soft, hard) = DESCRIPTORS;
+    let hard = ours.map_or(hard, |ours| ours.min(hard));
+    (soft.min(hard), hard)
+}
+
+/// Makes the part of a home that the container sees, with the guest of this build in it. A container that
+/// runs keeps the guest it started with.
+pub fn make_door(data: &Path, home: &Path) -> io::Result<()> {
+    sandkeep_home::make_directory(home)?;
+    let door = home.join(DOOR);
+    match DirBuilder::new().mode(0o755).create(&door) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let (guest, unfinished) = (door.join(GUEST), door.join(UNFINISHED));
+    remove_if_there(&unfinished)?;
+    fs::hard_link(data.join(GUEST), &unfinished)?;
+    fs::rename(&unfinished, &guest)?;
+    // A rename of one name of a file onto another of the same file does nothing.
+    remove_if_there(&unfinished)
+}
+
+/// Puts the guest of this build into the data directory: all homes have the same file.
+pub fn write_guest(data: &Path) -> io::Result<()> {
+    let (guest, unfinished) = (data.join(GUEST), data.join(UNFINISHED));
+    if fs::read(&guest).is_ok_and(|there| there == sandkeep_embedded::GUEST) {
+        return Ok(());
+    }
+    remove_if_there(&unfinished)?;
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o555).open(&unfinished)?;
+    file.write_all(sandkeep_embedded::GUEST)?;
+    fs::rename(&unfinished, &guest)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,27 @@
+//! What is true of every engine's containers, without an engine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::{Lifetime, Plan};
+use sandkeep_core::{Labels, Owner, Privilege, Resources, SandboxId};
+use sandkeep_tree::Root;
+
+pub fn plan() -> Plan {
+    Plan {
+        id: SandboxId::random(),
+        labels: Labels { instance: "0123".to_owned(), owner: Owner::local() },
+        root: Root::Dir(PathBuf::from("/volumes/one")),
+        binds: Arc::new([]),
+        resources: Resources {
+            memory_mb: 64,
+            cpus: 1.0,
+            pids: 32,
+            disk_mb: None,
+            disk_total_mb: None,
+        },
+        privilege: Privilege::None,
+        home: PathBuf::from("/homes/one"),
+        lifetime: Lifetime::Detached,
+    }
+}

@@ -1,0 +1,322 @@
+//! Runtimes whose sandboxes live in our own control groups, or in what stands in for them where the
+//! daemon may make none.
+//!
+//! What runs is read from the groups, not from a file: the processes of a sandbox's own group are the
+//! sandbox, so a restarted daemon finds exactly what is there, and a process id is never trusted
+//! after the process may have ended. Limits, pausing, counting, killing and the leaves of execs are
+//! the same whatever made the namespaces; only that is a [`Starter`]'s business.
+
+mod id_ranges;
+mod leaves;
+mod live;
+mod parts;
+mod premises;
+
+#[cfg(test)]
+pub(crate) mod bench;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
+use sandkeep_core::SandboxId;
+use sandkeep_guestlink::{Guest, GuestClient, LeafKind, LeafPool, NoLeaves};
+use sandkeep_home::HomeState;
+use sandkeep_sys::{
+    cgroup::{Controllers, Place},
+    launcher::Standing,
+    pidfd,
+};
+
+pub use leaves::Leaves;
+pub use live::Live;
+pub use parts::{Host, Parts, pieces, privilege, shm_bytes};
+pub use premises::{IdRange, NoPremises, Premises, end, limits_of};
+
+/// A guest that runs, just started.
+pub struct Started {
+    /// The process with which the sandbox ends.
+    pub pidfd: OwnedFd,
+    /// Its own range of ids, if it has one.
+    pub ids: Option<IdRange>,
+}
+
+/// One technology that brings a guest to life in a sandbox's control groups.
+#[async_trait]
+pub trait Starter: Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// What it can do, given the limits that the control groups can hold.
+    fn capabilities(&self, limits: Controllers) -> Capabilities;
+
+    /// Which of the sandbox's groups its processes are in.
+    fn place(&self) -> Place {
+        Place::Beside
+    }
+
+    /// Starts the guest of a sandbox that does not run, in the groups that are made for it. When it
+    /// returns, the guest's socket can be connected to. After an error, or in the middle, the caller
+    /// kills whatever is in the groups and calls [`Starter::clear`].
+    async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError>;
+
+    /// Which of the processes in the sandbox's own group is the one with which it ends, for a daemon
+    /// that did not start it. `None` while none of them is it yet.
+    fn guest_among(&self, pids: &[u32]) -> Option<u32> {
+        pids.first().copied()
+    }
+
+    /// The way to the guest of a sandbox that runs.
+    fn client(
+        &self,
+        premises: &Premises,
+        id: &SandboxId,
+        leaves: Arc<dyn LeafPool>,
+    ) -> io::Result<GuestClient> {
+        GuestClient::new(open_dir(premises.home(id).path())?, leaves)
+    }
+
+    /// Removes what the technology keeps of a sandbox whose processes are gone, besides control
+    /// groups. It may be repeated, and the sandbox may be unknown.
+    async fn clear(&self, premises: &Premises, id: &SandboxId) -> Result<(), RuntimeError> {
+        let _ = (premises, id);
+        Ok(())
+    }
+}
+
+pub struct GroupedRuntime<S> {
+    premises: Arc<Premises>,
+    starter: S,
+    live: Mutex<HashMap<SandboxId, Arc<Live>>>,
+}
+
+impl<S: Starter> GroupedRuntime<S> {
+    pub fn new(premises: Arc<Premises>, starter: S) -> Self {
+        Self { premises, starter, live: Mutex::new(HashMap::new()) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn starter(&self) -> &S {
+        &self.starter
+    }
+
+    fn failed(&self, what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError + use<S> {
+        let runtime = self.starter.name();
+        move |source| RuntimeError::Io { runtime, what: what.to_owned(), source }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sandbox if it runs, whoever started it.
+    fn live(&self, id: &SandboxId) -> Result<Option<Arc<Live>>, RuntimeError> {
+        let mut all = self.all();
+        if let Some(live) = all.get(id).filter(|live| !live.is_dead()) {
+            return Ok(Some(Arc::clone(live)));
+        }
+        let found = self.adopt(id).map_err(self.failed("find its guest"))?;
+        if let Some(live) = &found {
+            all.insert(id.clone(), Arc::clone(live));
+        }
+        Ok(found)
+    }
+
+    fn running(&self, id: &SandboxId) -> Result<Arc<Live>, RuntimeError> {
+        self.live(id)?.ok_or_else(|| RuntimeError::NotRunning { id: id.clone() })
+    }
+
+    fn guest_pid(&self, id: &SandboxId) -> io::Result<Option<u32>> {
+        let pids = self.premises.cgroups().pids(id.as_str(), self.starter.place())?;
+        Ok(self.starter.guest_among(&pids))
+    }
+
+    /// Takes over a guest that an earlier daemon started. `None` if there is none, or it is gone in
+    /// the meantime.
+    fn adopt(&self, id: &SandboxId) -> io::Result<Option<Arc<Live>>> {
+        let Some(pid) = self.guest_pid(id)? else { return Ok(None) };
+        let Ok(pidfd) = pidfd::open(pid) else { return Ok(None) };
+        // The pid may have ended and be another's by now: the group tells.
+        if self.guest_pid(id)? != Some(pid) {
+            return Ok(None);
+        }
+        let ids = self.premises.adopt_ids(pid)?;
+        self.watch(id, Started { pidfd, ids }).map(Some)
+    }
+
+    fn watch(&self, id: &SandboxId, started: Started) -> io::Result<Arc<Live>> {
+        let cgroups = self.premises.cgroups();
+        let leaves: Arc<dyn LeafPool> = match cgroups.kind() {
+            LeafKind::V1 | LeafKind::V2 => Leaves::open(Arc::clone(cgroups), id.to_string())?,
+            LeafKind::None => Arc::new(NoLeaves),
+        };
+        let guest = self.starter.client(&self.premises, id, leaves)?;
+        Ok(Arc::new(Live::new(started.pidfd, guest, started.ids)?))
+    }
+
+    /// Ends every process, and what the technology keeps of a sandbox that runs.
+    async fn kill(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let killed = self.premises.kill(id, self.starter.place()).await;
+        killed.map_err(self.failed("kill its guest"))?;
+        // Lets go of a guest that is dead, and of its range of ids.
+        let known = self.all().remove(id);
+        if let Some(live) = known {
+            live.kill().await.map_err(self.failed("kill its guest"))?;
+        }
+        self.starter.clear(&self.premises, id).await
+    }
+
+    fn can_pause(&self) -> Result<(), RuntimeError> {
+        match self.capabilities().pause {
+            true => Ok(()),
+            false => Err(RuntimeError::Unsupported { runtime: self.starter.name(), what: "pause" }),
+        }
+    }
+
+    async fn start_new(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        let started = self.starter.start(&self.premises, plan).await?;
+        let live = self.watch(&plan.id, started).map_err(self.failed("watch its guest"))?;
+        self.all().insert(plan.id.clone(), live);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl<S: Starter> Runtime for GroupedRuntime<S> {
+    fn name(&self) -> &'static str {
+        self.starter.name()
+    }
+
+    fn usable(&self) -> Usable {
+        Usable::Yes
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.starter.capabilities(self.premises.cgroups().controllers())
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        self.premises.make_groups(plan).map_err(self.failed("make its control groups"))
+    }
+
+    async fn start(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        if self.live(&plan.id)?.is_some() {
+            return Ok(());
+        }
+        let started = self.start_new(plan).await;
+        if started.is_err() {
+            self.kill(&plan.id).await?;
+        }
+        started
+    }
+
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), RuntimeError> {
+        if let Some(live) = self.live(id)? {
+            // Frozen processes could not use their grace.
+            self.premises.cgroups().thaw(id.as_str()).map_err(self.failed("thaw it"))?;
+            if let Err(error) = live.guest().terminate(grace).await {
+                tracing::debug!(sandbox = %id, %error, "the guest could not end its processes");
+            }
+        }
+        self.kill(id).await
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.can_pause()?;
+        self.running(id)?;
+        let (cgroups, name) = (Arc::clone(self.premises.cgroups()), id.to_string());
+        // It may have to wait for a process that waits for a processor.
+        let frozen = tokio::task::spawn_blocking(move || cgroups.freeze(&name)).await;
+        frozen.unwrap_or_else(|error| Err(error.into())).map_err(self.failed("freeze it"))
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.can_pause()?;
+        self.running(id)?;
+        self.premises.cgroups().thaw(id.as_str()).map_err(self.failed("thaw it"))
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.kill(id).await?;
+        let removed = self.premises.cgroups().remove(id.as_str());
+        removed.map_err(self.failed("remove its control groups"))
+    }
+
+    async fn wait(&self, id: &SandboxId) -> Death {
+        match self.live(id) {
+            Ok(Some(live)) => live.died().await,
+            Ok(None) => {
+                let seen = self.all().get(id).and_then(|live| live.death());
+                seen.unwrap_or_else(|| Death { reason: "it is not running".to_owned() })
+            }
+            Err(error) => Death { reason: error.to_string() },
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+        let names = self.premises.cgroups().sandboxes();
+        let mut found = Vec::new();
+        for name in names.map_err(self.failed("list control groups"))? {
+            let Ok(id) = name.parse::<SandboxId>() else { continue };
+            // Without its labels nobody could say whose it is; reconcile deals with such remains.
+            let HomeState::Known(meta) = self.premises.home(&id).read() else { continue };
+            if meta.spec.runtime() != self.starter.name() {
+                continue;
+            }
+            let running = self.live(&id)?.is_some();
+            found.push(Found { id, labels: meta.labels(), running });
+        }
+        Ok(found)
+    }
+
+    async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError> {
+        self.running(id)?;
+        let used = self.premises.cgroups().used(id.as_str());
+        let used = used.map_err(self.failed("read its usage"))?;
+        Ok(Stats { memory_bytes: used.memory_bytes, cpu_micros: used.cpu_micros, pids: used.pids })
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {
+        Ok(self.running(id)?.guest())
+    }
+}
+
+/// What every technology can do whose guest is PID 1 of namespaces of its own, in its own range of ids.
+pub fn capabilities(limits: Controllers) -> Capabilities {
+    Capabilities {
+        isolation: true,
+        own_id_range: true,
+        any_user: true,
+        memory_limit: limits.memory,
+        oom_per_exec: limits.memory,
+        cpu_limit: limits.cpu,
+        pids_limit: limits.pids,
+        exec_limits: limits.hold_any(),
+        pause: limits.freezer,
+        terminals: true,
+        shells: true,
+        ports: true,
+        survives_daemon: true,
+    }
+}
+
+/// The same for a daemon of this standing: one that is not root has a single id to give.
+pub fn capabilities_of(standing: Standing, limits: Controllers) -> Capabilities {
+    Capabilities {
+        own_id_range: standing == Standing::Root,
+        any_user: standing == Standing::Root,
+        ..capabilities(limits)
+    }
+}
+
+/// A directory to name files in, not to read.
+pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}

@@ -1,0 +1,145 @@
+//! What a sandbox is made of, as descriptors: whoever makes it needs no path of the host.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use super::{Premises, open_dir};
+use crate::{Lifetime, Plan, RuntimeError};
+use sandkeep_core::{Privilege, limits};
+use sandkeep_sys::{
+    cgroup::{Entry, Place},
+    launcher::{self, EntryKind, Lifeline, RootKind},
+    mount, overlay, socket,
+};
+use sandkeep_tree::{Bind, Root};
+
+/// Connections that wait while the guest comes up; as many as execs may be started at once.
+const BACKLOG: i32 = 1024;
+
+/// How the host gets connections to the guest.
+pub enum Host {
+    Connects,
+    /// The guest dials, and shows the token that it reads here.
+    IsDialed(OwnedFd),
+}
+
+/// The descriptors of a start, open until whoever makes the sandbox has its copies.
+pub struct Parts {
+    /// The guest's listening socket, or what it reads its token from.
+    meeting: OwnedFd,
+    /// The root or its pieces, then the binds.
+    mounts: Vec<OwnedFd>,
+    entry: Vec<OwnedFd>,
+    /// `None` where there are no control groups. Then nobody here may clone mounts either.
+    pub entry_kind: Option<EntryKind>,
+    pub root_kind: RootKind,
+    pub lifeline: Lifeline,
+    /// Where the binds go, relative to the root.
+    pub bind_targets: Vec<String>,
+}
+
+impl Parts {
+    /// Clones root and template as detached mounts, opens the control groups and binds the guest's
+    /// socket. Everything but the socket goes with the descriptors.
+    pub fn open(
+        runtime: &'static str,
+        premises: &Premises,
+        plan: &Plan,
+        place: Place,
+        host: Host,
+    ) -> Result<Self, RuntimeError> {
+        let failed = |what: &'static str| {
+            move |source| RuntimeError::Io { runtime, what: what.to_owned(), source }
+        };
+        let entry = premises.entry(plan, place).map_err(failed("open its control groups"))?;
+        let (entry, entry_kind) = match entry {
+            Entry::V1(tasks) => (tasks, Some(EntryKind::V1)),
+            Entry::V2(dir) => (vec![dir], Some(EntryKind::V2)),
+            Entry::None => (Vec::new(), None),
+        };
+        let (root_kind, roots) = pieces(&plan.root).map_err(failed("name its root"))?;
+        let binds = plan.binds.iter().map(|bind| bind.source.as_path());
+        let sources = roots.into_iter().chain(binds);
+        let mounts = match entry_kind {
+            Some(_) => sources.map(mount::clone_path).collect::<io::Result<_>>(),
+            None => Ok(Vec::new()),
+        };
+        let meeting = match host {
+            Host::Connects => open_dir(&plan.home)
+                .and_then(|home| socket::listen_in(home, sandkeep_home::GUEST_SOCKET, BACKLOG)),
+            Host::IsDialed(token) => Ok(token),
+        };
+        let target = |bind: &Bind| bind.target.to_string_lossy().into_owned();
+        Ok(Self {
+            meeting: meeting.map_err(failed("listen for its guest"))?,
+            mounts: mounts.map_err(failed("open its root and template"))?,
+            entry,
+            entry_kind,
+            root_kind,
+            lifeline: match plan.lifetime {
+                Lifetime::Detached => Lifeline::None,
+                Lifetime::WithDaemon => Lifeline::Passed,
+            },
+            bind_targets: plan.binds.iter().map(target).collect(),
+        })
+    }
+
+    /// How the control groups are entered, for a tool that can do nothing without.
+    pub fn entry_needed(&self, runtime: &'static str) -> Result<EntryKind, RuntimeError> {
+        let what = "work without control groups";
+        self.entry_kind.ok_or(RuntimeError::Unsupported { runtime, what })
+    }
+
+    /// The listening socket or the token, the lifeline if there is one, the root and the binds, in this
+    /// order.
+    pub fn before_entry<'a>(&'a self, premises: &'a Premises) -> Vec<BorrowedFd<'a>> {
+        let mut fds = vec![self.meeting.as_fd()];
+        match self.lifeline {
+            Lifeline::None => {}
+            Lifeline::Passed => fds.push(premises.lifeline()),
+        }
+        fds.extend(self.mounts.iter().map(AsFd::as_fd));
+        fds
+    }
+
+    /// The way into the control groups, which comes last.
+    pub fn entry(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.entry.iter().map(AsFd::as_fd)
+    }
+}
+
+/// What a root is made of: for an overlay the directory of the volume and that of the layers.
+pub fn pieces(root: &Root) -> io::Result<(RootKind, Vec<&Path>)> {
+    let strange = || io::Error::other("an overlay's directories are not where they belong");
+    let (lowers, upper, work) = match root {
+        Root::Dir(path) => return Ok((RootKind::Dir, vec![path])),
+        Root::Shifted(path) => return Ok((RootKind::Shifted, vec![path])),
+        Root::Overlay { lowers, upper, work } => (lowers, upper, work),
+    };
+    let volume = upper.parent().filter(|parent| work.parent() == Some(*parent));
+    let layers = lowers.first().and_then(|lower| lower.parent());
+    let (volume, layers) = volume.zip(layers).ok_or_else(strange)?;
+    if lowers.iter().any(|lower| lower.parent() != Some(layers)) {
+        return Err(strange());
+    }
+    let name = |path: &Path| path.file_name()?.to_str().map(str::to_owned);
+    let names = overlay::Names {
+        lowers: lowers.iter().map(|path| name(path)).collect::<Option<_>>().ok_or_else(strange)?,
+        upper: name(upper).ok_or_else(strange)?,
+        work: name(work).ok_or_else(strange)?,
+    };
+    Ok((RootKind::Overlay(names), vec![volume, layers]))
+}
+
+/// How much fits into /dev/shm. It counts as the sandbox's memory, so it is less than all of that.
+pub fn shm_bytes(plan: &Plan) -> u64 {
+    plan.resources.memory_mb * limits::MIB / 2
+}
+
+pub fn privilege(plan: &Plan) -> launcher::Privilege {
+    match plan.privilege {
+        Privilege::None => launcher::Privilege::None,
+        Privilege::Root => launcher::Privilege::Root,
+    }
+}

@@ -1,0 +1,276 @@
+//! gVisor: a kernel in user space (the sentry) between the sandbox and the host's kernel.
+//!
+//! runsc starts two processes and goes: the sentry, which runs the sandbox, and the gofer, which opens files
+//! for it. Both live in the sandbox's control groups, within its limits, so whatever the sandbox does is
+//! counted and bounded there; nothing of runsc's own book-keeping is needed, and it goes with their mount
+//! namespace. The sandbox's root is our volume, read and written through the gofer without a cache of
+//! its own (`--file-access=shared`), so that what is on it is always current.
+//!
+//! No descriptor passes into that kernel. So the guest is a file, seen read-only inside, and it dials: its
+//! token comes on stdin, and the daemon keeps it in the sandbox's home for the daemons to come.
+//! Commands have no leaf of the host's; the guest makes groups in the sentry's kernel instead. What is out
+//! of memory is the sentry, and the whole sandbox with it: that is why no exec is ever told to have
+//! been the one.
+
+mod files;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use super::grouped::{
+    self, GroupedRuntime, Host, Parts, Premises, Started, Starter, privilege, shm_bytes,
+};
+use super::oci::{Bundle, CgroupNamespace, Kernel, Mount};
+use super::staged::{Act, Direction, Program, ToolMissing, tool_failed};
+use super::{Capabilities, Lifetime, Plan, RuntimeError};
+use files::{DIAL, Files, GUEST, SOCKET};
+use sandkeep_core::{SandboxId, limits};
+use sandkeep_guestlink::{DialBack, DialToken, GuestClient, LeafPool, NoLeaves, Proof};
+use sandkeep_sys::{
+    cgroup::{Controllers, Place},
+    launcher::Lifeline,
+    pidfd,
+    stage::{BUNDLE, Dev, Identity, Meeting, ROOT, STATE, Stage},
+};
+
+/// Where the sandbox sees the directory with the guest and the socket that it dials.
+const INSIDE: &str = "/run/sandkeep";
+/// By what name the sentry calls itself.
+const SENTRY: &[u8] = b"runsc-sandbox\0";
+
+pub struct Gvisor {
+    program: Program,
+    stage: Stage,
+    platform: Platform,
+    /// Sockets that are bound for sandboxes which are being started.
+    bound: Mutex<HashMap<SandboxId, DialBack>>,
+    /// The other ends of the pipes on which guests got their tokens, where those are lifelines as well.
+    lifelines: Mutex<HashMap<SandboxId, OwnedFd>>,
+}
+
+/// How the sentry intercepts system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Platform {
+    Systrap,
+    /// Where runsc is older than systrap.
+    Ptrace,
+}
+
+impl Gvisor {
+    pub const NAME: &str = "gvisor";
+    const TOOL: &str = "runsc";
+
+    /// Looks for runsc, and for what it can do.
+    pub async fn runtime(
+        premises: Arc<Premises>,
+        stage: Stage,
+    ) -> Result<Arc<GroupedRuntime<Self>>, ToolMissing> {
+        let program = Program::find(Self::TOOL, Self::TOOL, (0, 0)).await?;
+        let platform = match program.ask("flags").await?.contains("systrap") {
+            true => Platform::Systrap,
+            false => Platform::Ptrace,
+        };
+        let (bound, lifelines) = (Mutex::default(), Mutex::default());
+        let starter = Self { program, stage, platform, bound, lifelines };
+        Ok(Arc::new(GroupedRuntime::new(premises, starter)))
+    }
+
+    fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
+        move |source| RuntimeError::Io { runtime: Self::NAME, what: what.to_owned(), source }
+    }
+
+    fn arguments(&self, id: &SandboxId) -> Vec<String> {
+        let platform = match self.platform {
+            Platform::Systrap => "--platform=systrap",
+            Platform::Ptrace => "--platform=ptrace",
+        };
+        let words = [
+            "--root",
+            STATE,
+            platform,
+            "--network=none",
+            "--ignore-cgroups",
+            "--host-uds=open",
+            "--file-access=shared",
+            "--overlay2=none",
+            "run",
+            "--detach",
+            "--bundle",
+            BUNDLE,
+            id.as_str(),
+        ];
+        words.map(str::to_owned).to_vec()
+    }
+
+    /// Has runsc start the guest; returns when the guest runs.
+    async fn perform(
+        &self,
+        premises: &Arc<Premises>,
+        plan: &Plan,
+        id_base: u32,
+    ) -> Result<(), RuntimeError> {
+        // runsc finds it by its path, as the host does: it must not be a link that leads elsewhere.
+        let tmp = plan.root.make_directory("tmp", 0o1777);
+        tmp.map_err(Self::failed("find its /tmp"))?;
+        let token = self.prepare(plan, id_base).map_err(Self::failed("prepare its guest"))?;
+        let host = Host::IsDialed(token);
+        let mut parts = Parts::open(Self::NAME, premises, plan, self.place(), host)?;
+        parts.entry_needed(Self::NAME)?;
+        // A sentry that cannot have another thread ends, and the sandbox with it.
+        let unbound = premises.make_groups_for(plan, limits::PIDS_MAX);
+        unbound.map_err(Self::failed("make its control groups"))?;
+        // The guest's lifeline is the pipe that its token comes on.
+        parts.lifeline = Lifeline::None;
+        let files = Files::of(&plan.home);
+        bundle(plan, id_base)
+            .write_into(files.bundle())
+            .map_err(Self::failed("write its bundle"))?;
+        let direction = Direction {
+            arguments: self.arguments(&plan.id),
+            bundle: Some(files.bundle().to_owned()),
+            dev: Dev::Tool,
+            identity: Identity::Host,
+        };
+        let act = Act {
+            runtime: Self::NAME,
+            tool: Self::TOOL,
+            program: &self.program,
+            stage: &self.stage,
+            meeting: Meeting::Dial,
+        };
+        let tool = act.perform(premises, &parts, id_base, direction).await?;
+        let failed = |error| tool_failed(Self::NAME, Self::TOOL, error);
+        tool.ended_well().await.map_err(failed)
+    }
+
+    /// Writes what the guest needs and binds the socket that it will dial; returns where it reads its
+    /// token from.
+    fn prepare(&self, plan: &Plan, id_base: u32) -> io::Result<OwnedFd> {
+        let token = DialToken::random();
+        let files = Files::of(&plan.home);
+        files.write(&token)?;
+        let dial_back = DialBack::bind(files.open_dial()?, SOCKET, id_base)?;
+        lock(&self.bound).insert(plan.id.clone(), dial_back);
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::io::write(&write, token.as_bytes())?;
+        match plan.lifetime {
+            Lifetime::Detached => {}
+            Lifetime::WithDaemon => drop(lock(&self.lifelines).insert(plan.id.clone(), write)),
+        }
+        Ok(read)
+    }
+
+    fn sentry(&self, premises: &Premises, id: &SandboxId) -> io::Result<OwnedFd> {
+        let pids = premises.cgroups().pids(id.as_str(), self.place())?;
+        let sentry = self.guest_among(&pids).ok_or(io::ErrorKind::NotFound)?;
+        pidfd::open(sentry)
+    }
+}
+
+fn lock<T>(map: &Mutex<HashMap<SandboxId, T>>) -> MutexGuard<'_, HashMap<SandboxId, T>> {
+    // Nothing panics while it holds the lock.
+    map.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bundle(plan: &Plan, id_base: u32) -> Bundle {
+    let mut args = vec![format!("{INSIDE}/{GUEST}"), "--gvisor".to_owned()];
+    args.extend(["--dial".to_owned(), format!("{INSIDE}/{SOCKET}")]);
+    args.extend(["--token-fd", "0"].map(str::to_owned));
+    match plan.lifetime {
+        Lifetime::Detached => {}
+        Lifetime::WithDaemon => args.extend(["--lifeline-fd", "0"].map(str::to_owned)),
+    }
+    Bundle {
+        root: ROOT.to_owned(),
+        hostname: plan.id.to_string(),
+        id_base,
+        privilege: privilege(plan),
+        kernel: Kernel::Gvisor,
+        shm_bytes: shm_bytes(plan),
+        cgroup_namespace: CgroupNamespace::Shared,
+        args,
+        mounts: vec![
+            bind(&format!("{BUNDLE}/{DIAL}"), INSIDE, "ro"),
+            // Left alone, runsc would put a file system of its own there, in the sentry's memory.
+            bind(&format!("{ROOT}/tmp"), "/tmp", "rw"),
+        ],
+    }
+}
+
+fn bind(source: &str, destination: &str, access: &str) -> Mount {
+    Mount {
+        destination: destination.to_owned(),
+        kind: "bind".to_owned(),
+        source: source.to_owned(),
+        options: ["bind", access].map(str::to_owned).to_vec(),
+    }
+}
+
+#[async_trait]
+impl Starter for Gvisor {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn capabilities(&self, limits: Controllers) -> Capabilities {
+        // Processes are the sentry's own business, and memory is the sentry's as a whole.
+        Capabilities {
+            pids_limit: false,
+            oom_per_exec: false,
+            // Its commands are processes of the sentry's kernel, which no group of ours can tell apart.
+            exec_limits: false,
+            ..grouped::capabilities(limits)
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place::Within
+    }
+
+    async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
+        let ids =
+            premises.take_ids(&plan.root).map_err(Self::failed("find a free range of ids"))?;
+        self.perform(premises, plan, ids.base()).await?;
+        let pidfd = self.sentry(premises, &plan.id).map_err(Self::failed("find its sentry"))?;
+        Ok(Started { pidfd, ids: Some(ids) })
+    }
+
+    /// With the sentry all ends; the gofer has nobody to work for then.
+    fn guest_among(&self, pids: &[u32]) -> Option<u32> {
+        pids.iter().copied().find(|pid| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline"));
+            words.is_ok_and(|words| words.starts_with(SENTRY))
+        })
+    }
+
+    fn client(
+        &self,
+        premises: &Premises,
+        id: &SandboxId,
+        _leaves: Arc<dyn LeafPool>,
+    ) -> io::Result<GuestClient> {
+        let home = premises.home(id);
+        let files = Files::of(home.path());
+        let dial_back = match lock(&self.bound).remove(id) {
+            Some(dial_back) => dial_back,
+            // An earlier daemon started it; the socket that it left says whose it has to be.
+            None => DialBack::bind(files.open_dial()?, SOCKET, files.owner()?)?,
+        };
+        let proof = Proof::Token(files.token()?);
+        let sentry = self.sentry(premises, id)?;
+        GuestClient::dialed(dial_back, sentry, proof, Arc::new(NoLeaves))
+    }
+
+    async fn clear(&self, premises: &Premises, id: &SandboxId) -> Result<(), RuntimeError> {
+        lock(&self.bound).remove(id);
+        lock(&self.lifelines).remove(id);
+        let home = premises.home(id);
+        Files::of(home.path()).remove().map_err(Self::failed("remove its bundle"))
+    }
+}

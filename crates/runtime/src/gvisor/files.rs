@@ -1,0 +1,77 @@
+//! What a gVisor sandbox has in its home: the bundle, with the directory that is seen inside, and the
+//! token of its guest.
+//!
+//! ```text
+//! gvisor/          0711: the gofer is no root of the host's and has to pass through
+//!   config.json    for runsc
+//!   token          what the guest shows; for us alone
+//!   dial/          0755, seen inside, read-only
+//!     dial.sock    what the guest dials; only its user may
+//!     sandkeep-guest
+//! ```
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::grouped::open_dir;
+use sandkeep_guestlink::DialToken;
+
+pub const DIAL: &str = "dial";
+pub const SOCKET: &str = "dial.sock";
+pub const GUEST: &str = "sandkeep-guest";
+
+const DIRECTORY: &str = "gvisor";
+const TOKEN: &str = "token";
+
+pub struct Files {
+    bundle: PathBuf,
+}
+
+impl Files {
+    pub fn of(home: &Path) -> Self {
+        Self { bundle: home.join(DIRECTORY) }
+    }
+
+    pub fn bundle(&self) -> &Path {
+        &self.bundle
+    }
+
+    /// Writes all but the bundle itself, in place of what an earlier start left.
+    pub fn write(&self, token: &DialToken) -> io::Result<()> {
+        self.remove()?;
+        DirBuilder::new().mode(0o711).create(&self.bundle)?;
+        write(&self.bundle.join(TOKEN), 0o600, token.as_bytes())?;
+        let dial = self.bundle.join(DIAL);
+        DirBuilder::new().mode(0o755).create(&dial)?;
+        write(&dial.join(GUEST), 0o755, sandkeep_embedded::GUEST)
+    }
+
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.bundle) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    pub fn open_dial(&self) -> io::Result<OwnedFd> {
+        open_dir(&self.bundle.join(DIAL))
+    }
+
+    pub fn token(&self) -> io::Result<DialToken> {
+        let bytes = fs::read(self.bundle.join(TOKEN))?;
+        DialToken::try_from(bytes.as_slice()).map_err(io::Error::other)
+    }
+
+    /// Who may connect to the socket that is there.
+    pub fn owner(&self) -> io::Result<u32> {
+        Ok(fs::symlink_metadata(self.bundle.join(DIAL).join(SOCKET))?.uid())
+    }
+}
+
+fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(bytes)
+}

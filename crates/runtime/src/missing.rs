@@ -1,0 +1,97 @@
+//! A runtime that cannot be used on this machine: it is listed with the reason and refuses
+//! everything, so that nobody silently gets another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
+use sandkeep_core::SandboxId;
+use sandkeep_guestlink::Guest;
+
+pub struct MissingRuntime {
+    name: &'static str,
+    reason: String,
+}
+
+impl MissingRuntime {
+    pub fn listed(name: &'static str, reason: &impl ToString) -> Arc<dyn Runtime> {
+        Arc::new(Self { name, reason: reason.to_string() })
+    }
+
+    fn refuse<T>(&self, what: &'static str) -> Result<T, RuntimeError> {
+        Err(RuntimeError::Unsupported { runtime: self.name, what })
+    }
+}
+
+#[async_trait]
+impl Runtime for MissingRuntime {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn usable(&self) -> Usable {
+        Usable::No { reason: self.reason.clone() }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolation: false,
+            own_id_range: false,
+            any_user: false,
+            memory_limit: false,
+            oom_per_exec: false,
+            cpu_limit: false,
+            pids_limit: false,
+            exec_limits: false,
+            pause: false,
+            terminals: false,
+            shells: false,
+            ports: false,
+            survives_daemon: false,
+        }
+    }
+
+    async fn create(&self, _: &Plan) -> Result<(), RuntimeError> {
+        self.refuse("create")
+    }
+
+    async fn start(&self, _: &Plan) -> Result<(), RuntimeError> {
+        self.refuse("start")
+    }
+
+    async fn stop(&self, _: &SandboxId, _: Duration) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    async fn freeze(&self, _: &SandboxId) -> Result<(), RuntimeError> {
+        self.refuse("freeze")
+    }
+
+    async fn thaw(&self, _: &SandboxId) -> Result<(), RuntimeError> {
+        self.refuse("thaw")
+    }
+
+    async fn destroy(&self, _: &SandboxId) -> Result<(), RuntimeError> {
+        // Whatever an earlier daemon left with a runtime that is gone cannot be reached from here;
+        // claiming that it is removed would be a lie.
+        self.refuse("destroy")
+    }
+
+    async fn wait(&self, _: &SandboxId) -> Death {
+        Death { reason: format!("runtime {} is not usable here: {}", self.name, self.reason) }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+        Ok(Vec::new())
+    }
+
+    async fn stats(&self, _: &SandboxId) -> Result<Stats, RuntimeError> {
+        self.refuse("read usage")
+    }
+
+    async fn connect(&self, _: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {
+        self.refuse("connect")
+    }
+}

@@ -1,0 +1,193 @@
+//! A runtime without isolation, without processes, without files: sandboxes are entries of a map and
+//! commands a handful of words it understands. It is there for tests of the broker and of the
+//! protocols above it, and only with `--enable-mock`; its capabilities say that it does nothing.
+
+mod guest;
+mod shell;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
+use guest::{MockGuest, Shutdown};
+use sandkeep_core::{Labels, SandboxId};
+use sandkeep_guestlink::Guest;
+
+const NAME: &str = "mock";
+
+/// The sandboxes of one instance in a world that several instances may share.
+#[derive(Clone)]
+pub struct MockRuntime {
+    instance: String,
+    world: Arc<Mutex<HashMap<SandboxId, Machine>>>,
+}
+
+struct Machine {
+    labels: Labels,
+    life: watch::Sender<Life>,
+}
+
+#[derive(Clone)]
+enum Life {
+    Down(Death),
+    Up(Arc<MockGuest>),
+}
+
+impl MockRuntime {
+    pub const NAME: &str = NAME;
+
+    pub fn new(instance: impl Into<String>) -> Self {
+        Self { instance: instance.into(), world: Arc::default() }
+    }
+
+    fn world(&self) -> MutexGuard<'_, HashMap<SandboxId, Machine>> {
+        // Nothing panics between two changes that belong together.
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends what runs, if anything does; `how` is what its commands notice.
+    fn bring_down(machine: &Machine, how: Shutdown, reason: &str) {
+        let down = Life::Down(Death { reason: reason.to_owned() });
+        machine.life.send_if_modified(|life| match life {
+            Life::Up(guest) => {
+                guest.shut_down(how);
+                *life = down;
+                true
+            }
+            Life::Down(_) => false,
+        });
+    }
+
+    fn not_found(id: &SandboxId) -> RuntimeError {
+        RuntimeError::NotFound { runtime: NAME, id: id.clone() }
+    }
+}
+
+#[cfg(any(test, feature = "in-tests"))]
+impl MockRuntime {
+    /// Another instance in the same world.
+    pub fn neighbour(&self, instance: impl Into<String>) -> Self {
+        Self { instance: instance.into(), world: Arc::clone(&self.world) }
+    }
+
+    /// Kills a sandbox as somebody outside would, with no word to anybody.
+    pub fn kill(&self, id: &SandboxId) {
+        if let Some(machine) = self.world().get(id) {
+            Self::bring_down(machine, Shutdown::Killed, "guest killed by signal 9");
+        }
+    }
+}
+
+#[async_trait]
+impl Runtime for MockRuntime {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn usable(&self) -> Usable {
+        Usable::Yes
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolation: false,
+            own_id_range: false,
+            any_user: true,
+            memory_limit: false,
+            oom_per_exec: false,
+            cpu_limit: false,
+            pids_limit: false,
+            exec_limits: false,
+            pause: false,
+            terminals: false,
+            shells: false,
+            ports: false,
+            survives_daemon: false,
+        }
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        self.world().entry(plan.id.clone()).or_insert_with(|| Machine {
+            labels: plan.labels.clone(),
+            life: watch::Sender::new(Life::Down(Death { reason: "never started".to_owned() })),
+        });
+        Ok(())
+    }
+
+    async fn start(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        let world = self.world();
+        let machine = world.get(&plan.id).ok_or_else(|| Self::not_found(&plan.id))?;
+        machine.life.send_if_modified(|life| match life {
+            Life::Down(_) => {
+                *life = Life::Up(Arc::new(MockGuest::new(plan.id.to_string())));
+                true
+            }
+            Life::Up(_) => false,
+        });
+        Ok(())
+    }
+
+    async fn stop(&self, id: &SandboxId, _grace: Duration) -> Result<(), RuntimeError> {
+        if let Some(machine) = self.world().get(id) {
+            Self::bring_down(machine, Shutdown::Terminated, "stopped");
+        }
+        Ok(())
+    }
+
+    async fn freeze(&self, _id: &SandboxId) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Unsupported { runtime: NAME, what: "pause" })
+    }
+
+    async fn thaw(&self, _id: &SandboxId) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Unsupported { runtime: NAME, what: "resume" })
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        if let Some(machine) = self.world().remove(id) {
+            Self::bring_down(&machine, Shutdown::Killed, "destroyed");
+        }
+        Ok(())
+    }
+
+    async fn wait(&self, id: &SandboxId) -> Death {
+        let life = self.world().get(id).map(|machine| machine.life.subscribe());
+        let unknown = || Death { reason: "there is no such sandbox".to_owned() };
+        let Some(mut life) = life else { return unknown() };
+        match life.wait_for(|life| matches!(life, Life::Down(_))).await.as_deref() {
+            Ok(Life::Down(death)) => death.clone(),
+            Ok(Life::Up(_)) | Err(_) => unknown(),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+        let world = self.world();
+        let ours = world.iter().filter(|(_, machine)| machine.labels.instance == self.instance);
+        Ok(ours
+            .map(|(id, machine)| Found {
+                id: id.clone(),
+                labels: machine.labels.clone(),
+                running: matches!(*machine.life.borrow(), Life::Up(_)),
+            })
+            .collect())
+    }
+
+    async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError> {
+        match self.world().contains_key(id) {
+            true => Ok(Stats::default()),
+            false => Err(Self::not_found(id)),
+        }
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {
+        let world = self.world();
+        let machine = world.get(id).ok_or_else(|| Self::not_found(id))?;
+        match &*machine.life.borrow() {
+            Life::Up(guest) => Ok(Arc::clone(guest) as Arc<dyn Guest>),
+            Life::Down(_) => Err(RuntimeError::NotRunning { id: id.clone() }),
+        }
+    }
+}

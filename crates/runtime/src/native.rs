@@ -1,0 +1,156 @@
+//! The native runtime: namespaces, seccomp and Landlock, made by our own launcher.
+//!
+//! A daemon that is not root has one id to give, its own, which is `user` inside; nobody is root there.
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::grouped::{
+    self, GroupedRuntime, Host, IdRange, Parts, Premises, Started, Starter, pieces, privilege,
+    shm_bytes,
+};
+use super::{Capabilities, Plan, RuntimeError};
+use sandkeep_sys::{
+    cgroup::{Controllers, Place},
+    launcher::{Launch, LaunchError, Launched, Launcher, Means, Standing},
+};
+
+/// User namespaces to have ready for the next sandboxes.
+const NEXT_ID_BASES: usize = 4;
+/// The launcher may die under us once; twice is no accident.
+const LAUNCH_TRIES: usize = 2;
+
+pub struct Native {
+    launcher: Arc<Launcher>,
+    standing: Standing,
+}
+
+/// Why no sandbox can be launched here.
+#[derive(Debug, thiserror::Error)]
+pub enum NoLauncher {
+    #[error("the launcher does not start: {0}")]
+    NotStarted(#[from] io::Error),
+    #[error(
+        "without root it needs user namespaces, and here it {0}; let users have them (sysctl \
+         user.max_user_namespaces, kernel.unprivileged_userns_clone or \
+         kernel.apparmor_restrict_unprivileged_userns) or be root"
+    )]
+    Refused(#[source] LaunchError),
+}
+
+impl Native {
+    pub const NAME: &str = "native";
+
+    /// Starts the launcher: `launcher` is how to execute it, this program with the arguments that
+    /// make it one.
+    pub async fn runtime(
+        premises: Arc<Premises>,
+        launcher: Vec<OsString>,
+    ) -> Result<Arc<GroupedRuntime<Self>>, NoLauncher> {
+        let launcher = Launcher::start(launcher).await?;
+        let standing = Standing::own();
+        match standing {
+            Standing::Root => {}
+            Standing::User => launcher.hello().await.map_err(NoLauncher::Refused)?,
+        }
+        Ok(Arc::new(GroupedRuntime::new(premises, Self { launcher, standing })))
+    }
+
+    fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
+        move |source| RuntimeError::Io { runtime: Self::NAME, what: what.to_owned(), source }
+    }
+
+    async fn launch(
+        &self,
+        premises: &Premises,
+        plan: &Plan,
+        ids: Option<&IdRange>,
+    ) -> Result<Launched, RuntimeError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let parts = Parts::open(Self::NAME, premises, plan, Place::Beside, Host::Connects)?;
+            let (launch, fds) =
+                request(premises, plan, ids, &parts).map_err(Self::failed("name its root"))?;
+            match self.launcher.launch(launch, &fds).await {
+                Ok(launched) => return Ok(launched),
+                Err(LaunchError::Failed { step, source }) => {
+                    return Err(RuntimeError::Io { runtime: Self::NAME, what: step, source });
+                }
+                Err(LaunchError::Died(error)) if tries >= LAUNCH_TRIES => {
+                    return Err(Self::failed("have the launcher start it")(error));
+                }
+                Err(LaunchError::Died(_)) => {
+                    // It may have got as far as a running guest; there must be none.
+                    let killed = premises.kill(&plan.id, Place::Beside).await;
+                    killed.map_err(Self::failed("kill its guest"))?;
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Starter for Native {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn capabilities(&self, limits: Controllers) -> Capabilities {
+        grouped::capabilities_of(self.standing, limits)
+    }
+
+    async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
+        let ids = premises.ids_for(Self::NAME, self.standing, plan)?;
+        let launched = self.launch(premises, plan, ids.as_ref()).await?;
+        Ok(Started { pidfd: launched.pidfd, ids })
+    }
+}
+
+fn request<'a>(
+    premises: &'a Premises,
+    plan: &Plan,
+    ids: Option<&IdRange>,
+    parts: &'a Parts,
+) -> io::Result<(Launch, Vec<BorrowedFd<'a>>)> {
+    let mut fds = parts.before_entry(premises);
+    fds.extend(parts.entry());
+    let means = match (ids, parts.entry_kind) {
+        (Some(ids), Some(entry)) => Means::Root {
+            id_base: ids.base(),
+            entry,
+            next_id_bases: premises.next_id_bases(NEXT_ID_BASES),
+        },
+        (None, _) | (_, None) => named(premises, plan)?,
+    };
+    let launch = Launch {
+        hostname: plan.id.to_string(),
+        privilege: privilege(plan),
+        shm_bytes: shm_bytes(plan),
+        lifeline: parts.lifeline,
+        root: parts.root_kind.clone(),
+        bind_targets: parts.bind_targets.clone(),
+        means,
+    };
+    Ok((launch, fds))
+}
+
+/// Whoever is not root has no mounts to pass: the launcher finds them.
+fn named(premises: &Premises, plan: &Plan) -> io::Result<Means> {
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_owned();
+    let (_, roots) = pieces(&plan.root)?;
+    Ok(Means::User {
+        roots: roots.into_iter().map(bytes).collect(),
+        binds: plan.binds.iter().map(|bind| bytes(&bind.source)).collect(),
+        badge: premises.badge(&plan.id),
+    })
+}

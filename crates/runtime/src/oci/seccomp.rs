@@ -1,0 +1,173 @@
+//! Our policy on system calls in the words of OCI, so that there is one policy and not two.
+//!
+//! OCI knows no "otherwise" for a call with conditions: each rule has to say by itself when it holds.
+//! And it compares all 64 bits of an argument, while the kernel reads 32 of most: a condition on
+//! the whole would be passed by setting a bit that nobody reads. So every condition here is a masked
+//! comparison of the lower half, and "none of these values" is the list of all prefixes that lead to
+//! none of them.
+
+use super::spec::{Argument, Seccomp, SeccompAction, Syscalls};
+use sandkeep_sys::seccomp::{Action, named_actions};
+
+/// Calls of another architecture have other numbers and so another policy; there is none. The tools
+/// kill whoever makes one.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: &str = "SCMP_ARCH_X86_64";
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: &str = "SCMP_ARCH_AARCH64";
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Allow,
+    Refuse(i32),
+}
+
+/// Values of which the bits in `mask` are those of `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pattern {
+    mask: u32,
+    value: u32,
+}
+
+/// The filter of every sandbox.
+pub fn policy() -> Seccomp {
+    let (mut plain, mut conditional) = (Vec::<(Verdict, Vec<&'static str>)>::new(), Vec::new());
+    for (name, action) in named_actions() {
+        let verdict = match action {
+            Action::Allow => Verdict::Allow,
+            Action::Errno(errno) => Verdict::Refuse(errno),
+            conditions => {
+                conditional.extend(rules(name, conditions));
+                continue;
+            }
+        };
+        match plain.iter_mut().find(|(known, _)| *known == verdict) {
+            Some((_, names)) => names.push(name),
+            None => plain.push((verdict, vec![name])),
+        }
+    }
+    let plain = plain.into_iter().map(|(verdict, names)| syscalls(names, verdict, Vec::new()));
+    Seccomp {
+        default_action: SeccompAction::Errno,
+        default_errno_ret: libc::ENOSYS,
+        architectures: vec![ARCHITECTURE],
+        syscalls: plain.chain(conditional).collect(),
+    }
+}
+
+/// The rules of one call whose arguments matter.
+fn rules(name: &'static str, action: Action) -> Vec<Syscalls> {
+    let all = cases(action).into_iter();
+    all.map(|(verdict, index, pattern)| {
+        let argument = Argument {
+            index,
+            value: pattern.mask.into(),
+            value_two: pattern.value.into(),
+            op: "SCMP_CMP_MASKED_EQ",
+        };
+        syscalls(vec![name], verdict, vec![argument])
+    })
+    .collect()
+}
+
+/// Every value of the argument that an action looks at is in exactly one verdict's patterns.
+fn cases(action: Action) -> Vec<(Verdict, u32, Pattern)> {
+    let (index, allowed, refused, refuse) = match action {
+        Action::Allow => (0, vec![Pattern { mask: 0, value: 0 }], Vec::new(), 0),
+        Action::Errno(errno) => (0, Vec::new(), vec![Pattern { mask: 0, value: 0 }], errno),
+        Action::UnlessFlags { mask, refuse } => {
+            let bits = (0..u32::BITS).map(|at| 1 << at).filter(|bit| mask & bit != 0);
+            let set = bits.map(|bit| Pattern { mask: bit, value: bit }).collect();
+            (0, vec![Pattern { mask, value: 0 }], set, refuse)
+        }
+        Action::UnlessFirst { values, refuse } => (0, none_of(values), each_of(values), refuse),
+        Action::UnlessSecond { values, refuse } => (1, none_of(values), each_of(values), refuse),
+        Action::OnlyFirst { values, refuse } => (0, each_of(values), none_of(values), refuse),
+    };
+    let allowed = allowed.into_iter().map(|pattern| (Verdict::Allow, index, pattern));
+    let refused = refused.into_iter().map(|pattern| (Verdict::Refuse(refuse), index, pattern));
+    allowed.chain(refused).collect()
+}
+
+fn each_of(values: &[u32]) -> Vec<Pattern> {
+    values.iter().map(|value| Pattern { mask: u32::MAX, value: *value }).collect()
+}
+
+/// All values but these: wherever the way to one of them could be left, the side that leads to none.
+fn none_of(values: &[u32]) -> Vec<Pattern> {
+    let mut patterns = Vec::new();
+    // The prefixes of the values of one length, each once.
+    let mut prefixes = vec![Pattern { mask: 0, value: 0 }];
+    for at in (0..u32::BITS).rev() {
+        let mut longer = Vec::new();
+        for prefix in &prefixes {
+            for bit in [0, 1 << at] {
+                let side = Pattern { mask: prefix.mask | (1 << at), value: prefix.value | bit };
+                match values.iter().any(|value| value & side.mask == side.value) {
+                    true => longer.push(side),
+                    false => patterns.push(side),
+                }
+            }
+        }
+        prefixes = longer;
+    }
+    patterns
+}
+
+fn syscalls(names: Vec<&'static str>, verdict: Verdict, args: Vec<Argument>) -> Syscalls {
+    match verdict {
+        Verdict::Allow => Syscalls { names, action: SeccompAction::Allow, errno_ret: None, args },
+        Verdict::Refuse(errno) => {
+            Syscalls { names, action: SeccompAction::Errno, errno_ret: Some(errno), args }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the policy itself says about a value of the argument that it looks at.
+    fn expected(action: Action, value: u32) -> Verdict {
+        let refused = match action {
+            Action::Allow => None,
+            Action::Errno(errno) => Some(errno),
+            Action::UnlessFlags { mask, refuse } => (value & mask != 0).then_some(refuse),
+            Action::UnlessFirst { values, refuse } | Action::UnlessSecond { values, refuse } => {
+                values.contains(&value).then_some(refuse)
+            }
+            Action::OnlyFirst { values, refuse } => (!values.contains(&value)).then_some(refuse),
+        };
+        refused.map_or(Verdict::Allow, Verdict::Refuse)
+    }
+
+    #[test]
+    fn every_condition_decides_every_value_as_the_policy_does() {
+        let odd = [0, 1, 2, 3, 10, 16, 38, 40, 0x5412, 0x5413, 0x541C, 0x5000_940E, 0x1000_0000];
+        let mut looked_at = 0;
+        for (name, action) in named_actions() {
+            let neighbours = odd.into_iter().flat_map(|v: u32| [v, !v, v.wrapping_sub(1)]);
+            let single_bits = (0..u32::BITS).map(|at| 1 << at);
+            for value in neighbours.chain(single_bits) {
+                let holds = |p: &Pattern| value & p.mask == p.value;
+                let verdicts: Vec<Verdict> =
+                    cases(action).into_iter().filter(|c| holds(&c.2)).map(|c| c.0).collect();
+                let wanted = expected(action, value);
+                assert!(!verdicts.is_empty(), "{name}({value:#x}) is not decided");
+                assert!(verdicts.iter().all(|v| *v == wanted), "{name}({value:#x}): {verdicts:?}");
+                looked_at += 1;
+            }
+        }
+        assert!(looked_at > 10_000, "only {looked_at} values were looked at");
+    }
+
+    #[test]
+    fn what_the_policy_does_not_name_does_not_exist_inside() {
+        let policy = policy();
+        assert_eq!(policy.default_errno_ret, libc::ENOSYS);
+        let named = |name: &str| policy.syscalls.iter().any(|rule| rule.names.contains(&name));
+        assert!(named("mount") && named("read") && named("clone"));
+        assert!(!named("clone3"));
+    }
+}

@@ -1,7 +1,0 @@
-//! The front doors. Each decodes and authenticates a request, calls one verb of the broker, and
-//! encodes the answer; none of them decides anything.
-
-pub mod mcp;
-pub mod ports;
-pub mod rest;
-mod urule;

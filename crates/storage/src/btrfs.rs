@@ -1,0 +1,286 @@
+//! Volumes and layers as btrfs subvolumes: made and removed in microseconds whatever they hold, each
+//! volume with a quota that holds.
+//!
+//! ```text
+//! <data>/storage/btrfs.img      the pool: a file with all its blocks, attached to a loop device
+//! <data>/storage/btrfs/         where it is mounted: nosuid, nodev, noatime
+//!   volumes/<sandbox id>/       one subvolume per volume
+//!   volumes/draft.<random>/     what a rollback makes or leaves; swept when the storage is opened
+//!   snapshots/<sandbox id>/     a directory, with what is noted down about the volume as its attributes
+//!     <snapshot id>/            one read-only subvolume per snapshot
+//!   layers/<hex of chain id>/   read-only subvolumes: a layer with all that is below it
+//!   layers/draft.<random>/      layers in the making; swept when the storage is opened
+//! ```
+//!
+//! A volume above layers is a snapshot of the topmost. Layers share what they have in common, so a base is
+//! on the disk once for all that stands on it. No subvolume needs the one that it was made from.
+//!
+//! A quota counts what is written to its volume: what a snapshot shares with a layer was charged to that one
+//! when it was written. A file of a layer that is changed counts as far as it was written anew.
+//!
+//! If the data directory is on btrfs itself there is no image and no mount, only the subvolumes. Then
+//! quotas hold only if the filesystem's owner turned simple quotas on: doing that is not ours to do.
+//!
+//! Invariant: everything is done by system calls on what the kernel holds; nothing that is remembered here is
+//! more than a look would tell, so a daemon that is killed loses nothing and a new one sees all.
+//!
+//! A subvolume made inside a volume has no quota of its own. The runtime must keep its workload from
+//! the ioctls that make subvolumes, or the quota can be evaded; `destroy` removes such ones all the same.
+
+mod allowance;
+mod grow;
+mod image;
+mod layers;
+mod limit;
+mod notes;
+mod pool;
+mod quota;
+mod seed;
+mod snapshots;
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, chmodat, statat};
+use rustix::io::Errno;
+
+use super::offload::{Blocking, Offloaded};
+use super::{Base, PoolHealth, Quota, StorageCapabilities, StorageError, Usage};
+use allowance::Allowances;
+use pool::Pool;
+use quota::Quotas;
+use sandkeep_core::SandboxId;
+use sandkeep_sys::btrfs::{self, Access, quota::Charged};
+use sandkeep_tree::{Root, untrusted};
+
+const NAME: &str = "btrfs";
+
+/// What the names of drafts begin with. They lie beside what they become, because a subvolume that is
+/// read-only cannot be moved into another directory.
+const DRAFT: &str = "draft.";
+
+/// How the pool is made.
+#[derive(Clone, Debug, Default)]
+pub struct BtrfsOptions {
+    /// The size of a new image; an image that is there keeps its size. By default a quarter of the
+    /// free space, between [`POOL_MIN_BYTES`](sandkeep_core::limits::POOL_MIN_BYTES) and
+    /// [`POOL_MAX_BYTES`](sandkeep_core::limits::POOL_MAX_BYTES).
+    pub image_bytes: Option<u64>,
+    /// How large the image may become; it grows when it is getting full. By default one whose size was asked for
+    /// stays as it is, and another may become as large as
+    /// [`POOL_GROWN_MAX_BYTES`](sandkeep_core::limits::POOL_GROWN_MAX_BYTES).
+    pub image_max_bytes: Option<u64>,
+}
+
+pub type BtrfsStorage = Offloaded<Btrfs>;
+
+pub struct Btrfs {
+    pool: Pool,
+    quotas: Quotas,
+    allowances: Allowances,
+}
+
+impl BtrfsStorage {
+    /// Opens the pool of a data directory: makes it, attaches and mounts it, or finds it mounted.
+    pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
+        let pool = Pool::open(data_dir, options)?;
+        let quotas = Quotas::open(&pool)?;
+        let inner = Btrfs { pool, quotas, allowances: Allowances::default() };
+        inner.sweep();
+        Ok(Self::new(inner))
+    }
+
+    /// Whether a data directory has a pool, usable or not.
+    pub fn has_image(data_dir: &Path) -> bool {
+        image::path(data_dir).exists()
+    }
+
+    /// Whether a pool of the size that was asked for, if one was, can be had on this disk.
+    pub(super) fn check_size(data_dir: &Path, options: &BtrfsOptions) -> Result<(), StorageError> {
+        image::check_size(data_dir, options)
+    }
+}
+
+impl Btrfs {
+    /// Removes what nobody will finish any more. What cannot be removed is tried again at the next start.
+    fn sweep(&self) {
+        let rooms = [self.pool.layers(), self.pool.volumes()];
+        let drafts = rooms.into_iter().try_for_each(|room| sweep_drafts(&room?));
+        if let Err(error) = drafts.and_then(|()| self.sweep_notes()) {
+            tracing::warn!(%error, "cannot remove what was left half-made");
+        }
+    }
+}
+
+impl Blocking for Btrfs {
+    const NAME: &str = NAME;
+
+    fn capabilities(&self) -> StorageCapabilities {
+        StorageCapabilities {
+            disk_quota: self.quotas.hold(),
+            snapshots: true,
+            id_mapped: rustix::process::geteuid().is_root(),
+        }
+    }
+
+    fn create(&self, id: &SandboxId, base: &Base, quota: &Quota) -> Result<Root, StorageError> {
+        let failed = |source| io_error(format!("create {id}"), source);
+        let volumes = self.pool.volumes().map_err(failed)?;
+        let name = c_name(id);
+        let top = self.open_top(base.layers())?;
+        let charged = Charged { limit_bytes: quota.tree_bytes, group: None };
+        let made = self.quotas.while_creating(|| match &top {
+            Some(top) => btrfs::snapshot_subvolume(&volumes, &name, top, Access::Write, charged),
+            None => btrfs::create_subvolume(&volumes, &name, charged),
+        });
+        made.map_err(|source| exists_or(id, failed, source))?;
+        if top.is_none() {
+            // The kernel narrows the mode by the umask of whoever started the daemon.
+            chmodat(&volumes, &name, Mode::from_raw_mode(0o755), AtFlags::empty())
+                .map_err(|error| failed(error.into()))?;
+        }
+        if let Some(total_bytes) = quota.total_bytes {
+            self.limit_total(&volumes, &name, total_bytes).map_err(failed)?;
+        }
+        Ok(Root::Dir(self.pool.volume_path(id)))
+    }
+
+    fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
+        let what = || format!("open {id}");
+        let volumes = self.pool.volumes().map_err(|source| io_error(what(), source))?;
+        match statat(&volumes, c_name(id), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if is_subvolume(&stat) => Ok(Root::Dir(self.pool.volume_path(id))),
+            Ok(_) | Err(Errno::NOENT) => Err(StorageError::NotFound { id: id.clone() }),
+            Err(error) => Err(io_error(what(), error.into())),
+        }
+    }
+
+    fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
+        // The volume last, so that a crash before leaves one that is listed.
+        let deleted =
+            self.delete_snapshots(id).and_then(|()| delete(&self.pool.volumes()?, &c_name(id)));
+        deleted.map_err(|source| io_error(format!("destroy {id}"), source))?;
+        self.quotas.volume_destroyed(&self.pool);
+        Ok(())
+    }
+
+    fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
+        self.root(id)?;
+        self.measure(id).map_err(|source| io_error(format!("measure {id}"), source))
+    }
+
+    fn list(&self) -> io::Result<Vec<SandboxId>> {
+        let volumes = self.pool.volumes()?;
+        let mut ids = Vec::new();
+        for (name, _) in untrusted::entries(&volumes)? {
+            let Some(id) = name.to_str().ok().and_then(|name| name.parse().ok()) else { continue };
+            match statat(&volumes, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_subvolume(&stat) => ids.push(id),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(ids)
+    }
+
+    fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError> {
+        if !self.quotas.hold() {
+            return Ok(());
+        }
+        match id {
+            Some(id) => {
+                let tended = self.tend_volume(id).map(drop);
+                tended.map_err(|source| io_error(format!("look after the limit of {id}"), source))
+            }
+            None => self.tend_all().map_err(|source| io_error("look after limits", source)),
+        }
+    }
+
+    fn pool_health(&self) -> Result<PoolHealth, StorageError> {
+        self.pool.health().map_err(|source| io_error("look at its pool", source))
+    }
+
+    fn close(&self) -> Result<(), StorageError> {
+        let volumes = self.list().map_err(|source| io_error("list volumes", source))?;
+        match volumes.is_empty() {
+            true => self.pool.release(),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Removes a subvolume with all that are within it. `Ok` if it is not there.
+fn delete(parent: &OwnedFd, name: &CStr) -> io::Result<()> {
+    let deleted = match btrfs::delete_subvolume(parent, name) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+            delete_nested(btrfs::subvolume_id(untrusted::open_dir(parent, name)?)?, parent)?;
+            btrfs::delete_subvolume(parent, name)
+        }
+        deleted => deleted,
+    };
+    match deleted {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        deleted => deleted,
+    }
+}
+
+/// Removes all subvolumes within one, the innermost first.
+fn delete_nested(outer: btrfs::SubvolumeId, filesystem: impl std::os::fd::AsFd) -> io::Result<()> {
+    let filesystem = filesystem.as_fd();
+    let mut found = btrfs::children(filesystem, outer)?;
+    let mut next = 0;
+    while next < found.len() {
+        found.extend(btrfs::children(filesystem, found[next])?);
+        next += 1;
+    }
+    for id in found.into_iter().rev() {
+        btrfs::delete_subvolume_by_id(filesystem, id)?;
+    }
+    Ok(())
+}
+
+/// Removes what a draft became, or did not.
+fn sweep_drafts(room: &OwnedFd) -> io::Result<()> {
+    let entries = untrusted::entries(room)?.into_iter();
+    let mut drafts = entries.filter(|(name, _)| name.to_bytes().starts_with(DRAFT.as_bytes()));
+    drafts.try_for_each(|(name, _)| delete(room, &name))
+}
+
+fn unused_draft() -> CString {
+    let name = format!("{DRAFT}{}", untrusted::unused_name().to_string_lossy());
+    CString::new(name).expect("hexadecimal digits hold no NUL")
+}
+
+/// A volume is made only once.
+fn exists_or(
+    id: &SandboxId,
+    failed: impl FnOnce(io::Error) -> StorageError,
+    source: io::Error,
+) -> StorageError {
+    match source.kind() {
+        io::ErrorKind::AlreadyExists => StorageError::Exists { id: id.clone() },
+        _ => failed(source),
+    }
+}
+
+fn is_subvolume(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+        && stat.st_ino == btrfs::SUBVOLUME_INODE
+}
+
+fn c_name(id: &SandboxId) -> CString {
+    CString::new(id.as_str()).expect("an id has only letters and digits")
+}
+
+fn io_error(what: impl Into<String>, source: io::Error) -> StorageError {
+    StorageError::of_io(NAME, what, source)
+}
+
+fn unusable(reason: impl Into<String>) -> StorageError {
+    StorageError::Unusable { storage: NAME, reason: reason.into() }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

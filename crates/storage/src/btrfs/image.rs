@@ -1,0 +1,147 @@
+//! The file that holds the pool. It has all its blocks from the start, so a full disk is found when
+//! the pool is made and not by a sandbox that writes; and it appears under its name only when whole.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use super::{BtrfsOptions, io_error, seed, unusable};
+use crate::PoolHealth;
+use crate::StorageError;
+use sandkeep_core::limits;
+
+pub(super) fn path(data_dir: &Path) -> PathBuf {
+    data_dir.join("storage").join("btrfs.img")
+}
+
+/// The pool's image and the id of the filesystem in it.
+pub(super) struct Image {
+    pub file: File,
+    pub filesystem_id: [u8; 16],
+    pub origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It was there.
+    Found,
+    /// It is new, so there is nothing in it.
+    Made,
+}
+
+/// Opens the image, or makes it.
+pub(super) fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Image, StorageError> {
+    let path = path(data_dir);
+    let what = || format!("open {}", path.display());
+    let (file, origin) = match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) => (file, Origin::Found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (make(data_dir, &path, options)?, Origin::Made)
+        }
+        Err(source) => return Err(io_error(what(), source)),
+    };
+    let id = seed::filesystem_id(&file).map_err(|source| io_error(what(), source))?;
+    let filesystem_id =
+        id.ok_or_else(|| unusable(format!("{} holds no btrfs filesystem", path.display())))?;
+    Ok(Image { file, filesystem_id, origin })
+}
+
+fn make(data_dir: &Path, path: &Path, options: &BtrfsOptions) -> Result<File, StorageError> {
+    let what = || format!("make {}", path.display());
+    let storage = data_dir.join("storage");
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&storage)
+        .map_err(|source| io_error(what(), source))?;
+    let directory = File::open(&storage).map_err(|source| io_error(what(), source))?;
+    // A crash leaves the file under this name; the next attempt begins anew, with its blocks.
+    let unfinished = path.with_extension("img.new");
+    let _ = std::fs::remove_file(&unfinished);
+    check_size(data_dir, options)?;
+    let size = match options.image_bytes {
+        Some(bytes) => Size::Asked(bytes),
+        None => Size::Chosen(default_bytes(&directory).map_err(|e| io_error(what(), e))?),
+    };
+    let made = fill(&unfinished, size);
+    if made.is_err() {
+        // Its blocks are wanted back. If that fails too, the first error is the one to tell.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    let file = made?;
+    std::fs::rename(&unfinished, path)
+        .and_then(|()| directory.sync_all())
+        .map_err(|source| io_error(what(), source))?;
+    Ok(file)
+}
+
+/// Whether a pool of the size that was asked for can be had on this disk.
+pub(super) fn check_size(data_dir: &Path, options: &BtrfsOptions) -> Result<(), StorageError> {
+    let Some(bytes) = options.image_bytes else { return Ok(()) };
+    let free_bytes = File::open(data_dir)
+        .and_then(|directory| Ok(PoolHealth::of(directory)?.free_bytes))
+        .map_err(|source| io_error(format!("look at {}", data_dir.display()), source))?;
+    if (limits::POOL_MIN_BYTES..=free_bytes).contains(&bytes) {
+        return Ok(());
+    }
+    let [asked, min, free] = [bytes, limits::POOL_MIN_BYTES, free_bytes].map(|bytes| bytes >> 20);
+    Err(unusable(format!(
+        "a pool of {asked} MiB cannot be had; choose at least {min} MiB and at most the {free} MiB that are free"
+    )))
+}
+
+/// How large a pool is to be, and who said so.
+#[derive(Clone, Copy)]
+enum Size {
+    Asked(u64),
+    Chosen(u64),
+}
+
+impl Size {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Asked(bytes) | Self::Chosen(bytes) => bytes,
+        }
+    }
+
+    /// Where we chose, another storage may do; who asked for a size wants to know.
+    fn no_space(self, directory: &Path) -> StorageError {
+        let what = format!("a pool of {} MiB in {}", self.bytes() >> 20, directory.display());
+        match self {
+            Self::Asked(_) => io_error(format!("make {what}"), Errno::NOSPC.into()),
+            Self::Chosen(_) => unusable(format!("there is no space for {what}; free some")),
+        }
+    }
+}
+
+fn default_bytes(directory: &File) -> io::Result<u64> {
+    let quarter = PoolHealth::of(directory)?.free_bytes / 4;
+    Ok(quarter.clamp(limits::POOL_MIN_BYTES, limits::POOL_MAX_BYTES))
+}
+
+fn fill(path: &Path, size: Size) -> Result<File, StorageError> {
+    let what = || format!("make {}", path.display());
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| io_error(what(), source))?;
+    fallocate(&file, FallocateFlags::empty(), 0, size.bytes()).map_err(|error| match error {
+        Errno::NOSPC => size.no_space(path.parent().unwrap_or(path)),
+        Errno::OPNOTSUPP => {
+            unusable(format!("the filesystem of {} cannot reserve space", path.display()))
+        }
+        error => io_error(what(), error.into()),
+    })?;
+    seed::write(&file).and_then(|()| file.sync_all()).map_err(|source| io_error(what(), source))?;
+    Ok(file)
+}
+
+const _: () = assert!(limits::POOL_MIN_BYTES >= seed::SEED_BYTES);

@@ -1,0 +1,203 @@
+//! The mounted filesystem that all volumes are in.
+//!
+//! Opening it ends in the same state from wherever it starts: nothing there, an image that is not
+//! attached (after a reboot), a mount that a killed daemon left. It never mounts twice, and never takes
+//! another filesystem for its own.
+
+use std::ffi::{CStr, OsStr};
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, open, statfs, statx};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use super::grow::{self, Grown, Growth};
+use super::image::{self, Origin};
+use super::{BtrfsOptions, io_error, unusable};
+use crate::{PoolHealth, StorageError};
+use sandkeep_core::SandboxId;
+use sandkeep_sys::{btrfs, loopdev::LoopDevice};
+
+pub(super) struct Pool {
+    path: PathBuf,
+    volumes: PathBuf,
+    layers: PathBuf,
+    snapshots: PathBuf,
+    pub kind: PoolKind,
+    pub filesystem_id: [u8; 16],
+    growth: Growth,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PoolKind {
+    /// Ours alone: a mounted image.
+    Image,
+    /// The filesystem of the data directory, which others use too.
+    Shared,
+}
+
+impl Pool {
+    pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
+        let path = data_dir.join("storage").join("btrfs");
+        let what = || format!("open {}", path.display());
+        let failed = |source| io_error(what(), source);
+        if !rustix::process::geteuid().is_root() {
+            return Err(unusable("mounting a pool and removing subvolumes need root"));
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+        let kind = match is_btrfs(data_dir).map_err(failed)? {
+            true => PoolKind::Shared,
+            false => {
+                mount_image(&path, data_dir, options)?;
+                PoolKind::Image
+            }
+        };
+        let top = open_dir(&path).map_err(failed)?;
+        if kind == PoolKind::Image {
+            // Also after a crash between making the image larger and growing what is in it.
+            let image = File::open(image::path(data_dir)).map_err(failed)?;
+            grow::reach(&image, &top).map_err(failed)?;
+        }
+        let filesystem_id = btrfs::filesystem_id(&top).map_err(failed)?;
+        let [volumes, layers, snapshots] =
+            ["volumes", "layers", "snapshots"].map(|room| path.join(room));
+        for room in [&volumes, &layers, &snapshots] {
+            DirBuilder::new().recursive(true).mode(0o700).create(room).map_err(failed)?;
+        }
+        Ok(Self {
+            path,
+            volumes,
+            layers,
+            snapshots,
+            kind,
+            filesystem_id,
+            growth: Growth::new(data_dir, options),
+        })
+    }
+
+    /// The directory of the volumes. Opened for each operation: a descriptor that is held would keep the
+    /// pool from being unmounted.
+    pub fn volumes(&self) -> io::Result<OwnedFd> {
+        open_dir(&self.volumes)
+    }
+
+    /// The directory of the layers, as that of the volumes.
+    pub fn layers(&self) -> io::Result<OwnedFd> {
+        open_dir(&self.layers)
+    }
+
+    /// The directory that has one for the snapshots of each volume, as that of the volumes.
+    pub fn snapshots(&self) -> io::Result<OwnedFd> {
+        open_dir(&self.snapshots)
+    }
+
+    pub fn layer_path(&self, name: &CStr) -> PathBuf {
+        self.layers.join(OsStr::from_bytes(name.to_bytes()))
+    }
+
+    pub fn volume_path(&self, id: &SandboxId) -> PathBuf {
+        self.volumes.join(id.as_str())
+    }
+
+    /// How full it is. One that can grow has done so, if it was getting full.
+    pub fn health(&self) -> io::Result<PoolHealth> {
+        let top = self.volumes()?;
+        let health = PoolHealth::of(&top)?;
+        if self.kind == PoolKind::Shared {
+            return Ok(health);
+        }
+        match self.growth.grow_ahead(&top, &health) {
+            Ok(Grown::Yes) => Ok(PoolHealth::of(&top)?),
+            Ok(Grown::No) => Ok(health),
+            Err(error) => {
+                tracing::warn!(%error, "the btrfs pool cannot grow");
+                Ok(health)
+            }
+        }
+    }
+
+    /// Unmounts the pool, which detaches its loop device. If somebody still uses it, it stays.
+    pub fn release(&self) -> Result<(), StorageError> {
+        match self.kind {
+            PoolKind::Shared => Ok(()),
+            PoolKind::Image => match unmount(&self.path, UnmountFlags::NOFOLLOW) {
+                // EINVAL: it is not mounted.
+                Ok(()) | Err(Errno::BUSY | Errno::INVAL) => Ok(()),
+                Err(error) => {
+                    Err(io_error(format!("unmount {}", self.path.display()), error.into()))
+                }
+            },
+        }
+    }
+}
+
+fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(open(path, flags, Mode::empty())?)
+}
+
+fn is_btrfs(path: &Path) -> io::Result<bool> {
+    Ok(statfs(path)?.f_type == btrfs::MAGIC)
+}
+
+fn is_mounted(path: &Path) -> io::Result<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = statx(CWD, path, flags, StatxFlags::BASIC_STATS)?;
+    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+fn mount_image(path: &Path, data_dir: &Path, options: &BtrfsOptions) -> Result<(), StorageError> {
+    let failed = |source| io_error(format!("mount {}", path.display()), source);
+    if is_mounted(path).map_err(failed)? {
+        return check_mount(path, data_dir);
+    }
+    LoopDevice::available().map_err(no_loop_device)?;
+    let image = image::open(data_dir, options)?;
+    let mounted = attach_and_mount(&image.file, path);
+    if mounted.is_err() && image.origin == Origin::Made {
+        // There is nothing in it. Left there it would say that volumes are in it, and `auto` would
+        // not use another storage.
+        let _ = std::fs::remove_file(image::path(data_dir));
+    }
+    mounted
+}
+
+fn no_loop_device(error: io::Error) -> StorageError {
+    unusable(format!("there is no loop device: {error}"))
+}
+
+fn attach_and_mount(image: &File, path: &Path) -> Result<(), StorageError> {
+    let device = LoopDevice::attach(image).map_err(no_loop_device)?;
+    // Without `nodiscard` the kernel gives freed blocks back to the disk, and the image would
+    // become sparse; then a full disk could hurt a sandbox within its quota.
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    mount(device.path(), path, "btrfs", flags, c"nodiscard").map_err(|error| match error {
+        Errno::NODEV => unusable("this kernel has no btrfs"),
+        Errno::PERM | Errno::ACCESS => unusable(format!("this process may not mount: {error}")),
+        error => io_error(format!("mount {}", path.display()), error.into()),
+    })
+    // The mount holds the device from here on, so it may be closed.
+}
+
+/// Whether what is mounted is the filesystem in our image, by its id.
+fn check_mount(path: &Path, data_dir: &Path) -> Result<(), StorageError> {
+    let other = || {
+        let path = path.display();
+        unusable(format!("something else is mounted at {path}; unmount it"))
+    };
+    let failed = |source| io_error(format!("look at {}", path.display()), source);
+    if !image::path(data_dir).exists() || !is_btrfs(path).map_err(failed)? {
+        return Err(other());
+    }
+    let image = image::open(data_dir, &BtrfsOptions::default())?;
+    let mounted = btrfs::filesystem_id(open_dir(path).map_err(failed)?).map_err(failed)?;
+    match mounted == image.filesystem_id {
+        true => Ok(()),
+        false => Err(other()),
+    }
+}

@@ -1,0 +1,310 @@
+//! A tree copied with all that there is to it: owners, modes, times, attributes, hard links and holes. Who made the
+//! tree is not trusted: no link is followed and no mount crossed. It must not change meanwhile.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
+    chmodat, chownat, copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat,
+    ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, mknodat, openat, readlinkat, seek, statat,
+    symlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+use super::unchanged::{Earlier, List, Shared};
+use sandkeep_core::limits;
+use sandkeep_tree::{OPAQUE, OVERLAY_ATTRIBUTES, untrusted};
+
+/// What a copy is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A layer, which others stand on. It has no sockets, because nothing can be done with one that nobody listens
+    /// on, and of what an overlay noted down only that it hides what is below.
+    Layer,
+    /// The same tree again, in another place.
+    Twin,
+}
+
+/// A copy in the making.
+pub(super) struct Copy<'a> {
+    purpose: Purpose,
+    /// Where what did not change is found.
+    earlier: Option<&'a Earlier>,
+    /// Where it is noted down what the files were.
+    list: Option<&'a mut List>,
+    /// The root of the copy.
+    top: OwnedFd,
+    /// Where the first name of a file with several is, by device and inode.
+    linked: HashMap<(u64, u64), Place>,
+}
+
+/// The path of a file within a tree.
+pub(super) type Place = CString;
+
+impl<'a> Copy<'a> {
+    pub fn new(purpose: Purpose, to: OwnedFd) -> Self {
+        Self { purpose, earlier: None, list: None, top: to, linked: HashMap::new() }
+    }
+
+    pub fn sharing(mut self, earlier: Option<&'a Earlier>, list: Option<&'a mut List>) -> Self {
+        (self.earlier, self.list) = (earlier, list);
+        self
+    }
+
+    /// Copies all that is in `from` into the empty directory, and what `from` itself is.
+    pub fn run(mut self, from: OwnedFd) -> io::Result<()> {
+        let mut open = vec![Level::new(from, self.top.try_clone()?, Vec::new())?];
+        while let Some(level) = open.last_mut() {
+            let Some((name, _)) = level.names.pop() else {
+                // Last, because whatever is made in a directory changes its time.
+                level.finish(self.purpose)?;
+                open.pop();
+                continue;
+            };
+            let below = self.copy(level, &name).map_err(|error| describe(&name, error))?;
+            if let Some(below) = below {
+                if open.len() >= limits::WALK_DEPTH_MAX {
+                    let max = limits::WALK_DEPTH_MAX;
+                    return Err(io::Error::other(format!(
+                        "its directories are nested deeper than {max}"
+                    )));
+                }
+                open.push(below);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies one name; a directory is answered with, to be gone through.
+    fn copy(&mut self, level: &Level, name: &CStr) -> io::Result<Option<Level>> {
+        let stat = statat(&level.from, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory {
+            return level.below(name, &stat).map(Some);
+        }
+        let place = level.place(name);
+        if stat.st_nlink > 1 {
+            if let Some(first) = self.linked.get(&(stat.st_dev, stat.st_ino)) {
+                let (directory, first) = open_place(&self.top, first)?;
+                linkat(directory, first, &level.to, name, AtFlags::empty())?;
+                return Ok(None);
+            }
+            self.linked.insert((stat.st_dev, stat.st_ino), place.clone());
+        }
+        match kind {
+            FileType::RegularFile => self.copy_file(level, name, &stat, &place)?,
+            FileType::Symlink => {
+                symlinkat(readlinkat(&level.from, name, Vec::new())?, &level.to, name)?;
+                level.own(name, &stat)?;
+            }
+            FileType::Socket if self.purpose == Purpose::Layer => {}
+            // Of devices there is only the mark by which an overlay hides a name: nobody inside makes others.
+            FileType::Fifo | FileType::CharacterDevice | FileType::Socket => {
+                let mode = Mode::from_raw_mode(stat.st_mode);
+                mknodat(&level.to, name, kind, mode, stat.st_rdev)?;
+                level.own(name, &stat)?;
+                // The umask narrows it.
+                chmodat(&level.to, name, mode, AtFlags::empty())?;
+            }
+            FileType::BlockDevice | FileType::Directory | FileType::Unknown => {}
+        }
+        Ok(None)
+    }
+
+    fn copy_file(
+        &mut self,
+        level: &Level,
+        name: &CStr,
+        stat: &Stat,
+        place: &Place,
+    ) -> io::Result<()> {
+        let shared = match self.earlier {
+            Some(earlier) => earlier.link(stat, &level.to, name)?,
+            None => Shared::No,
+        };
+        if shared == Shared::No {
+            level.copy_file(name, stat, self.purpose)?;
+        }
+        match &mut self.list {
+            Some(list) => list.note(stat, place),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The directory that something is in, and its name there. However long the path is: every step is one name.
+pub(super) fn open_place(top: &OwnedFd, place: &CStr) -> io::Result<(OwnedFd, CString)> {
+    let mut parts: Vec<&[u8]> = place.to_bytes().split(|byte| *byte == b'/').collect();
+    let name = CString::new(parts.pop().unwrap_or_default())?;
+    let mut directory = top.try_clone()?;
+    for part in parts {
+        directory = untrusted::open_dir(&directory, &CString::new(part)?)?;
+    }
+    Ok((directory, name))
+}
+
+fn describe(name: &CStr, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", name.to_string_lossy()))
+}
+
+/// A directory that is being copied.
+struct Level {
+    names: Vec<(CString, FileType)>,
+    from: OwnedFd,
+    to: OwnedFd,
+    stat: Stat,
+    /// Its path within the tree, with a slash behind it if it is not the root.
+    path: Vec<u8>,
+}
+
+impl Level {
+    fn new(from: OwnedFd, to: OwnedFd, path: Vec<u8>) -> io::Result<Self> {
+        Ok(Self { names: untrusted::entries(&from)?, stat: fstat(&from)?, from, to, path })
+    }
+
+    fn place(&self, name: &CStr) -> Place {
+        let path = [&self.path, name.to_bytes()].concat();
+        CString::new(path).expect("names of files hold no NUL")
+    }
+
+    fn below(&self, name: &CStr, stat: &Stat) -> io::Result<Self> {
+        mkdirat(&self.to, name, Mode::RWXU)?;
+        let path = [&self.path, name.to_bytes(), b"/"].concat();
+        let opened = with_access(&self.from, name, stat, || untrusted::open_dir(&self.from, name))?;
+        let mut below = Self::new(opened, untrusted::open_dir(&self.to, name)?, path)?;
+        // As it was before it was opened.
+        below.stat = *stat;
+        Ok(below)
+    }
+
+    fn finish(&self, purpose: Purpose) -> io::Result<()> {
+        give(&self.from, &self.to, &self.stat, purpose)
+    }
+
+    fn copy_file(&self, name: &CStr, stat: &Stat, purpose: Purpose) -> io::Result<()> {
+        let quiet = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = || openat(&self.from, name, OFlags::RDONLY | quiet, Mode::empty());
+        let from = with_access(&self.from, name, stat, open)?;
+        let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | quiet;
+        let to = openat(&self.to, name, new, Mode::RUSR | Mode::WUSR)?;
+        // Where the filesystem can, both share what they hold until one changes.
+        match ioctl_ficlone(&to, &from) {
+            Ok(()) => {}
+            Err(_) => copy_data(&from, &to, stat.st_size)?,
+        }
+        give(&from, &to, stat, purpose)
+    }
+
+    /// Owner and time of what has neither mode nor attributes of its own.
+    fn own(&self, name: &CStr, stat: &Stat) -> io::Result<()> {
+        let (uid, gid) = owner(stat);
+        chownat(&self.to, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(utimensat(&self.to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+}
+
+/// Opens what its owner, who is us if we are not root, has forbidden itself to read: it may be read for a moment.
+fn with_access<T>(
+    directory: &OwnedFd,
+    name: &CStr,
+    stat: &Stat,
+    open: impl Fn() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    match open() {
+        Err(Errno::ACCESS) => {
+            let mode = Mode::from_raw_mode(stat.st_mode);
+            chmodat(directory, name, mode | Mode::RUSR | Mode::XUSR, AtFlags::empty())?;
+            let opened = open();
+            chmodat(directory, name, mode, AtFlags::empty())?;
+            opened
+        }
+        opened => opened,
+    }
+}
+
+/// Gives a copy all that the original has besides what it holds. The order matters: a change of owner
+/// takes capabilities and the bits for another's identity away.
+fn give(from: impl AsFd, to: impl AsFd, stat: &Stat, purpose: Purpose) -> io::Result<()> {
+    let (uid, gid) = owner(stat);
+    fchown(&to, uid, gid)?;
+    fchmod(&to, Mode::from_raw_mode(stat.st_mode))?;
+    copy_attributes(&from, &to, purpose)?;
+    Ok(futimens(&to, &times(stat))?)
+}
+
+fn owner(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    let at = |tv_sec: i64, tv_nsec: u64| Timespec { tv_sec, tv_nsec: tv_nsec as _ };
+    Timestamps {
+        last_access: at(stat.st_atime as _, stat.st_atime_nsec as _),
+        last_modification: at(stat.st_mtime as _, stat.st_mtime_nsec as _),
+    }
+}
+
+/// Only what is there is copied, so holes stay holes.
+fn copy_data(from: &OwnedFd, to: &OwnedFd, size: i64) -> io::Result<()> {
+    let size = u64::try_from(size).map_err(io::Error::other)?;
+    ftruncate(to, size)?;
+    let mut at = 0;
+    while at < size {
+        let start = match seek(from, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            // Nothing but a hole is left.
+            Err(Errno::NXIO) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let end = seek(from, SeekFrom::Hole(start))?;
+        copy_range(from, to, start, end)?;
+        at = end;
+    }
+    Ok(())
+}
+
+fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<()> {
+    let (mut at_from, mut at_to) = (start, start);
+    while at_from < end {
+        let left = usize::try_from(end - at_from).unwrap_or(usize::MAX);
+        if copy_file_range(from, Some(&mut at_from), to, Some(&mut at_to), left)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
+/// The attributes that a copy keeps: those of users, lists of access rights, and capabilities. What an
+/// overlay noted down about the layers below means nothing above other ones, but that it hides them.
+fn is_kept(name: &str, purpose: Purpose) -> bool {
+    match (name.starts_with(OVERLAY_ATTRIBUTES), purpose) {
+        (true, Purpose::Layer) => name == OPAQUE,
+        (true, Purpose::Twin) | (false, _) => {
+            name.starts_with("user.")
+                || name.starts_with("system.posix_acl_")
+                || name == "security.capability"
+        }
+    }
+}
+
+fn copy_attributes(from: impl AsFd, to: impl AsFd, purpose: Purpose) -> io::Result<()> {
+    let mut names = vec![0; limits::ATTRIBUTE_MAX_BYTES];
+    let length = match flistxattr(&from, &mut names) {
+        Ok(length) => length,
+        Err(Errno::NOTSUP) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut value = vec![0; limits::ATTRIBUTE_MAX_BYTES];
+    for name in names[..length].split(|byte| *byte == 0) {
+        let Ok(name) = std::str::from_utf8(name) else { continue };
+        if !is_kept(name, purpose) {
+            continue;
+        }
+        let length = fgetxattr(&from, name, &mut value)?;
+        fsetxattr(&to, name, &value[..length], XattrFlags::empty())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! What did not change since an earlier snapshot is not copied again: the new one has the earlier one's file under
+//! its own name. Nobody writes to snapshots, so they may share files; with the live tree they never do.
+//!
+//! A file is the same if its inode, size and both times are: the kernel sets the time of change, and nobody inside
+//! can. As that time has a grain, a file that changed within [`limits::SNAPSHOT_SETTLED`] of a snapshot is not noted
+//! down, for another change might look alike; it is copied again the next time.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, BufWriter, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, linkat, openat};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::copy::{Place, open_place};
+use sandkeep_core::limits;
+
+/// What a live file was when it was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    size: i64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(stat: &Stat) -> Self {
+        Self {
+            size: stat.st_size as _,
+            modified: (stat.st_mtime as _, stat.st_mtime_nsec as _),
+            changed: (stat.st_ctime as _, stat.st_ctime_nsec as _),
+        }
+    }
+}
+
+/// The files of an earlier snapshot.
+pub(super) struct Earlier {
+    tree: OwnedFd,
+    files: HashMap<u64, (Stamp, CString)>,
+}
+
+impl Earlier {
+    /// Reads what was noted down. A list that cannot be understood is as good as none: all is copied.
+    pub fn read(tree: OwnedFd, list: OwnedFd) -> io::Result<Self> {
+        let mut text = Vec::new();
+        File::from(list).read_to_end(&mut text)?;
+        let lines = text.split(|byte| *byte == 0).filter(|line| !line.is_empty());
+        Ok(Self { tree, files: lines.filter_map(parse).collect() })
+    }
+
+    /// Gives the new snapshot the earlier one's file, if it is the same.
+    pub fn link(&self, stat: &Stat, to: impl AsFd, name: &CStr) -> io::Result<Shared> {
+        let Some((stamp, path)) = self.files.get(&stat.st_ino) else { return Ok(Shared::No) };
+        if *stamp != Stamp::of(stat) {
+            return Ok(Shared::No);
+        }
+        let Ok((directory, file)) = open_place(&self.tree, path) else { return Ok(Shared::No) };
+        match linkat(directory, file, to, name, AtFlags::empty()) {
+            Ok(()) => Ok(Shared::Yes),
+            // It has as many names as a file can have, or this filesystem knows no second ones.
+            Err(Errno::MLINK | Errno::NOENT | Errno::PERM | Errno::NOTSUP) => Ok(Shared::No),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether a file is now the earlier one's too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shared {
+    Yes,
+    No,
+}
+
+fn parse(line: &[u8]) -> Option<(u64, (Stamp, CString))> {
+    let mut fields = line.splitn(7, |byte| *byte == b' ');
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<i64>().ok();
+    let inode = u64::try_from(number()?).ok()?;
+    let size = number()?;
+    let (modified, changed) = ((number()?, number()?), (number()?, number()?));
+    let path = CString::new(fields.next()?).ok()?;
+    Some((inode, (Stamp { size, modified, changed }, path)))
+}
+
+/// What is noted down of a new snapshot.
+pub(super) struct List {
+    file: BufWriter<File>,
+    /// What changed later is not noted down.
+    settled: (i64, i64),
+}
+
+impl List {
+    pub fn create(directory: impl AsFd, name: &CStr) -> io::Result<Self> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = File::from(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
+        let now = clock_gettime(ClockId::Realtime);
+        let settled = now.tv_sec - limits::SNAPSHOT_SETTLED.as_secs().cast_signed();
+        Ok(Self { file: BufWriter::new(file), settled: (settled, now.tv_nsec) })
+    }
+
+    pub fn note(&mut self, stat: &Stat, place: &Place) -> io::Result<()> {
+        let Stamp { size, modified, changed } = Stamp::of(stat);
+        if changed >= self.settled {
+            return Ok(());
+        }
+        let inode = stat.st_ino;
+        write!(self.file, "{inode} {size} {} {} ", modified.0, modified.1)?;
+        write!(self.file, "{} {} ", changed.0, changed.1)?;
+        self.file.write_all(place.as_bytes())?;
+        self.file.write_all(&[0])
+    }
+
+    pub fn finish(mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

@@ -1,0 +1,334 @@
+//! Volumes, layers and snapshots as ZFS datasets, by the program `zfs`: made, cloned and removed in the same time
+//! whatever they hold, with quotas that hold.
+//!
+//! ```text
+//! <given>/sandkeep-<random>/          all that is this data directory's; two of them on one pool do not meet
+//!   volumes/<sandbox id>/             a volume, and the limit of its tree with all snapshots
+//!     tree.<random>                   what the sandbox sees, and the limit of that: the volume's property says which
+//!     tree.<random>@<snapshot id>     snapshots, of the tree or of one that a rollback replaced
+//!     view-<snapshot id>.<random>     a clone that somebody looks at the snapshot by
+//!   layers/<hex of chain id>.<random>@layer
+//!                                     a layer with all that is below it; without the snapshot it is a draft
+//! <data>/storage/zfs/pool             which dataset it is, and how ids lie there
+//! <data>/storage/zfs/mounted/
+//!   <sandbox id>.<random>/            where a tree is mounted: nosuid, nodev
+//!   draft.<random>/                   where a draft is
+//! ```
+//!
+//! A clone needs the snapshot that it was made from for as long as it lives, and a snapshot its dataset. So what may
+//! have clones is not destroyed: it is marked dead, by which it is gone, and destroyed as soon as nothing stands on
+//! it. What stays until then is what the clones share with it, and counts for nobody. And nothing is ever renamed:
+//! ZFS would unmount what was cloned from it, under the sandboxes that run there.
+//!
+//! Invariant: a volume, a snapshot or a layer comes and goes by one command, and is as durable as the pool when that
+//! returns. What a crash leaves between two of them is swept when the storage is opened.
+//!
+//! Limits: what is in the layers below does not count, as far as it was there. A file of a layer that the sandbox
+//! removes gives it that much room more.
+
+mod burial;
+mod census;
+mod command;
+mod layers;
+mod limit;
+mod look;
+mod names;
+mod place;
+mod pool;
+mod snapshots;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use census::{Holding, Whose};
+pub use names::{Dataset, InvalidDataset};
+
+use super::offload::{Blocking, Offloaded};
+use super::{Amount, Base, PoolHealth, Quota, StorageCapabilities, StorageError, Usage};
+use command::{Reach, Row, Tool, argument};
+use look::{Volume, YES};
+use names::Names;
+use pool::Claim;
+use sandkeep_core::SandboxId;
+use sandkeep_tree::{Ids, Root, untrusted};
+
+const NAME: &str = "zfs";
+/// Properties of our own: the bytes that a tree had from layers, and those that a fork had from its source.
+const BASE: &str = "sandkeep:base";
+const GIVEN: &str = "sandkeep:given";
+/// And of the dataset of a volume: the last part of the name of its tree.
+const TREE: &str = "sandkeep:tree";
+/// What has it was removed, with all that is in it.
+const DEAD: &str = "sandkeep:dead";
+/// It is set whenever somebody measures: counts are as of the last transaction, and this makes one.
+const MEASURED: &str = "sandkeep:measured";
+
+pub type ZfsStorage = Offloaded<Zfs>;
+
+pub struct Zfs {
+    tool: Tool,
+    names: Names,
+    /// Beneath it everything is mounted.
+    place: PathBuf,
+    ids: Ids,
+    /// Held while datasets are changed: what depends on what is looked at first.
+    changing: Mutex<()>,
+    /// What is dead and needed by nothing, but was in use when it was last tried to destroy it.
+    in_use: Mutex<BTreeSet<String>>,
+    /// What may have a limit above what was asked for.
+    lenient: Mutex<BTreeSet<SandboxId>>,
+}
+
+/// What a new dataset begins as.
+#[derive(Clone, Copy, Debug)]
+enum Start<'a> {
+    Empty,
+    CopyOf(&'a str),
+}
+
+impl ZfsStorage {
+    /// Opens the storage of a data directory on a pool that is there, or makes it, and clears up what a crash left.
+    pub fn open(data_dir: &Path, given: &Dataset) -> Result<Self, StorageError> {
+        let inner = Zfs::open(data_dir, given)?;
+        inner.settle();
+        Ok(Self::new(inner))
+    }
+
+    /// The pool or dataset that a data directory was given.
+    pub fn given(data_dir: &Path) -> Option<Dataset> {
+        Claim::read(&place::of(data_dir)).ok().flatten().and_then(|claim| claim.given())
+    }
+}
+
+impl Zfs {
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a dataset and mounts it, at a place that begins with `label`. `more` are properties of it.
+    fn make(
+        &self,
+        name: &str,
+        label: &str,
+        start: Start<'_>,
+        more: &[(&str, u64)],
+    ) -> io::Result<PathBuf> {
+        let path = self.new_place(label)?;
+        let mountpoint = format!("mountpoint={}", argument(&path)?);
+        let mut arguments = match start {
+            Start::Empty => vec!["create"],
+            Start::CopyOf(_) => vec!["clone"],
+        };
+        arguments.extend(["-o", "canmount=noauto", "-o", &mountpoint]);
+        let more: Vec<_> = more.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        arguments.extend(more.iter().flat_map(|property| ["-o", property]));
+        match start {
+            Start::Empty => {}
+            Start::CopyOf(snapshot) => arguments.push(snapshot),
+        }
+        arguments.push(name);
+        let made = self.tool.run(&arguments).and_then(|_| self.mount(name, &path));
+        if made.is_err() {
+            let _ = place::release(&path);
+        }
+        made?;
+        match start {
+            Start::Empty => place::dress(&path, self.ids)?,
+            Start::CopyOf(_) => {}
+        }
+        Ok(path)
+    }
+
+    /// Makes the volume's dataset and its tree. `given` bytes are in it that it has from no layer.
+    fn make_volume(
+        &self,
+        id: &SandboxId,
+        start: Start<'_>,
+        quota: &Quota,
+        (base, given): (u64, u64),
+    ) -> Result<Root, StorageError> {
+        let failed = |source| io_error(format!("create {id}"), source);
+        let volume = self.names.volume(id);
+        let mut arguments = vec!["create", "-o", "canmount=off"];
+        let total = match quota.total_bytes.map(|total| total.checked_sub(given)) {
+            None => None,
+            // It would be full before it begins.
+            Some(None | Some(0)) => return Err(failed(io::ErrorKind::QuotaExceeded.into())),
+            Some(Some(rest)) => Some(format!("quota={rest}")),
+        };
+        let tree = names::new_tree(&random());
+        let (is_given, is_tree) = (format!("{GIVEN}={given}"), format!("{TREE}={tree}"));
+        arguments.extend(["-o", &is_given, "-o", &is_tree]);
+        arguments.extend(total.iter().flat_map(|total| ["-o", total]));
+        arguments.push(&volume);
+        self.tool.run(&arguments).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => StorageError::Exists { id: id.clone() },
+            _ => failed(error),
+        })?;
+        let asked = quota.tree_bytes.map(|bytes| base.saturating_add(bytes));
+        let more = self.limits(id, base, asked, base.saturating_add(given));
+        match self.make(&format!("{volume}/{tree}"), id.as_str(), start, &more) {
+            Ok(path) => Ok(Root::dir(path, self.ids)),
+            Err(error) => {
+                // What stays is listed.
+                let _ = self.bury(&volume);
+                Err(failed(error))
+            }
+        }
+    }
+
+    /// Numbers among the properties of a dataset or snapshot, in the order in which they were asked for.
+    fn numbers<const N: usize>(&self, of: &str, properties: [&str; N]) -> io::Result<[u64; N]> {
+        let rows = self.tool.get(of, &properties.join(","), Reach::Itself)?;
+        let mut numbers = [0; N];
+        for (at, property) in properties.into_iter().enumerate() {
+            numbers[at] = number(&rows, of, property)?;
+        }
+        Ok(numbers)
+    }
+
+    fn measure(&self, id: &SandboxId) -> io::Result<Usage> {
+        let volume = self.names.volume(id);
+        self.tool.run(&["set", &format!("{MEASURED}=1"), &volume])?;
+        let asked =
+            ["used", "quota", GIVEN, "referenced", limit::PROPERTIES, BASE, TREE, DEAD].join(",");
+        let rows = self.tool.get(&volume, &asked, Reach::Children)?;
+        let said = |property| value(&rows, &volume, property);
+        let tree = match (said(DEAD), said(TREE)) {
+            (Some(YES), _) | (_, None) => return Err(io::ErrorKind::NotFound.into()),
+            (_, Some(tree)) => format!("{volume}/{tree}"),
+        };
+        let of_volume = |property| number(&rows, &volume, property);
+        let of_tree = |property| number(&rows, &tree, property);
+        let (quota, given) = (of_volume("quota")?, of_volume(GIVEN)?);
+        let (limit, base) = (limit::asked(&rows, &tree)?, of_tree(BASE)?);
+        // No limit is told as 0.
+        Ok(Usage {
+            tree: Amount {
+                used_bytes: of_tree("referenced")?.saturating_sub(base),
+                limit_bytes: limit.map(|limit| limit.saturating_sub(base)),
+            },
+            total: Amount {
+                used_bytes: of_volume("used")?.saturating_add(given),
+                limit_bytes: (quota != 0).then(|| quota.saturating_add(given)),
+            },
+        })
+    }
+
+    /// Where the tree of a volume is, mounted if it was not.
+    fn open_tree(&self, volume: &Volume) -> io::Result<PathBuf> {
+        let tree = volume.tree()?;
+        let path = self.place_of(tree)?;
+        self.mount(&tree.name, path)?;
+        Ok(path.to_owned())
+    }
+
+    /// What is told of something that is missing.
+    fn absent(&self, id: &SandboxId, what: &str) -> impl FnOnce(io::Error) -> StorageError + use<> {
+        let (id, what) = (id.clone(), format!("{what} {id}"));
+        move |error| match error.kind() {
+            io::ErrorKind::NotFound => StorageError::NotFound { id },
+            _ => io_error(what, error),
+        }
+    }
+}
+
+impl Blocking for Zfs {
+    const NAME: &str = NAME;
+
+    fn capabilities(&self) -> StorageCapabilities {
+        StorageCapabilities { disk_quota: true, snapshots: true, id_mapped: self.ids == Ids::Plain }
+    }
+
+    fn create(&self, id: &SandboxId, base: &Base, quota: &Quota) -> Result<Root, StorageError> {
+        let _changing = self.changing();
+        match self.top(base.layers())? {
+            None => self.make_volume(id, Start::Empty, quota, (0, 0)),
+            Some(top) => {
+                let start = Start::CopyOf(&top.snapshot);
+                self.make_volume(id, start, quota, (top.bytes, 0))
+            }
+        }
+    }
+
+    /// It is mounted if it is not, as after a reboot.
+    fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
+        let _changing = self.changing();
+        let opened = self.volume(id).and_then(|volume| self.open_tree(&volume));
+        opened.map(|path| Root::dir(path, self.ids)).map_err(self.absent(id, "open"))
+    }
+
+    fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
+        let _changing = self.changing();
+        let buried = self.bury(&self.names.volume(id));
+        buried.map_err(|source| io_error(format!("destroy {id}"), source))
+    }
+
+    fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
+        self.measure(id).map_err(self.absent(id, "measure"))
+    }
+
+    fn list(&self) -> io::Result<Vec<SandboxId>> {
+        let rows = self.tool.get(&self.names.volumes(), DEAD, Reach::Children)?;
+        let alive = rows.into_iter().filter(|row| row.value != YES);
+        Ok(alive.filter_map(|row| self.names.sandbox(&row.name)).collect())
+    }
+
+    fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError> {
+        let all = match id {
+            Some(id) => vec![id.clone()],
+            None => self.lenient().iter().cloned().collect(),
+        };
+        all.iter().try_for_each(|id| {
+            let tended = self.tend_volume(id);
+            tended.map_err(|source| io_error(format!("look after the limit of {id}"), source))
+        })
+    }
+
+    /// What was in use when it should have gone goes first, if it can.
+    fn pool_health(&self) -> Result<PoolHealth, StorageError> {
+        self.collect_late().map_err(|source| io_error("clear up in its pool", source))?;
+        let [used, available] = self
+            .numbers(self.names.given(), ["used", "available"])
+            .map_err(|source| io_error("look at its pool", source))?;
+        Ok(PoolHealth { total_bytes: used.saturating_add(available), free_bytes: available })
+    }
+
+    /// Where nothing is left, nothing stays in the pool either: the data directory may be about to go.
+    fn close(&self) -> Result<(), StorageError> {
+        let _changing = self.changing();
+        self.leave().map_err(|source| io_error("leave its pool", source))
+    }
+}
+
+/// What `zfs` told of one property.
+fn value<'a>(rows: &'a [Row], of: &str, property: &str) -> Option<&'a str> {
+    let row = rows.iter().find(|row| row.name == of && row.property == property);
+    row.map(|row| row.value.as_str()).filter(|value| *value != "-")
+}
+
+fn number(rows: &[Row], of: &str, property: &str) -> io::Result<u64> {
+    match rows.iter().any(|row| row.name == of) {
+        false => Err(io::ErrorKind::NotFound.into()),
+        true => value(rows, of, property)
+            .and_then(|value| value.parse().ok())
+            .ok_or_else(|| io::Error::other(format!("zfs tells no {property} of {of}"))),
+    }
+}
+
+fn random() -> String {
+    untrusted::unused_name().to_string_lossy().into_owned()
+}
+
+fn io_error(what: impl Into<String>, source: io::Error) -> StorageError {
+    StorageError::of_io(NAME, what, source)
+}
+
+fn unusable(reason: impl Into<String>) -> StorageError {
+    StorageError::Unusable { storage: NAME, reason: reason.into() }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

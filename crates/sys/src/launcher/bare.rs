@@ -1,0 +1,107 @@
+//! The launcher's own mount namespace, of which a child's is a copy: an empty root and /dev. Copying it
+//! costs in proportion to what is mounted, so there is next to nothing.
+
+#![expect(unsafe_code, reason = "unshare has no safe wrapper")]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, mkdir, open};
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
+
+use super::child::MASKED;
+use crate::{dev, mount};
+
+/// What the launcher is to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Root,
+    /// All-powerful in a user namespace of its own, and nowhere else.
+    User,
+}
+
+impl Standing {
+    /// That of this process.
+    pub fn own() -> Self {
+        match rustix::process::geteuid().is_root() {
+            true => Self::Root,
+            false => Self::User,
+        }
+    }
+}
+
+/// Where a child that is not root puts its root before it pivots to it.
+pub const NEW_ROOT: &str = "/root";
+
+/// What of the host stays in sight of a launcher that is not root.
+struct Kept {
+    /// It may not make device nodes.
+    devices: Vec<(&'static str, OwnedFd)>,
+    /// It may mount a /proc only where another can be seen whole.
+    proc: OwnedFd,
+}
+
+impl Kept {
+    fn of_host() -> io::Result<Self> {
+        let device = |name| Ok((name, mount::clone_path(&Path::new("/dev").join(name))?));
+        let names = dev::DEVICES.map(|(name, ..)| name).into_iter();
+        Ok(Self {
+            devices: names.map(device).collect::<io::Result<_>>()?,
+            proc: mount::clone_tree("/proc".as_ref())?,
+        })
+    }
+}
+
+/// Leaves the host's mounts for a namespace with an empty root and /dev.
+pub fn shrink_namespace(standing: Standing) -> io::Result<()> {
+    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    let kept = match standing {
+        Standing::Root => None,
+        Standing::User => Some(Kept::of_host()?),
+    };
+    let root = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+    // Any directory will do to hang the new root up; this one always exists.
+    mount::attach(&root, "/proc")?;
+    rustix::process::fchdir(&root)?;
+    for directory in ["dev", "proc", &NEW_ROOT[1..]] {
+        mkdir(directory, Mode::from_raw_mode(0o755))?;
+    }
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")?;
+    let devices = small_tmpfs(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+    mount::attach(&devices, "/dev")?;
+    match kept {
+        // Real device nodes, made once and shared read-only by all sandboxes.
+        None => dev::fill(&devices)?,
+        Some(Kept { devices: shown, proc }) => {
+            shown.iter().try_for_each(|(name, node)| show_device(name, node))?;
+            dev::furnish(&devices)?;
+            mount::attach(&proc, "/proc")?;
+        }
+    }
+    mount::set_attributes(&devices, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    mount::set_attributes(&root, MountAttrFlags::MOUNT_ATTR_RDONLY)
+}
+
+fn small_tmpfs(attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let attributes = attributes | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    mount::new_filesystem("tmpfs", &[("mode", "755"), ("size", "64k")], attributes)
+}
+
+fn show_device(name: &str, node: &OwnedFd) -> io::Result<()> {
+    let path = format!("/dev/{name}");
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    drop(open(&path, flags, Mode::from_raw_mode(0o444))?);
+    mount::attach(node, path)
+}
+
+/// A mount of the shared /dev, and one of its null for each masked file.
+pub fn dev_mounts() -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
+    let dev = mount::clone_tree("/dev".as_ref())?;
+    let nulls = MASKED.iter().map(|_| mount::clone_path("/dev/null".as_ref()));
+    Ok((dev, nulls.collect::<io::Result<_>>()?))
+}

@@ -1,0 +1,133 @@
+//! What comes with a request: descriptors, told apart, and mounts, given their properties.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::mount::MountAttrFlags;
+
+use super::child::Ids;
+use super::{EntryKind, Lifeline, RootKind};
+use crate::namespace::ChildStack;
+use crate::{mount, overlay};
+
+/// The descriptors of a request.
+pub struct Received {
+    pub root: ReceivedRoot,
+    pub listener: OwnedFd,
+    pub lifeline: Option<OwnedFd>,
+    pub binds: Vec<(CString, OwnedFd)>,
+    pub tasks: Vec<OwnedFd>,
+    pub into_cgroup: Option<OwnedFd>,
+}
+
+/// What the root is made of, as detached mounts.
+pub enum ReceivedRoot {
+    Dir(OwnedFd),
+    Shifted(OwnedFd),
+    Overlay { volume: OwnedFd, layers: OwnedFd, names: overlay::Names },
+}
+
+impl Received {
+    /// `cloned` are the mounts of means that have no descriptors, and without an entry there is no
+    /// control group.
+    pub fn sort(
+        lifeline: Lifeline,
+        root: &RootKind,
+        bind_targets: &[String],
+        entry: Option<EntryKind>,
+        cloned: Vec<OwnedFd>,
+        fds: Vec<OwnedFd>,
+    ) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        let listener = fds.next()?;
+        let lifeline = match lifeline {
+            Lifeline::None => None,
+            Lifeline::Passed => Some(fds.next()?),
+        };
+        let mut rest = cloned.into_iter().chain(fds);
+        let root = match root {
+            RootKind::Dir => ReceivedRoot::Dir(rest.next()?),
+            RootKind::Shifted => ReceivedRoot::Shifted(rest.next()?),
+            RootKind::Overlay(names) => ReceivedRoot::Overlay {
+                volume: rest.next()?,
+                layers: rest.next()?,
+                names: names.clone(),
+            },
+        };
+        let mut binds = Vec::with_capacity(bind_targets.len());
+        for target in bind_targets {
+            binds.push((CString::new(target.as_str()).ok()?, rest.next()?));
+        }
+        let (tasks, into_cgroup) = match entry {
+            Some(EntryKind::V1) => (rest.collect(), None),
+            Some(EntryKind::V2) => (Vec::new(), Some(rest.next()?)),
+            None => (Vec::new(), None),
+        };
+        Some(Self { root, listener, lifeline, binds, tasks, into_cgroup })
+    }
+}
+
+impl ReceivedRoot {
+    /// The root as one detached mount. Its pieces have their properties already. `place` is as for
+    /// [`overlay::mount`].
+    pub fn mount(
+        self,
+        users: BorrowedFd<'_>,
+        ids: Ids,
+        place: &str,
+        stack: &mut ChildStack,
+    ) -> io::Result<OwnedFd> {
+        match self {
+            Self::Dir(root) | Self::Shifted(root) => Ok(root),
+            Self::Overlay { volume, layers, names } => {
+                let (volume, layers) = (volume.as_fd(), layers.as_fd());
+                let pieces = overlay::Pieces { layers, volume, names: &names };
+                overlay::mount(&pieces, users, ids, place, stack)
+            }
+        }
+    }
+
+    /// Shifts its ids, unless they are shifted on the disk. Either way set-user-ID programs may work: they can make
+    /// nobody one of the host's users.
+    fn map_ids(&self, users: BorrowedFd<'_>) -> io::Result<()> {
+        let quiet = MountAttrFlags::MOUNT_ATTR_NODEV;
+        match self {
+            Self::Dir(_) | Self::Overlay { .. } => {
+                self.mounts().try_for_each(|part| mount::set_id_map(part, quiet, users))
+            }
+            Self::Shifted(root) => {
+                mount::set_attributes(root, quiet)?;
+                mount::allow_setuid(root)
+            }
+        }
+    }
+
+    fn mounts(&self) -> impl Iterator<Item = &OwnedFd> {
+        let (first, second) = match self {
+            Self::Dir(root) | Self::Shifted(root) => (root, None),
+            Self::Overlay { volume, layers, .. } => (volume, Some(layers)),
+        };
+        std::iter::once(first).chain(second)
+    }
+}
+
+/// The root is the sandbox's own, so its ids are shifted. Binds are the host's and are not: as root
+/// inside owns nothing there, it reads only what everybody may.
+pub fn set_properties(received: &Received, ids: Ids, users: BorrowedFd<'_>) -> io::Result<()> {
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | quiet;
+    let mut binds = received.binds.iter().map(|(_, bind)| bind);
+    match ids {
+        Ids::Range { .. } => {
+            received.root.map_ids(users)?;
+            binds.try_for_each(|bind| mount::set_attributes(bind, read_only))
+        }
+        // The one id that there is owns all of it already.
+        Ids::Single => {
+            let mut root = received.root.mounts();
+            root.try_for_each(|part| mount::set_attributes_of_tree(part, quiet))?;
+            binds.try_for_each(|bind| mount::set_attributes_of_tree(bind, read_only))
+        }
+    }
+}

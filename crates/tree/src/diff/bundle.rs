@@ -1,0 +1,48 @@
+//! A diff with what it takes to carry it out elsewhere: a tar whose first file, [`MANIFEST`], is the diff as it is
+//! told, with the digests of the files before and after, and whose other entries are the files that are new or
+//! hold something new, as they are now, under their paths without the slash.
+
+use std::io::{self, Read};
+
+use super::{Change, ChangeKind, Diff, FileKind, Told, ToldFacts, content};
+use crate::archive::{ChosenArchive, Hardlinks, Piece};
+use crate::{TreePath, View};
+
+/// What the first file of a bundle is called.
+pub const MANIFEST: &str = "sandkeep-diff.json";
+
+/// The changes with the digests of all regular files in them.
+pub fn told_with_digests(diff: &Diff, from: &View, to: &View) -> io::Result<Vec<Told>> {
+    let one = |change: &Change| {
+        let mut told = Told::of(change);
+        let old_path = change.from_path.as_ref().unwrap_or(&change.path);
+        add_digest(told.before.as_mut(), from, old_path)?;
+        add_digest(told.after.as_mut(), to, &change.path)?;
+        Ok(told)
+    };
+    diff.changes.iter().map(one).collect()
+}
+
+fn add_digest(facts: Option<&mut ToldFacts>, view: &View, path: &TreePath) -> io::Result<()> {
+    if let Some(facts) = facts.filter(|facts| facts.kind == FileKind::File)
+        && let Some(node) = view.look(path)?
+    {
+        facts.digest = Some(content::digest(&node)?);
+    }
+    Ok(())
+}
+
+/// Reads as the bundle. `manifest` is the diff as it is told.
+pub fn bundle(manifest: Vec<u8>, diff: Diff, to: View) -> impl Read + Send {
+    let note = Piece::Note { path: MANIFEST.as_bytes().to_vec(), bytes: manifest };
+    let brought = |change: &Change| match change.kind {
+        ChangeKind::Added | ChangeKind::Modified | ChangeKind::Renamed => change.after.is_some(),
+        ChangeKind::Deleted | ChangeKind::Mode => false,
+    };
+    let changes = diff.changes.into_iter().filter(brought);
+    let files = changes.filter_map(move |change| match to.look(&change.path) {
+        Ok(node) => Some(Ok(Piece::Node { path: change.path.bytes().to_vec(), node: node? })),
+        Err(error) => Some(Err(error)),
+    });
+    ChosenArchive::new(std::iter::once(Ok(note)).chain(files), Hardlinks::Separate)
+}

@@ -1,0 +1,70 @@
+//! Whether two files hold the same, and what a file holds in one word.
+
+use std::io::{self, Read};
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustix::fs::Stat;
+
+use super::Lineage;
+use crate::Node;
+use crate::digest::{Digest, Hasher};
+use sandkeep_core::limits;
+
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Whether it is one and the same file, so that nothing about it can differ.
+pub(super) fn is_same_file(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// Whether a file was touched by nobody since the two trees parted; the module above says why this is sound.
+pub(super) fn is_untouched(one: &Stat, other: &Stat, lineage: Lineage) -> bool {
+    let Lineage::SameInodes { since } = lineage else { return false };
+    let key = |stat: &Stat| {
+        let modified = (stat.st_mtime, stat.st_mtime_nsec);
+        (stat.st_ino, stat.st_mode, stat.st_size, modified, stat.st_ctime, stat.st_ctime_nsec)
+    };
+    let changed = u64::try_from(one.st_ctime).unwrap_or(0);
+    let settled = UNIX_EPOCH + Duration::from_secs(changed) + limits::DIFF_SETTLED;
+    key(one) == key(other) && settled <= since
+}
+
+/// Whether two regular files hold the same bytes.
+pub(super) fn is_same(one: &Node, other: &Node) -> io::Result<bool> {
+    if one.stat().st_size != other.stat().st_size {
+        return Ok(false);
+    }
+    let (mut one, mut other) = (one.open()?, other.open()?);
+    let (mut left, mut right) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+    loop {
+        let (read, also) = (fill(&mut one, &mut left)?, fill(&mut other, &mut right)?);
+        if left[..read] != right[..also] {
+            return Ok(false);
+        }
+        if read < CHUNK_BYTES {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads until the buffer is full or the file is over.
+fn fill(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The digest of a regular file, of as much as it held when it was looked at: one that grows ends too.
+pub fn digest(node: &Node) -> io::Result<Digest> {
+    let size = u64::try_from(node.stat().st_size).unwrap_or(0);
+    let mut hasher = Hasher::new();
+    io::copy(&mut node.open()?.take(size), &mut hasher)?;
+    Ok(hasher.finish())
+}

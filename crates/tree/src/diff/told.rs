@@ -1,0 +1,233 @@
+//! Changes as they are told over the API, and as whoever gets them reads them.
+//!
+//! Paths are those inside, beginning with a slash. JSON has only text, so a path that is no UTF-8 is told twice:
+//! as text, with U+FFFD where it is none, and with its very bytes in the field beside it that ends with
+//! `_b64`. Where that field is missing the text is the path.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Aspect, Change, ChangeKind, Facts, FileKind, Text};
+use crate::TreePath;
+use crate::digest::Digest;
+use crate::tree_path::PathProblem;
+use sandkeep_core::SnapshotId;
+
+/// All that differs between two points in time of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Diff)]
+pub struct ToldDiff {
+    pub from: Side,
+    pub to: Side,
+    /// Whether nothing was being written meanwhile. Only a runtime that cannot freeze makes it false, where a
+    /// running sandbox is looked at; then a file may be told by half.
+    pub frozen: bool,
+    /// In the order of a walk: names sorted by their bytes, a directory before what is in it.
+    pub changes: Vec<Told>,
+    /// There is more than the limit.
+    pub truncated: bool,
+    /// Directories that the daemon may not look into.
+    pub unreadable: u64,
+}
+
+/// A point in time of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+#[schema(as = DiffSide)]
+pub enum Side {
+    /// What it was made from.
+    Base,
+    Snapshot {
+        id: SnapshotId,
+        name: String,
+    },
+    Now,
+}
+
+/// One file that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = FileChange)]
+pub struct Told {
+    /// `mode` is about owner and attributes too; `differs` says which.
+    pub kind: ChangeKind,
+    /// Where it is now, or was if it is gone.
+    pub path: String,
+    /// The path's bytes, if it is no UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<String>,
+    /// What it was called before, if it is renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_path_b64: Option<String>,
+    /// In which respects it is another, if it was and is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<Aspect>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<ToldFacts>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<ToldFacts>,
+    /// The lines that differ, as `diff -u` shows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Why there is no `text` where one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text_omitted: Option<Omitted>,
+}
+
+/// What there is to a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = FileFacts)]
+pub struct ToldFacts {
+    #[serde(rename = "type")]
+    pub kind: FileKind,
+    /// Permissions, such as `0644`.
+    pub mode: String,
+    pub uid: u32,
+    pub gid: u32,
+    pub bytes: u64,
+    /// Where a symbolic link leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_b64: Option<String>,
+    /// What a regular file holds, if `format=tar` was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub digest: Option<Digest>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = TextOmitted)]
+pub enum Omitted {
+    Binary,
+    /// The file, or all texts together.
+    TooLarge,
+}
+
+impl Told {
+    pub fn of(change: &Change) -> Self {
+        let (path, path_b64) = spelled(&absolute(&change.path));
+        let from = change.from_path.as_ref().map(|path| spelled(&absolute(path)));
+        let (from_path, from_path_b64) = match from {
+            Some((text, bytes)) => (Some(text), bytes),
+            None => (None, None),
+        };
+        let (text, text_omitted) = match &change.text {
+            None => (None, None),
+            Some(Text::Unified(text)) => (Some(text.clone()), None),
+            Some(Text::Binary) => (None, Some(Omitted::Binary)),
+            Some(Text::TooLarge) => (None, Some(Omitted::TooLarge)),
+        };
+        Self {
+            kind: change.kind,
+            path,
+            path_b64,
+            from_path,
+            from_path_b64,
+            differs: change.differs.clone(),
+            before: change.before.as_ref().map(ToldFacts::of),
+            after: change.after.as_ref().map(ToldFacts::of),
+            text,
+            text_omitted,
+        }
+    }
+
+    /// The path, whichever way it is told.
+    pub fn tree_path(&self) -> Result<TreePath, PathProblem> {
+        TreePath::clean(&bytes_of(&self.path, self.path_b64.as_deref())?)
+    }
+
+    pub fn from_tree_path(&self) -> Result<Option<TreePath>, PathProblem> {
+        let Some(text) = &self.from_path else { return Ok(None) };
+        TreePath::clean(&bytes_of(text, self.from_path_b64.as_deref())?).map(Some)
+    }
+}
+
+impl ToldFacts {
+    fn of(facts: &Facts) -> Self {
+        let target = facts.target.as_deref().map(spelled);
+        let (target, target_b64) = match target {
+            Some((text, bytes)) => (Some(text), bytes),
+            None => (None, None),
+        };
+        Self {
+            kind: facts.kind,
+            mode: format!("{:04o}", facts.mode),
+            uid: facts.uid,
+            gid: facts.gid,
+            bytes: facts.size_bytes,
+            target,
+            target_b64,
+            digest: None,
+        }
+    }
+
+    /// The twelve bits of permissions; a text that is none means none.
+    pub fn permissions(&self) -> u32 {
+        u32::from_str_radix(&self.mode, 8).unwrap_or(0) & 0o7777
+    }
+
+    /// Where a symbolic link leads, in its own bytes.
+    pub fn target_bytes(&self) -> Result<Option<Vec<u8>>, PathProblem> {
+        let Some(text) = &self.target else { return Ok(None) };
+        bytes_of(text, self.target_b64.as_deref()).map(Some)
+    }
+}
+
+fn absolute(path: &TreePath) -> Vec<u8> {
+    [b"/", path.bytes()].concat()
+}
+
+/// As text, and as base64 if that is not the whole truth.
+fn spelled(bytes: &[u8]) -> (String, Option<String>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (text.to_owned(), None),
+        Err(_) => (String::from_utf8_lossy(bytes).into_owned(), Some(STANDARD.encode(bytes))),
+    }
+}
+
+fn bytes_of(text: &str, base64: Option<&str>) -> Result<Vec<u8>, PathProblem> {
+    match base64 {
+        None => Ok(text.as_bytes().to_vec()),
+        Some(base64) => STANDARD.decode(base64).map_err(|_| PathProblem::Base64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_path_and_target_survive_json() {
+        for name in [&b"plain"[..], b"m\xc3\xbcll/x", b"\xff\xfe/x", b"a\nb", b"%ff"] {
+            let facts = Facts {
+                kind: FileKind::Symlink,
+                mode: 0o4755,
+                uid: 1,
+                gid: 2,
+                size_bytes: 3,
+                target: Some(name.to_vec()),
+            };
+            let change = Change {
+                kind: ChangeKind::Renamed,
+                path: TreePath::clean(name).expect("a path"),
+                from_path: Some(TreePath::clean(b"from\xfe").expect("a path")),
+                differs: vec![Aspect::Target],
+                before: None,
+                after: Some(facts),
+                text: None,
+            };
+            let written = serde_json::to_string(&Told::of(&change)).expect("plain data");
+            let read: Told = serde_json::from_str(&written).expect("what was written");
+            assert_eq!(read.tree_path().as_ref(), Ok(&change.path), "{written}");
+            assert_eq!(read.from_tree_path(), Ok(change.from_path));
+            let after = read.after.expect("it is there");
+            assert_eq!(after.target_bytes(), Ok(Some(name.to_vec())));
+            assert_eq!(after.permissions(), 0o4755);
+        }
+    }
+}

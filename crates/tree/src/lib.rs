@@ -1,0 +1,15 @@
+//! Trees of files that somebody else filled, read and described on the host without trusting them: roots of volumes and
+//! views of them, paths beneath them, archives of them with their digests, and what differs between two of them.
+
+pub mod archive;
+pub mod beneath;
+pub mod diff;
+pub mod digest;
+mod root;
+pub mod tree_path;
+pub mod untrusted;
+pub mod view;
+
+pub use root::{Bind, Ids, MOUNT_POINTS, OPAQUE, OVERLAY_ATTRIBUTES, Root, is_whiteout};
+pub use tree_path::TreePath;
+pub use view::{Entry, Node, View};
