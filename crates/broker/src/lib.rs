@@ -13,45 +13,21 @@
 //!   reconcile: puts a supervisor on whatever has none
 //! ```
 
-mod abilities;
-mod activity;
-mod admission;
-mod batteries;
 mod clock;
-mod diff;
-mod ensure;
 pub mod error;
-mod exec;
-mod files;
+mod execs;
 mod flight;
-mod forks;
 mod health;
-mod idempotency;
-mod making;
+mod images;
+mod inside;
+mod lifecycle;
 mod policy;
 mod ports;
-mod processes;
-mod quota;
-mod rate;
-mod reaper;
-mod reconcile;
-mod registry;
-mod revert;
-mod rows;
+mod records;
 mod shared;
-mod shells;
-mod slots;
-mod snapshots;
 mod stats;
-mod supervisor;
 pub mod telemetry;
-mod templates;
-mod timeline;
-mod toolbox;
-mod tools;
-mod verbs;
 mod view;
-mod workspace;
 
 #[cfg(test)]
 mod tests;
@@ -65,6 +41,8 @@ use tracing::{debug, warn};
 
 use crate::error::Error;
 use crate::telemetry::Telemetry;
+use lifecycle::supervisor::{Amendment, LifecycleVerb, Request, Restart};
+use lifecycle::verbs::RollbackWish;
 use sandkeep_core::{Principal, Purpose, SandboxId, SnapshotName, TermsPatch, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::{Battery, DataDir};
@@ -73,39 +51,37 @@ use sandkeep_runtime::{Lifetime, Runtime, Usable};
 use sandkeep_storage::Storage;
 use sandkeep_store::StateStore;
 use shared::{Handle, Shared};
-use supervisor::{Amendment, LifecycleVerb, Request, Restart};
-use verbs::RollbackWish;
 
-pub use abilities::{Abilities, IdRangeKind};
 pub use clock::{Clock, SystemClock};
-pub use diff::{DiffBundle, DiffWish, TextWish};
-pub use ensure::Ensured;
-pub use exec::{
+pub use execs::processes::{ProcessStatus, ProcessView};
+pub use execs::shells::{ShellDraft, ShellExecDraft, ShellView};
+pub use execs::{
     ExecDraft, ExecLimits, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told,
 };
-pub use files::{FileStream, FileUpload, FileWatch, Noticed};
-pub use forks::ForkDraft;
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
-pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
-pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
-pub use processes::{ProcessStatus, ProcessView};
-pub use registry::registered;
-pub use shells::{ShellDraft, ShellExecDraft, ShellView};
-pub use snapshots::{SnapshotView, recorded_snapshots};
-pub use stats::StatsView;
-pub use templates::{
+pub use images::workspace::UploadView;
+pub use images::{
     Audience, BuildDraft, BuildStep, Cache, Import, ImportProgress, ImportStep, PathKind,
     TemplateConfig, TemplateDraft, TemplateSource, TemplateView, Told as ImportTold, Upload,
 };
-pub use timeline::{Happening, LogEntry};
-pub use toolbox::ToolboxInput;
-pub use tools::{
+pub use inside::files::{FileStream, FileUpload, FileWatch, Noticed};
+pub use inside::toolbox::ToolboxInput;
+pub use inside::tools::{
     Annotations, Block, GitVerb, Listener, SnapshotAfter, Tier, Tool, ToolAnswer, ToolDraft,
     ToolEvent, ToolName, ToolResources, UnknownTool, catalogue, parameter,
 };
-pub use verbs::{InFlight, OnExecs};
+pub use lifecycle::diff::{DiffBundle, DiffWish, TextWish};
+pub use lifecycle::ensure::Ensured;
+pub use lifecycle::forks::ForkDraft;
+pub use lifecycle::snapshots::{SnapshotView, recorded_snapshots};
+pub use lifecycle::verbs::{InFlight, OnExecs};
+pub use policy::abilities::{Abilities, IdRangeKind};
+pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
+pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
+pub use records::registry::registered;
+pub use records::timeline::{Happening, LogEntry};
+pub use stats::StatsView;
 pub use view::{Cursor, Filter, InvalidCursor, Page, View};
-pub use workspace::UploadView;
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
 pub struct Parts {
@@ -147,21 +123,21 @@ pub struct RuntimeView {
 impl Broker {
     /// Reconciles what an earlier daemon left, and is ready.
     pub async fn open(parts: Parts) -> Result<Self, Error> {
-        let host = admission::host_limits(parts.storage.as_ref()).await?;
+        let host = policy::admission::host_limits(parts.storage.as_ref()).await?;
         let shared = Arc::new(Shared::new(parts, host));
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
-        reconcile::once(&shared).await?;
+        lifecycle::reconcile::once(&shared).await?;
         shared.sweep_slots().await?;
-        forks::sweep(&shared).await?;
-        snapshots::sweep_rows(&shared).await?;
-        snapshots::sweep(&shared).await?;
-        verbs::finish_reverts(&shared).await?;
-        templates::sweep(&shared).await?;
-        reconcile::report_orphans(&shared).await;
+        lifecycle::forks::sweep(&shared).await?;
+        lifecycle::snapshots::sweep_rows(&shared).await?;
+        lifecycle::snapshots::sweep(&shared).await?;
+        lifecycle::verbs::finish_reverts(&shared).await?;
+        images::sweep(&shared).await?;
+        lifecycle::reconcile::report_orphans(&shared).await;
         health::begin(&shared).await;
-        shared.tasks.spawn(reconcile::at_intervals(Arc::clone(&shared)));
-        shared.tasks.spawn(reconcile::tend_limits(Arc::clone(&shared)));
-        shared.tasks.spawn(reaper::run(Arc::clone(&shared)));
+        shared.tasks.spawn(lifecycle::reconcile::at_intervals(Arc::clone(&shared)));
+        shared.tasks.spawn(lifecycle::reconcile::tend_limits(Arc::clone(&shared)));
+        shared.tasks.spawn(lifecycle::reaper::run(Arc::clone(&shared)));
         Ok(Self { shared, _close_on_drop: close_on_drop })
     }
 
@@ -299,7 +275,7 @@ impl Broker {
         draft: ExecDraft,
     ) -> Result<Running, Error> {
         let handle = self.shared.find(who, id)?;
-        exec::measured(&self.shared, &handle, draft).await
+        execs::measured(&self.shared, &handle, draft).await
     }
 
     /// Sends everybody away who watches an exec, and soon after who is connected to a port: they can come
@@ -320,12 +296,12 @@ impl Broker {
     }
 
     pub fn runtimes(&self) -> Vec<RuntimeView> {
-        let usual = admission::usual_runtime(&self.shared);
+        let usual = policy::admission::usual_runtime(&self.shared);
         let view = |runtime: &Arc<dyn Runtime>| RuntimeView {
             name: runtime.name(),
             battery: self.shared.batteries.last(runtime.name()),
             usable: self.shared.offers(runtime.as_ref()),
-            abilities: abilities::of(&self.shared, runtime.as_ref()),
+            abilities: policy::abilities::of(&self.shared, runtime.as_ref()),
             default: runtime.name() == usual,
         };
         self.shared.runtimes.iter().map(view).collect()
@@ -350,7 +326,7 @@ impl Broker {
     /// Removes volumes of which no sandbox is known. Nobody may be making any, and only of a broker that forgets its
     /// sandboxes with its end is this asked.
     pub async fn remove_orphans(&self) -> Result<(), Error> {
-        reconcile::remove_orphans(&self.shared).await
+        lifecycle::reconcile::remove_orphans(&self.shared).await
     }
 
     /// Ends the supervisors; sandboxes go on running (unless their lifetime is the daemon's).

@@ -1,6 +1,11 @@
 //! What a broker allows, as its operator has set it. The defaults allow everything that the machine
 //! can do.
 
+pub(crate) mod abilities;
+pub(crate) mod admission;
+pub(crate) mod batteries;
+pub(crate) mod quota;
+pub(crate) mod rate;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;

@@ -16,9 +16,9 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::Broker;
-use super::exec::admitted;
 use super::shared::{Handle, Shared};
 use crate::error::Error;
+use crate::execs::admitted;
 use sandkeep_core::{Port, Principal, SandboxId, limits};
 
 pub(super) use listener::reopen;

@@ -48,7 +48,7 @@ pub(super) async fn listen(
     handle: &Arc<Handle>,
     port: Port,
 ) -> Result<SocketAddr, Error> {
-    super::super::exec::admitted(handle)?;
+    crate::execs::admitted(handle)?;
     let mut listeners = handle.ports.listeners.0.lock().await;
     if let Some(listener) = listeners.get(&port).filter(|known| !known.end.is_cancelled()) {
         return Ok(listener.address);

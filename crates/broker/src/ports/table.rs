@@ -7,8 +7,8 @@ use std::sync::Arc;
 use toolbox::{Listening, Operation};
 
 use crate::error::Error;
+use crate::inside::toolbox::{Errand, Presence, begin};
 use crate::shared::{Handle, Shared};
-use crate::toolbox::{Errand, Presence, begin};
 use sandkeep_core::{Port, limits};
 
 pub(super) async fn open_ports(

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use super::world::{LONG, World, create, is_not_found, list, me, reaches};
 use crate::error::Error;
-use crate::{Filter, reconcile};
+use crate::{Filter, lifecycle::reconcile};
 use sandkeep_core::{
     Event, Operation, Principal, Privilege, ResourcesDraft, SandboxId, Scope, Scopes, SpecDraft,
     State, Verb, apply, limits,

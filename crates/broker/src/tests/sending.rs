@@ -10,9 +10,9 @@ use tokio::sync::mpsc;
 
 use super::world::{LONG, World, create, me};
 use crate::Broker;
-use crate::exec::Execs;
-use crate::exec::pump::{Berth, Pump};
-use crate::exec::sending::send;
+use crate::execs::Execs;
+use crate::execs::pump::{Berth, Pump};
+use crate::execs::sending::send;
 use sandkeep_core::{ExecId, Privilege, ShellId, limits};
 use sandkeep_guestlink::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec,

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::flaky_store::FlakyStore;
 use super::manual_clock::ManualClock;
 use crate::error::Error;
-use crate::registry::Registry;
+use crate::records::registry::Registry;
 use crate::telemetry::Telemetry;
 use crate::{Broker, Clock, Filter, Parts, Policy, View};
 use sandkeep_core::{Principal, Privilege, SandboxId, SnapshotId, SpecDraft, State, Status};

@@ -1,0 +1,407 @@
+//! exec: run one command in a running sandbox. Execs go straight to the guest, side by side with each
+//! other and with the supervisor; what they have in common is a count, a shelf of journals and the
+//! sandbox's end.
+//!
+//! ```text
+//!   exec ──▶ Berth (journal begun) ──▶ sending ──▶ Pump ──▶ journal ──▶ watchers
+//!                                         a later daemon: rejoin ──┘
+//! ```
+
+mod in_shell;
+mod known;
+mod own_limits;
+mod place;
+pub(crate) mod processes;
+pub(crate) mod pump;
+pub(crate) mod rejoin;
+pub(crate) mod sending;
+pub(crate) mod shells;
+mod stdin;
+mod terminals;
+mod watching;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+
+use super::shared::{Handle, Shared};
+use crate::error::Error;
+use crate::lifecycle::activity::{Activity, Busy};
+use crate::lifecycle::supervisor::denied_error;
+use sandkeep_core::{Event, ExecId, NamesOnly, Verb, apply, failpoint, limits};
+use sandkeep_guestlink::{
+    ExecEvent, ExecRequest, ExecutionInput, Guest, LeafLimits, Stdin, TerminalSize,
+    journal::{
+        Description, From, JOURNALS, Journal, JournalLimits, Keep, Seen, Shelf, StdinSource,
+        Unfinished,
+    },
+};
+use sandkeep_home::Home;
+
+use pump::{Berth, Pump};
+use stdin::Stdins;
+use terminals::Terminals;
+use watching::{Leash, Wish};
+
+pub(crate) use in_shell::{ShellCommand, exec_in_shell};
+pub use known::{ExecPage, ExecView};
+pub use own_limits::ExecLimits;
+pub(crate) use place::{Place, Wanted, as_asked};
+pub use stdin::StdinTurn;
+pub use watching::{ExecWatch, Told};
+
+/// One command as a caller asks for it, before it is checked.
+#[derive(Clone, Default)]
+pub struct ExecDraft {
+    /// Empty for the command of the sandbox's image.
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub cwd: Option<String>,
+    pub user: Option<String>,
+    pub stdin: StdinSource,
+    pub terminal: Option<TerminalSize>,
+    pub timeout: Option<Duration>,
+    pub limits: ExecLimits,
+    pub on_disconnect: OnDisconnect,
+    pub keep: Keep,
+}
+
+impl fmt::Debug for ExecDraft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecDraft")
+            .field("argv", &self.argv)
+            .field("env", &NamesOnly(&self.env))
+            .field("cwd", &self.cwd)
+            .field("user", &self.user)
+            .field("stdin", &self.stdin)
+            .field("terminal", &self.terminal)
+            .field("timeout", &self.timeout)
+            .field("limits", &self.limits)
+            .field("on_disconnect", &self.on_disconnect)
+            .field("keep", &self.keep)
+            .finish()
+    }
+}
+
+/// What becomes of a command whose caller leaves before it has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDisconnect {
+    #[default]
+    GoOn,
+    Kill,
+    /// It goes on, and sees the end of its stdin.
+    CloseStdin,
+}
+
+/// The execs of one sandbox: how many may run, what is kept of them, and which take stdin.
+pub(crate) struct Execs {
+    pub activity: Arc<Activity>,
+    pub shelf: Shelf,
+    stdins: Stdins,
+    terminals: Terminals,
+    /// One permit for each who may still watch its files.
+    pub onlookers: Arc<Semaphore>,
+    /// What an earlier daemon left, until somebody goes on with it.
+    found: Mutex<Vec<Unfinished>>,
+}
+
+impl Execs {
+    pub fn new(home: &Home, journal: JournalLimits, activity: Arc<Activity>) -> Self {
+        Self {
+            activity,
+            shelf: Shelf::new(&home.path().join(JOURNALS), journal),
+            stdins: Stdins::default(),
+            terminals: Terminals::default(),
+            onlookers: Arc::new(Semaphore::new(limits::FILE_WATCHES_MAX)),
+            found: Mutex::default(),
+        }
+    }
+
+    /// A place for one more of its kind.
+    fn place(&self, keep: &Keep) -> Result<Busy, Error> {
+        match keep {
+            Keep::AmongTheLast => self.activity.begin_exec(),
+            Keep::WithSandbox(_) => self.activity.begin_process(),
+        }
+    }
+
+    /// The place of one that an earlier daemon began.
+    fn resumed(&self, keep: &Keep) -> Busy {
+        match keep {
+            Keep::AmongTheLast => self.activity.resume_exec(),
+            Keep::WithSandbox(_) => self.activity.resume_process(),
+        }
+    }
+
+    fn found(&self, unfinished: Vec<Unfinished>) {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;
+    }
+
+    fn take_found(&self) -> Vec<Unfinished> {
+        std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What was left of one exec.
+    fn take_found_of(&self, id: &ExecId) -> Option<Unfinished> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = found.iter().position(|unfinished| unfinished.description.exec_id == *id)?;
+        Some(found.swap_remove(at))
+    }
+
+    /// The end of an exec is written.
+    fn ended(self: &Arc<Self>, shared: &Shared, id: &ExecId) {
+        self.stdins.remove(id);
+        self.terminals.remove(id);
+        if self.shelf.count(id) && tokio::runtime::Handle::try_current().is_ok() {
+            let execs = Arc::clone(self);
+            shared.tasks.spawn_blocking(move || execs.shelf.tidy());
+        }
+    }
+
+    pub fn journal(&self, id: &ExecId) -> Result<Arc<Journal>, Error> {
+        self.shelf.find(id).ok_or_else(|| self.not_kept(id))
+    }
+
+    fn not_kept(&self, id: &ExecId) -> Error {
+        let JournalLimits { max_execs, max_bytes, .. } = self.shelf.limits();
+        Error::ExecNotFound { id: id.clone(), kept: max_execs, kept_bytes: max_bytes }
+    }
+}
+
+/// An exec that its caller has just begun. Dropping it lets the command go on, unless it was asked
+/// otherwise.
+pub struct Running {
+    pub id: ExecId,
+    pub input: ExecutionInput,
+    guest: Arc<dyn Guest>,
+    leash: Option<Leash>,
+    /// `None` only while it is dropped.
+    pump: Option<Pump>,
+}
+
+impl Running {
+    fn new(guest: Arc<dyn Guest>, pump: Pump, on_disconnect: OnDisconnect) -> Self {
+        let (id, input) = (pump.journal().id().clone(), pump.input());
+        let leash = match on_disconnect {
+            OnDisconnect::GoOn => None,
+            OnDisconnect::Kill => Some(Wish::Kill(Arc::clone(&guest))),
+            OnDisconnect::CloseStdin => Some(Wish::CloseStdin(Arc::clone(pump.execs()))),
+        };
+        let leash = leash.map(|w| Leash::new(pump.shared(), Arc::clone(pump.journal()), w));
+        Self { id, input, guest, leash, pump: Some(pump) }
+    }
+
+    /// The next event; `None` after the one `Ended`. The caller is the one who takes the output: who
+    /// comes slowly slows the command, and gets all of it, whatever the journal has room for.
+    pub async fn next(&mut self) -> Option<ExecEvent> {
+        self.pump.as_mut()?.next().await
+    }
+
+    /// The same as a watcher sees it.
+    async fn seen(&mut self) -> Option<Seen> {
+        loop {
+            match self.next().await? {
+                ExecEvent::Started => {}
+                ExecEvent::Output { stream, offset, data } => {
+                    return Some(Seen::Output { stream, offset, data });
+                }
+                ExecEvent::Ended(_) => return Some(Seen::Ended(self.pump().journal().end()?)),
+            }
+        }
+    }
+
+    fn pump(&self) -> &Pump {
+        self.pump.as_ref().expect("it is there until it is dropped")
+    }
+
+    /// Stays the one who takes the output, so that the command waits for a slow client.
+    pub fn attend(self) -> ExecWatch {
+        let shared = Arc::clone(self.pump().shared());
+        ExecWatch::of_caller(&shared, self)
+    }
+
+    /// Leaves the taking to a task and follows the journal, as anybody else can.
+    pub fn follow(mut self) -> ExecWatch {
+        let (shared, journal) =
+            (Arc::clone(self.pump().shared()), Arc::clone(self.pump().journal()));
+        let leash = self.leash.take();
+        drop(self);
+        ExecWatch::new(&shared, journal.watch(From::start()), leash)
+    }
+
+    /// Signals the first process of the command.
+    pub async fn signal(&self, signal: i32) -> Result<(), Error> {
+        Ok(self.guest.signal(&self.id, signal).await?)
+    }
+
+    /// Kills the whole tree of the command.
+    pub async fn cancel(&self) -> Result<(), Error> {
+        Ok(self.guest.cancel(&self.id).await?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(pump) = self.pump.take() {
+            pump.leave();
+        }
+    }
+}
+
+/// As `exec`, counted and timed.
+pub(crate) async fn measured(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    draft: ExecDraft,
+) -> Result<Running, Error> {
+    let runtime = shared.runtime_label(Some(handle.spec.runtime()));
+    let begun = exec(shared, handle, draft);
+    shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
+}
+
+/// Admits a command, begins its journal, and starts it.
+pub(crate) async fn exec(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    draft: ExecDraft,
+) -> Result<Running, Error> {
+    exec_as(shared, handle, draft, ExecId::random()).await
+}
+
+/// The same under an id that was chosen before, which no other exec of the sandbox has had.
+pub(crate) async fn exec_as(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    draft: ExecDraft,
+    id: ExecId,
+) -> Result<Running, Error> {
+    if shared.closing.is_cancelled() {
+        return Err(Error::ShuttingDown);
+    }
+    let guest = admitted(handle)?;
+    let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
+    let limits = draft.limits.check(shared, &handle.spec)?;
+    let request = ExecRequest { id: id.clone(), limits, ..request(handle, draft)? };
+    failpoint!("exec.after_admission");
+    let berth = berth(shared, handle, &description(&request, source, keep))?;
+    failpoint!("exec.after_journal");
+    let terminal = request.terminal;
+    let pump = sending::send(&guest, request, berth).await?;
+    failpoint!("exec.after_start");
+    if source == StdinSource::Open {
+        handle.execs.stdins.open(id.clone(), pump.input());
+    }
+    if terminal.is_some() {
+        handle.execs.terminals.open(id, pump.input());
+    }
+    Ok(Running::new(guest, pump, on_disconnect))
+}
+
+/// Counts an exec and begins its journal. Who was admitted before a pause that has not seen it yet is turned away.
+fn berth(shared: &Arc<Shared>, handle: &Handle, description: &Description) -> Result<Berth, Error> {
+    let berth = Berth::begin(shared, &handle.execs, description)?;
+    match admitted(handle) {
+        Ok(_) => Ok(berth),
+        Err(refused) => {
+            berth.abandon();
+            Err(refused)
+        }
+    }
+}
+
+fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Description {
+    Description {
+        exec_id: request.id.clone(),
+        argv: request.argv.clone(),
+        cwd: request.cwd.clone(),
+        user: as_asked(&request.user).to_owned(),
+        started_at: Timestamp::now(),
+        timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        stdin,
+        terminal: request.terminal.is_some(),
+        keep,
+        shell_id: None,
+    }
+}
+
+/// The way inside, if the sandbox is in a state for it.
+pub(crate) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
+    let snapshot = handle.snapshot.borrow();
+    apply(&snapshot.status, Event::Begin(Verb::Exec))
+        .map_err(|denied| denied_error(handle.id.clone(), denied))?;
+    let unreachable = || {
+        let reason = "its guest cannot be reached".to_owned();
+        Error::SandboxFailed { id: handle.id.clone(), reason }
+    };
+    snapshot.guest.clone().ok_or_else(unreachable)
+}
+
+/// A command as the guest is asked for it, without limits of its own.
+pub(crate) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecRequest, Error> {
+    if draft.argv.is_empty() {
+        draft.argv = place::own_command(&handle.spec)?;
+    }
+    check(&draft)?;
+    let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
+    let Place { env, cwd, user } = Place::fill(&handle.spec, wanted)?;
+    let request = ExecRequest {
+        id: ExecId::random(),
+        argv: draft.argv,
+        env,
+        cwd,
+        user,
+        stdin: match draft.stdin {
+            StdinSource::None => Stdin::Null,
+            StdinSource::Given | StdinSource::Open => Stdin::Piped,
+        },
+        terminal: draft.terminal,
+        timeout: draft.timeout,
+        privilege: handle.spec.privilege(),
+        limits: LeafLimits::NONE,
+    };
+    let env: usize = request.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    let argv: usize = request.argv.iter().map(|argument| argument.len() + 1).sum();
+    let (size, max) = (argv + env, limits::EXEC_STRINGS_MAX_BYTES);
+    match size <= max {
+        true => Ok(request),
+        false => Err(invalid(
+            "argv",
+            format!(
+                "with the environment it has {size} bytes, more than {max}; use a file or stdin"
+            ),
+        )),
+    }
+}
+
+fn check(draft: &ExecDraft) -> Result<(), Error> {
+    if draft.argv.first().is_none_or(String::is_empty) {
+        return Err(invalid("argv", "it names no command".to_owned()));
+    }
+    if draft.argv.iter().any(|argument| argument.contains('\0')) {
+        return Err(invalid("argv", "an argument holds NUL".to_owned()));
+    }
+    let max = limits::ARGUMENT_MAX_BYTES;
+    if let Some(long) = draft.argv.iter().find(|argument| argument.len() > max) {
+        let problem = format!(
+            "an argument has {} bytes, more than the {max} that the kernel takes; send it as stdin",
+            long.len()
+        );
+        return Err(invalid("argv", problem));
+    }
+    check_timeout(draft.timeout)
+}
+
+fn check_timeout(timeout: Option<Duration>) -> Result<(), Error> {
+    match timeout {
+        Some(Duration::ZERO) => Err(invalid("timeout_ms", "it is zero".to_owned())),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn invalid(field: &'static str, problem: String) -> Error {
+    Error::InvalidField { field, problem }
+}

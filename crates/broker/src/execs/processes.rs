@@ -1,0 +1,266 @@
+//! Processes: execs without a timeout, whose end is kept until their sandbox goes. A process is its exec:
+//! the journal holds its description, its output and its end, so it survives the daemon as every exec
+//! does. What this room adds is whether it is ready.
+//!
+//! ```text
+//! starting ──▶ running ──▶ exited
+//!     │ the port answers      ▲
+//!     └───────────────────────┘ it may end before
+//! ```
+
+mod probe;
+mod view;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::Broker;
+use crate::error::Error;
+use crate::execs::{self, ExecDraft, ExecWatch};
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{
+    ExecId, Principal, ProcessId, ProcessTerms, SandboxId, Signal, StartUp, limits,
+};
+use sandkeep_guestlink::journal::{From, Journal, Keep};
+
+pub use view::{ProcessStatus, ProcessView};
+
+/// Which processes of a sandbox have been seen ready.
+pub(crate) struct Processes {
+    ready: watch::Sender<HashSet<ExecId>>,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self { ready: watch::Sender::new(HashSet::new()) }
+    }
+}
+
+impl Processes {
+    fn is_ready(&self, id: &ExecId) -> bool {
+        self.ready.borrow().contains(id)
+    }
+
+    fn set_ready(&self, id: ExecId) {
+        self.ready.send_modify(|ready| {
+            ready.insert(id);
+        });
+    }
+
+    async fn ready(&self, id: &ExecId) {
+        // The sender is ours, so it cannot be closed.
+        let _ = self.ready.subscribe().wait_for(|ready| ready.contains(id)).await;
+    }
+}
+
+/// A process and where it is.
+struct Known {
+    handle: Arc<Handle>,
+    journal: Arc<Journal>,
+}
+
+impl Broker {
+    /// Starts a process. It goes on whatever becomes of its starter.
+    pub async fn launch(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        draft: ExecDraft,
+        terms: ProcessTerms,
+    ) -> Result<ProcessId, Error> {
+        terms.check().map_err(|wrong| Error::InvalidField {
+            field: wrong.field(),
+            problem: wrong.to_string(),
+        })?;
+        let handle = self.shared.find(who, sandbox)?;
+        if handle.execs.shelf.processes().len() >= limits::PROCESSES_KEPT_MAX {
+            let limit = limits::PROCESSES_KEPT_MAX;
+            return Err(Error::LimitReached { what: "processes in the life of a sandbox", limit });
+        }
+        let journal = launch(&self.shared, &handle, draft, &terms, ExecId::random()).await?;
+        Ok(ProcessId::of(journal.id()))
+    }
+
+    /// Waits until a process is ready or over, for as long as its terms say.
+    pub async fn await_ready(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ProcessId,
+        terms: &ProcessTerms,
+    ) -> Result<(), Error> {
+        let Known { handle, journal } = self.find_process(who, sandbox, id)?;
+        let settled = async {
+            tokio::select! {
+                () = handle.processes.ready(journal.id()) => {}
+                _ = journal.ended() => {}
+                () = self.shared.detaching.cancelled() => {}
+            }
+        };
+        // Too late is no error: it goes on starting, and says so.
+        let _ = tokio::time::timeout(terms.patience(), settled).await;
+        Ok(())
+    }
+
+    /// All processes of a sandbox, the oldest first.
+    pub async fn processes(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+    ) -> Result<Vec<ProcessView>, Error> {
+        let handle = self.shared.find(who, sandbox)?;
+        let views = move || {
+            let all = handle.execs.shelf.processes();
+            all.iter().filter_map(|journal| view::view(&handle, journal)).collect()
+        };
+        self.shared.blocking(move |_| Ok(views())).await
+    }
+
+    pub async fn process(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ProcessId,
+    ) -> Result<ProcessView, Error> {
+        let Known { handle, journal } = self.find_process(who, sandbox, id)?;
+        let seen = self.shared.blocking(move |_| Ok(view::view(&handle, &journal))).await?;
+        seen.ok_or_else(|| Error::ProcessNotFound { id: id.clone() })
+    }
+
+    /// The last that a process said, in order of arrival.
+    pub async fn last_output(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ProcessId,
+    ) -> Result<String, Error> {
+        let Known { journal, .. } = self.find_process(who, sandbox, id)?;
+        Ok(view::last_output(&journal).await)
+    }
+
+    /// Follows what a process says, from anywhere.
+    pub fn watch_process(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ProcessId,
+        from: From,
+    ) -> Result<ExecWatch, Error> {
+        let Known { journal, .. } = self.find_process(who, sandbox, id)?;
+        self.watch_exec(who, sandbox, journal.id(), from)
+    }
+
+    pub async fn signal_process(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ProcessId,
+        signal: Signal,
+    ) -> Result<(), Error> {
+        let Known { journal, .. } = self.find_process(who, sandbox, id)?;
+        match self.signal_exec(who, sandbox, journal.id(), signal.number()).await {
+            Err(Error::ExecEnded { .. }) => Err(Error::ProcessEnded { id: id.clone() }),
+            answer => answer,
+        }
+    }
+
+    /// Ends a process with its whole tree, and waits until it is over: SIGTERM to all, and after a grace
+    /// SIGKILL to what is left. One that has ended is left as it is. Once the guest has been asked nothing
+    /// of it depends on this daemon.
+    pub async fn end_process(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ProcessId,
+    ) -> Result<(), Error> {
+        let Known { journal, .. } = self.find_process(who, sandbox, id)?;
+        self.end_exec(who, sandbox, journal.id(), limits::STOP_GRACE).await
+    }
+
+    fn find_process(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        id: &ProcessId,
+    ) -> Result<Known, Error> {
+        let handle = self.shared.find(who, sandbox)?;
+        match handle.execs.shelf.process(&id.exec()) {
+            Some(journal) => Ok(Known { handle, journal }),
+            None => Err(Error::ProcessNotFound { id: id.clone() }),
+        }
+    }
+}
+
+/// Starts a process that was admitted, and begins to ask whether it is ready.
+async fn launch(
+    shared: &Arc<Shared>,
+    handle: &Arc<Handle>,
+    draft: ExecDraft,
+    terms: &ProcessTerms,
+    id: ExecId,
+) -> Result<Arc<Journal>, Error> {
+    let draft = ExecDraft { keep: Keep::WithSandbox(terms.clone()), timeout: None, ..draft };
+    let running = crate::execs::exec_as(shared, handle, draft, id.clone()).await?;
+    // From here on a task takes what it says.
+    drop(running);
+    let journal = handle.execs.journal(&id)?;
+    probe::spawn(shared, handle, Arc::clone(&journal), terms);
+    Ok(journal)
+}
+
+/// Starts what a template runs in its sandboxes, as the exec of this id.
+pub(crate) async fn begin(
+    shared: &Arc<Shared>,
+    handle: &Arc<Handle>,
+    start: &StartUp,
+    id: ExecId,
+) -> Result<Arc<Journal>, Error> {
+    let draft = ExecDraft { argv: start.argv.clone(), ..ExecDraft::default() };
+    launch(shared, handle, draft, &start.terms, id).await
+}
+
+/// Waits until a process is ready; says what is wrong if it ends before that, or its time is over.
+pub(crate) async fn settled(
+    shared: &Shared,
+    handle: &Handle,
+    journal: &Arc<Journal>,
+    terms: &ProcessTerms,
+) -> Option<String> {
+    let ready = async {
+        tokio::select! {
+            biased;
+            () = handle.processes.ready(journal.id()) => None,
+            end = journal.ended() => Some(format!("it ended before it was ready ({})", end.outcome.name())),
+            () = shared.closing.cancelled() => Some("the daemon is shutting down".to_owned()),
+        }
+    };
+    let problem = match tokio::time::timeout(terms.patience(), ready).await {
+        Ok(None) => return None,
+        Ok(Some(problem)) => problem,
+        Err(_) => format!("it was not ready after {} s", terms.patience().as_secs()),
+    };
+    Some(match view::last_output(journal).await.trim() {
+        "" => format!("{problem}, and said nothing"),
+        said => format!("{problem}; it said last: {said}"),
+    })
+}
+
+/// Looks again at the processes that an earlier daemon started: nobody remembers which were ready.
+pub(crate) async fn probe_again(shared: Arc<Shared>, handle: Arc<Handle>) {
+    let found = Arc::clone(&handle);
+    let unfinished = move || {
+        let all = found.execs.shelf.processes().into_iter();
+        let going_on = all.filter(|journal| journal.end().is_none());
+        going_on.filter_map(|journal| Some((view::terms(&journal)?, journal))).collect::<Vec<_>>()
+    };
+    match shared.blocking(move |_| Ok(unfinished())).await {
+        Ok(all) => {
+            for (terms, journal) in all {
+                probe::spawn(&shared, &handle, journal, &terms);
+            }
+        }
+        Err(error) => tracing::warn!(id = %handle.id, %error, "cannot look at processes again"),
+    }
+}

@@ -1,0 +1,177 @@
+//! From the guest to the journal: the one who takes what an exec says.
+//!
+//! ```text
+//!   Berth ── the journal is begun, the exec is counted
+//!     │ board(execution)
+//!   Pump ─── every event: taken, journaled, and only then acknowledged to the guest
+//! ```
+//!
+//! Whatever gives an [`Execution`] gets its journal this way. A pump is driven either by the caller who
+//! waits for the command, which costs no task and no hop, or, once nobody does, by a task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Execs;
+use crate::error::Error;
+use crate::lifecycle::activity::Busy;
+use crate::shared::Shared;
+use sandkeep_core::failpoint;
+use sandkeep_guestlink::{
+    ExecEnd, ExecEvent, Execution, ExecutionInput, Outcome,
+    journal::{Description, Journal, Writer},
+};
+
+/// What an exec has before it runs.
+pub(crate) struct Berth {
+    pub shared: Arc<Shared>,
+    pub execs: Arc<Execs>,
+    pub writer: Writer,
+    pub permit: Busy,
+}
+
+impl Berth {
+    /// Counts an exec and begins its journal: the intent, before any effect.
+    pub fn begin(
+        shared: &Arc<Shared>,
+        execs: &Arc<Execs>,
+        description: &Description,
+    ) -> Result<Self, Error> {
+        let permit = execs.place(&description.keep)?;
+        let begun = execs.shelf.begin(description);
+        let writer = begun.map_err(|source| Error::Journal { source })?;
+        Ok(Self { shared: Arc::clone(shared), execs: Arc::clone(execs), writer, permit })
+    }
+
+    /// The exec runs.
+    pub fn board(self, execution: Execution) -> Pump {
+        let Self { shared, execs, writer, permit } = self;
+        let journal = Arc::clone(writer.journal());
+        let input = execution.input();
+        let open = Open { execution, writer, held: None, permit };
+        Pump { shared, execs, journal, input, open: Some(open) }
+    }
+
+    /// The exec never began.
+    pub fn abandon(self) {
+        self.execs.shelf.forget(self.writer);
+    }
+
+    /// Nobody can know what became of the exec.
+    pub fn lose(self, reason: &str) {
+        let id = self.writer.journal().id().clone();
+        self.writer.end(lost(reason));
+        self.execs.ended(&self.shared, &id);
+    }
+}
+
+pub(crate) struct Pump {
+    shared: Arc<Shared>,
+    execs: Arc<Execs>,
+    journal: Arc<Journal>,
+    input: ExecutionInput,
+    /// `None` once the end is written.
+    open: Option<Open>,
+}
+
+struct Open {
+    execution: Execution,
+    writer: Writer,
+    /// An event that was taken and may not be in the journal yet.
+    held: Option<ExecEvent>,
+    permit: Busy,
+}
+
+impl Pump {
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub fn execs(&self) -> &Arc<Execs> {
+        &self.execs
+    }
+
+    /// The exec's stdin.
+    pub fn input(&self) -> ExecutionInput {
+        self.input.clone()
+    }
+
+    /// The next event, which is in the journal by then; `None` after the one `Ended`. Cancel-safe.
+    pub async fn next(&mut self) -> Option<ExecEvent> {
+        let open = self.open.as_mut()?;
+        let event = match open.held.clone() {
+            Some(event) => event,
+            None => {
+                let event = open.execution.next().await;
+                let event = event.unwrap_or_else(|| ExecEvent::Ended(lost("it ended unseen")));
+                open.held.insert(event).clone()
+            }
+        };
+        match event {
+            ExecEvent::Started => open.held = None,
+            ExecEvent::Output { stream, offset, ref data } => {
+                open.writer.append(stream, offset, data).await;
+                open.held = None;
+                failpoint!("exec.after_output");
+            }
+            ExecEvent::Ended(end) => {
+                open.writer.flush().await;
+                failpoint!("exec.after_end");
+                return Some(ExecEvent::Ended(self.end(end)));
+            }
+        }
+        Some(event)
+    }
+
+    fn end(&mut self, end: ExecEnd) -> ExecEnd {
+        let Some(Open { execution, writer, permit, .. }) = self.open.take() else { return end };
+        let duration = end.duration;
+        let written = writer.end(end);
+        failpoint!("exec.after_journal_end");
+        // Now the guest may forget it.
+        drop((execution, permit));
+        self.execs.ended(&self.shared, self.journal.id());
+        ExecEnd {
+            outcome: written.outcome.clone(),
+            error: written.error.clone(),
+            duration,
+            shell: written.shell,
+        }
+    }
+
+    /// Takes everything until the exec ends or the broker does.
+    pub async fn run(mut self) {
+        let closing = self.shared.closing.clone();
+        let to_the_end = async { while self.next().await.is_some() {} };
+        tokio::select! {
+            () = closing.cancelled() => {}
+            () = to_the_end => return,
+        }
+        // The next daemon reads the file: nobody may be writing it then.
+        if let Some(open) = &mut self.open {
+            open.writer.flush().await;
+        }
+    }
+
+    /// Leaves an exec that may not have ended to a task.
+    pub fn leave(self) {
+        // Outside of a runtime there is nobody left to read: the process is ending.
+        if self.open.is_some() && tokio::runtime::Handle::try_current().is_ok() {
+            let tasks = self.shared.tasks.clone();
+            tasks.spawn(self.run());
+        }
+    }
+}
+
+fn lost(reason: &str) -> ExecEnd {
+    ExecEnd {
+        outcome: Outcome::Lost,
+        error: Some(reason.to_owned()),
+        duration: Duration::ZERO,
+        shell: None,
+    }
+}

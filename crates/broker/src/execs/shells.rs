@@ -1,0 +1,160 @@
+//! The verbs for persistent shells. The guest has them, with their state and their queues, so there is
+//! nothing to write down: they are there for as long as the sandbox runs, whichever daemon asks. A
+//! command of a shell is an exec with a journal like any other.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::execs::{Place, ShellCommand, Wanted, admitted, as_asked, exec_in_shell};
+use crate::shared::Handle;
+use crate::{Broker, OnDisconnect, Running};
+use sandkeep_core::{ExecId, NamesOnly, Principal, SandboxId, ShellId, Verb};
+use sandkeep_guestlink::{
+    Guest, GuestError, KnownShell, ShellProgram, ShellRequest, ShellState, journal::StdinSource,
+};
+
+/// A shell as a caller asks for it, before it is checked.
+#[derive(Clone, Default)]
+pub struct ShellDraft {
+    pub program: Option<ShellProgram>,
+    pub env: BTreeMap<String, String>,
+    pub cwd: Option<String>,
+    pub user: Option<String>,
+}
+
+impl fmt::Debug for ShellDraft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShellDraft")
+            .field("program", &self.program)
+            .field("env", &NamesOnly(&self.env))
+            .field("cwd", &self.cwd)
+            .field("user", &self.user)
+            .finish()
+    }
+}
+
+/// A command for a shell as a caller asks for it.
+#[derive(Clone, Debug)]
+pub struct ShellExecDraft {
+    pub command: String,
+    pub stdin: StdinSource,
+    pub timeout: Option<Duration>,
+    pub on_disconnect: OnDisconnect,
+}
+
+/// A shell as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[schema(as = Shell)]
+pub struct ShellView {
+    pub id: ShellId,
+    pub shell: ShellProgram,
+    pub state: ShellState,
+    /// Who it runs as; left out only if its guest is of an earlier version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// How many commands wait for their turn.
+    pub waiting: u32,
+    /// RFC 3339.
+    #[schema(value_type = String)]
+    pub created_at: Timestamp,
+}
+
+async fn view(guest: &dyn Guest, shell: KnownShell) -> ShellView {
+    let KnownShell { id, program, state, waiting, created } = shell;
+    let user = guest.shell_user(&id).await.map(|user| as_asked(&user).to_owned());
+    let created_at = Timestamp::try_from(created).unwrap_or(Timestamp::UNIX_EPOCH);
+    ShellView { id, shell: program, state, user, waiting, created_at }
+}
+
+impl Broker {
+    /// Opens a persistent shell in a running sandbox.
+    pub async fn open_shell(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        draft: ShellDraft,
+    ) -> Result<ShellView, Error> {
+        let handle = self.shared.find(who, id)?;
+        let guest = admitted(&handle)?;
+        let request = shell_request(&handle, draft)?;
+        let shell = request.id.clone();
+        match guest.open_shell(request).await {
+            Ok(shell) => Ok(view(&*guest, shell).await),
+            Err(error) => {
+                if let GuestError::TimedOut { .. } | GuestError::Unreachable(_) = error {
+                    // Nobody will ever know its id: it must not stay.
+                    self.shared.tasks.spawn(async move { guest.close_shell(&shell).await });
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The shells of a sandbox, the oldest first.
+    pub async fn shells(&self, who: &Principal, id: &SandboxId) -> Result<Vec<ShellView>, Error> {
+        let handle = self.shared.find(who, id)?;
+        let guest = admitted(&handle)?;
+        let mut views = Vec::new();
+        for shell in guest.shells().await? {
+            views.push(view(&*guest, shell).await);
+        }
+        views.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        Ok(views)
+    }
+
+    pub async fn shell(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        shell: &ShellId,
+    ) -> Result<ShellView, Error> {
+        let views = self.shells(who, id).await?;
+        let found = views.into_iter().find(|view| view.id == *shell);
+        Ok(found.ok_or_else(|| GuestError::ShellNotFound { id: shell.clone() })?)
+    }
+
+    /// Ends a shell and all that runs in it.
+    pub async fn close_shell(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        shell: &ShellId,
+    ) -> Result<(), Error> {
+        let handle = self.shared.find(who, id)?;
+        Ok(admitted(&handle)?.close_shell(shell).await?)
+    }
+
+    /// Gives a shell a command, which runs when those before it are over.
+    pub async fn exec_in_shell(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        shell: &ShellId,
+        draft: ShellExecDraft,
+    ) -> Result<Running, Error> {
+        let handle = self.shared.find(who, id)?;
+        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
+        let command = ShellCommand { id: ExecId::random(), shell: shell.clone(), draft };
+        let begun = exec_in_shell(&self.shared, &handle, command);
+        self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
+    }
+}
+
+fn shell_request(handle: &Arc<Handle>, draft: ShellDraft) -> Result<ShellRequest, Error> {
+    let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
+    let Place { env, cwd, user } = Place::fill(&handle.spec, wanted)?;
+    Ok(ShellRequest {
+        id: ShellId::random(),
+        program: draft.program,
+        env,
+        cwd,
+        user,
+        privilege: handle.spec.privilege(),
+    })
+}

@@ -1,0 +1,249 @@
+//! Templates that were made here: images that were imported, sandboxes that became one, and what was built.
+//!
+//! ```text
+//!  source ─▶ image ─▶ layers, one after the other ─▶ record        rm: record ─▶ layers that nobody needs
+//!     ▲                 draft ─▶ apply ─▶ keep                           (collect, also at reconcile)
+//!   intent
+//! ```
+//!
+//! A template is its record: it is there when the record is, and all layers that a record names are kept. An
+//! intent says that an import is under way; one that a crash left is removed, with the layers that nobody
+//! else needs. A sandbox pins the layers and the config of its template when it is made, so a record may
+//! go or change its meaning under it; but not while anybody would miss it by name.
+
+mod builds;
+mod capture;
+mod claim;
+mod collect;
+mod import;
+mod intent;
+mod layers;
+mod opening;
+mod pins;
+mod progress;
+mod quota;
+mod record;
+mod resolve;
+mod upload;
+mod view;
+pub(crate) mod workspace;
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, OwnedSemaphorePermit, RwLock, Semaphore};
+
+use super::Broker;
+use super::flight::Flights;
+use super::policy::Quotas;
+use super::shared::Shared;
+use crate::error::Error;
+use sandkeep_core::{Owner, Principal, SandboxId, Scope, TemplateName, failpoint, limits};
+use sandkeep_store::StateStore;
+
+pub use builds::{BuildDraft, Cache};
+pub use opening::{PathKind, TemplateSource};
+pub use progress::{BuildStep, Import, ImportProgress, ImportStep, Told};
+pub use upload::Upload;
+pub use view::{TemplateConfig, TemplateView};
+
+pub(crate) use collect::collect;
+pub(crate) use intent::sweep;
+pub(crate) use layers::Abandoned;
+pub(crate) use layers::id_of as layer_id;
+pub(crate) use opening::open_host_path;
+pub(crate) use resolve::{Chosen, ONLY_USER, base};
+
+use pins::Pins;
+use quota::Coming;
+use record::{Record, Records, Whose};
+
+/// A template as a caller asks for it.
+pub struct TemplateDraft {
+    pub name: TemplateName,
+    pub project: Option<String>,
+    pub audience: Audience,
+    pub source: TemplateSource,
+}
+
+/// Whom a new template is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    Owner,
+    /// Only an admin can make such a one.
+    Everybody,
+}
+
+/// What the broker knows of templates while it runs.
+pub(crate) struct Templates {
+    records: Records,
+    /// Held by whoever is about to need a layer, until that can be seen; alone by whoever removes one.
+    gate: RwLock<()>,
+    pins: Pins,
+    /// Imports under one name, and layers in the making: each one at a time.
+    names: Flights<()>,
+    layers: Flights<()>,
+    /// Held from looking at a quota to the record that counts towards it.
+    ledger: Mutex<()>,
+    /// Places for imports and for uploads.
+    imports: Arc<Semaphore>,
+    uploads: Arc<Semaphore>,
+    builds: Arc<Semaphore>,
+}
+
+impl Templates {
+    pub fn new(store: Arc<dyn StateStore>) -> Self {
+        Self {
+            records: Records::new(store),
+            gate: RwLock::new(()),
+            pins: Pins::default(),
+            names: Flights::default(),
+            layers: Flights::default(),
+            ledger: Mutex::new(()),
+            imports: Arc::new(Semaphore::new(limits::IMPORTS_MAX)),
+            uploads: Arc::new(Semaphore::new(limits::UPLOADS_MAX)),
+            builds: Arc::new(Semaphore::new(limits::BUILDS_MAX)),
+        }
+    }
+
+    /// A place for one more build.
+    async fn build_place(
+        &self,
+        quotas: &Quotas,
+        whose: &Whose,
+        name: &TemplateName,
+    ) -> Result<OwnedSemaphorePermit, Error> {
+        self.room(quotas, whose, name).await?;
+        let full = |_| Error::LimitReached { what: "builds at once", limit: limits::BUILDS_MAX };
+        Arc::clone(&self.builds).try_acquire_owned().map_err(full)
+    }
+
+    /// Whether there can be one more template.
+    async fn room(&self, quotas: &Quotas, whose: &Whose, name: &TemplateName) -> Result<(), Error> {
+        let all = self.records.all().await?;
+        if all.len() >= limits::TEMPLATES_MAX {
+            return Err(Error::LimitReached { what: "templates", limit: limits::TEMPLATES_MAX });
+        }
+        // Not only after it was brought here for nothing.
+        match whose {
+            Whose::Own(owner) => quota::check(quotas, &all, Coming { owner, name, record: None }),
+            Whose::Shared => Ok(()),
+        }
+    }
+
+    /// A place for one more import.
+    async fn place(
+        &self,
+        quotas: &Quotas,
+        whose: &Whose,
+        name: &TemplateName,
+    ) -> Result<OwnedSemaphorePermit, Error> {
+        self.room(quotas, whose, name).await?;
+        let full = |_| Error::LimitReached { what: "imports at once", limit: limits::IMPORTS_MAX };
+        Arc::clone(&self.imports).try_acquire_owned().map_err(full)
+    }
+}
+
+impl Broker {
+    /// All templates that this principal can use, those that are built in first.
+    pub async fn templates(&self, who: &Principal) -> Result<Vec<TemplateView>, Error> {
+        let built_in = self.shared.templates.iter().map(|template| view::built_in(template.name()));
+        let mut views: Vec<TemplateView> = built_in.collect();
+        let records = self.shared.images.records.all().await?.into_iter();
+        let visible = records.filter(|(whose, _)| whose.is_visible_to(who));
+        views.extend(visible.map(|(whose, record)| TemplateView::of(&whose, record)));
+        Ok(views)
+    }
+
+    /// The template that a sandbox of this principal would be made from by this name.
+    pub async fn template(
+        &self,
+        who: &Principal,
+        name: &str,
+        project: Option<&str>,
+    ) -> Result<TemplateView, Error> {
+        if self.shared.templates.iter().any(|template| template.name() == name) {
+            return Ok(view::built_in(name));
+        }
+        let owner = owner(who, project)?;
+        match self.shared.record_of(&owner, name).await? {
+            Some((whose, record)) => Ok(TemplateView::of(&whose, record)),
+            None => Err(Error::TemplateNotFound { name: name.to_owned() }),
+        }
+    }
+
+    /// Forgets a template, and the layers that nobody else needs.
+    pub async fn remove_template(
+        &self,
+        who: &Principal,
+        name: &str,
+        project: Option<&str>,
+    ) -> Result<(), Error> {
+        self.shared.refuse_built_in(name)?;
+        let owner = owner(who, project)?;
+        let found = self.shared.record_of(&owner, name).await?;
+        let not_found = || Error::TemplateNotFound { name: name.to_owned() };
+        let (whose, record) = found.ok_or_else(not_found)?;
+        if whose == Whose::Shared && !who.scopes.allow(Scope::Admin) {
+            return Err(Error::TemplateShared { name: name.to_owned() });
+        }
+        // Nobody imports it anew meanwhile.
+        let key = record::key(&whose, &record.name);
+        let _alone = self.shared.images.names.join(key).await;
+        self.shared.forget(&whose, &record).await?;
+        failpoint!("template.after_forgotten");
+        collect::soon(&self.shared);
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Writes a record, if its owner may have it.
+    async fn keep(&self, whose: &Whose, record: &Record) -> Result<(), Error> {
+        let records = &self.images.records;
+        let _alone = self.images.ledger.lock().await;
+        if let Whose::Own(owner) = whose {
+            let coming = Coming { owner, name: &record.name, record: Some(record) };
+            quota::check(&self.policy.quotas, &records.all().await?, coming)?;
+        }
+        Ok(records.put(whose, record).await?)
+    }
+
+    /// Removes the record, unless a sandbox was made from it.
+    async fn forget(&self, whose: &Whose, record: &Record) -> Result<(), Error> {
+        let _nobody_is_about_to = self.images.gate.write().await;
+        let users = self.users(whose, record);
+        if !users.is_empty() {
+            return Err(Error::TemplateInUse { name: record.name.to_string(), users });
+        }
+        Ok(self.images.records.remove(whose, &record.name).await?)
+    }
+
+    /// The sandboxes that were made from it as it is now.
+    fn users(&self, whose: &Whose, record: &Record) -> Vec<SandboxId> {
+        let uses = |handle: &&Arc<super::shared::Handle>| {
+            let same_image = handle.spec.image().is_some_and(|image| image.digest == record.digest);
+            let same_name = handle.spec.template() == record.name.as_str();
+            same_image && same_name && whose.includes(&handle.owner)
+        };
+        let mut users: Vec<SandboxId> =
+            self.handles().iter().filter(uses).map(|handle| handle.id.clone()).collect();
+        users.sort();
+        users
+    }
+
+    /// A name that nobody can give to a template, because it means one already.
+    fn refuse_built_in(&self, name: &str) -> Result<(), Error> {
+        match self.templates.iter().any(|template| template.name() == name) {
+            true => {
+                let problem = format!("{name} is built in: it is always there");
+                Err(Error::InvalidField { field: "name", problem })
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+fn owner(who: &Principal, project: Option<&str>) -> Result<Owner, Error> {
+    let wrong = |problem| Error::InvalidField { field: "project", problem };
+    who.owner(project).map_err(|other| wrong(other.to_string()))
+}

@@ -1,0 +1,181 @@
+//! The outcomes of steps, by their keys: rows that name layers, which are needed for as long as the row is there.
+//! What one owner's builds have come to is not taken for another's. The rows that were used least recently go
+//! when there are too many, or when their layers hold too much.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use tracing::{debug, warn};
+
+use crate::error::Error;
+use crate::images::pins::Pin;
+use crate::images::record::KeptLayer;
+use crate::records::rows;
+use crate::shared::Shared;
+use sandkeep_core::{Owner, failpoint, limits};
+use sandkeep_image::recipe;
+use sandkeep_storage::LayerId;
+use sandkeep_store::{Entry, Key, Prefix, StoreError};
+
+/// The first segment of every row's key.
+const STEPS: &str = "build-steps";
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    /// All layers after the step, the lowest first.
+    layers: Vec<KeptLayer>,
+    used_at: jiff::Timestamp,
+}
+
+impl Row {
+    fn read(entry: &Entry) -> Option<Self> {
+        // One that cannot be read is as good as none.
+        serde_json::from_slice(&entry.value).ok()
+    }
+
+    fn layer_ids(&self) -> Vec<LayerId> {
+        self.layers.iter().map(|layer| layer.id.clone()).collect()
+    }
+
+    fn encoded(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a row holds only strings and numbers")
+    }
+}
+
+fn key_of(owner: &Owner, key: &recipe::Key) -> Key {
+    let Owner { organization, user, project } = owner;
+    Key::new([STEPS, organization, user, project, &key.digest().hex()])
+}
+
+/// The layers after a step that was carried out before; they stay until the pin is dropped.
+pub async fn find(
+    shared: &Shared,
+    owner: &Owner,
+    key: &recipe::Key,
+) -> Result<Option<(Vec<KeptLayer>, Pin)>, Error> {
+    let store = shared.images.records.store();
+    let key = key_of(owner, key);
+    // Not while somebody removes layers: they may be among them.
+    let _kept = shared.images.gate.read().await;
+    let Some(entry) = store.get(&key).await? else { return Ok(None) };
+    let Some(row) = Row::read(&entry) else { return Ok(None) };
+    let (ids, kept) = (row.layer_ids(), shared.storage.layers().await?);
+    let whole = (1..=ids.len()).all(|end| {
+        let key = shared.storage.layer_key(&ids[..end]);
+        key.is_some_and(|key| kept.contains(&key))
+    });
+    if !whole {
+        return Ok(None);
+    }
+    let pin = shared.images.pins.set(ids);
+    let used = Row { layers: row.layers.clone(), used_at: shared.clock.wall() };
+    if let Err(error) = rows::put(&**store, &key, used.encoded(), Some(entry.revision)).await {
+        // It only goes sooner than it might.
+        debug!(%error, "cannot note down that a step was used again");
+    }
+    Ok(Some((row.layers, pin)))
+}
+
+/// Writes down what a step has come to. The layers are pinned until then.
+pub async fn remember(
+    shared: &Shared,
+    owner: &Owner,
+    key: &recipe::Key,
+    layers: &[KeptLayer],
+) -> Result<(), Error> {
+    let store = shared.images.records.store();
+    let row = Row { layers: layers.to_vec(), used_at: shared.clock.wall() };
+    let value = row.encoded();
+    if value.len() > limits::STORE_VALUE_MAX_BYTES {
+        warn!("the outcome of a step is too long to be kept; it will be carried out again");
+        return Ok(());
+    }
+    let key = key_of(owner, key);
+    let known = store.get(&key).await?.map(|entry| entry.revision);
+    rows::put(&**store, &key, value, known).await?;
+    failpoint!("build.after_row");
+    Ok(())
+}
+
+/// All lists of layers that steps name.
+pub async fn needed(shared: &Shared) -> Result<Vec<Vec<LayerId>>, StoreError> {
+    named(shared, &Prefix::new([STEPS])).await
+}
+
+/// Those that steps of this owner's builds name.
+pub async fn needed_of(shared: &Shared, owner: &Owner) -> Result<Vec<Vec<LayerId>>, StoreError> {
+    let Owner { organization, user, project } = owner;
+    named(shared, &Prefix::new([STEPS, organization, user, project])).await
+}
+
+async fn named(shared: &Shared, prefix: &Prefix) -> Result<Vec<Vec<LayerId>>, StoreError> {
+    let entries = shared.images.records.store().list(prefix).await?.entries;
+    Ok(entries.iter().filter_map(Row::read).map(|row| row.layer_ids()).collect())
+}
+
+/// Forgets the steps that were used least recently, until the rest is within bounds.
+pub async fn trim(shared: &Shared) -> Result<(), StoreError> {
+    let store = shared.images.records.store();
+    let entries = store.list(&Prefix::new([STEPS])).await?.entries;
+    let read = |entry: Entry| {
+        let row = Row::read(&entry);
+        let used_at = row.as_ref().map_or(jiff::Timestamp::MIN, |row| row.used_at);
+        (used_at, entry, row.map(|row| row.layers).unwrap_or_default())
+    };
+    let mut rows: Vec<_> = entries.into_iter().map(read).collect();
+    rows.sort_by_key(|(used_at, ..)| std::cmp::Reverse(*used_at));
+    for (entry, _) in beyond(rows.into_iter().map(|(_, entry, layers)| (entry, layers)).collect()) {
+        rows::remove(&**store, &entry.key, Some(entry.revision)).await?;
+    }
+    Ok(())
+}
+
+/// Those that are too many or hold too much, of rows of which the one that was used last comes first.
+fn beyond<T>(rows: Vec<(T, Vec<KeptLayer>)>) -> Vec<(T, Vec<KeptLayer>)> {
+    let mut seen: BTreeSet<LayerId> = BTreeSet::new();
+    let mut bytes = 0_u64;
+    let mut over = Vec::new();
+    for (index, (row, layers)) in rows.into_iter().enumerate() {
+        let new: BTreeMap<&LayerId, u64> = layers
+            .iter()
+            .filter(|layer| !seen.contains(&layer.id))
+            .map(|layer| (&layer.id, layer.bytes))
+            .collect();
+        let with = bytes.saturating_add(new.values().sum());
+        if index >= limits::BUILD_CACHE_MAX || with > limits::BUILD_CACHE_MAX_BYTES {
+            over.push((row, layers));
+            continue;
+        }
+        bytes = with;
+        seen.extend(layers.iter().map(|layer| layer.id.clone()));
+    }
+    over
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::layers::id_of;
+    use sandkeep_tree::digest::Digest;
+
+    fn layer(name: usize, bytes: u64) -> KeptLayer {
+        KeptLayer { id: id_of(&Digest::of(&name.to_le_bytes())), bytes }
+    }
+
+    #[test]
+    fn the_steps_used_least_recently_go_when_there_are_too_many_or_they_hold_too_much() {
+        let many = (0..limits::BUILD_CACHE_MAX + 2).map(|n| (n, vec![layer(n, 1)])).collect();
+        let gone: Vec<usize> = beyond(many).into_iter().map(|(row, _)| row).collect();
+        assert_eq!(gone, [limits::BUILD_CACHE_MAX, limits::BUILD_CACHE_MAX + 1]);
+        let (half, whole) = (limits::BUILD_CACHE_MAX_BYTES / 2, limits::BUILD_CACHE_MAX_BYTES);
+        let heavy = vec![
+            ("last", vec![layer(1, half)]),
+            ("shares", vec![layer(1, half), layer(2, half)]),
+            ("too much", vec![layer(3, 1)]),
+            ("shares, too", vec![layer(2, half)]),
+            ("far too much", vec![layer(4, whole)]),
+        ];
+        let gone: Vec<&str> = beyond(heavy).into_iter().map(|(row, _)| row).collect();
+        assert_eq!(gone, ["too much", "far too much"]);
+    }
+}

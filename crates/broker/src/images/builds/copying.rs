@@ -1,0 +1,172 @@
+//! Steps that bring files: planned above the layers so far, and written as a layer if nobody has done it before.
+
+use std::io::{self, BufWriter, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::steps::{Builder, Built, failed};
+use crate::error::Error;
+use crate::images::layers::id_of;
+use crate::images::opening;
+use crate::images::record::KeptLayer;
+use sandkeep_core::{ImportId, failpoint, limits};
+use sandkeep_image::{
+    copying::{CopyError, Files, Plan, Planner, ids_of},
+    image::Layer,
+    recipe::{Copied, CopiedFile, Directory, Origin, Step},
+    source::{Section, SectionBlob},
+};
+use sandkeep_storage::{LayerDraft, LayerId, StorageError, Whiteouts};
+use sandkeep_tree::{
+    View,
+    digest::{Digest, Hasher},
+};
+
+/// What a step is to bring.
+pub struct Copying {
+    plan: Plan,
+    from: Arc<dyn Files>,
+    /// For the key.
+    pub files: Vec<CopiedFile>,
+}
+
+impl Builder<'_> {
+    pub async fn plan_copy(
+        &mut self,
+        built: &Built,
+        copied: &Copied,
+        step: &Step,
+    ) -> Result<Copying, Error> {
+        let from: Arc<dyn Files> = match &copied.from {
+            Origin::Context => Arc::clone(&self.context) as _,
+            Origin::Stage(index) => Arc::new(self.view(&self.done[index].layers).await?),
+            Origin::Image(name) => {
+                let image = self.image(name, step.line).await?;
+                Arc::new(self.view(&image.layers).await?)
+            }
+        };
+        let (below, copied) = (self.view(&built.layers).await?, copied.clone());
+        let plan = move || {
+            let owner = copied.owner.as_deref().map(|owner| ids_of(owner, &below)).transpose()?;
+            let plan = Planner::above(&below, owner, copied.mode).copy(&copied, from.as_ref())?;
+            let files = plan.files(from.as_ref())?;
+            Ok(Copying { plan, from, files })
+        };
+        self.planned(plan, step).await
+    }
+
+    pub async fn plan_directory(
+        &mut self,
+        built: &Built,
+        directory: &Directory,
+        step: &Step,
+    ) -> Result<Copying, Error> {
+        let from = Arc::clone(&self.context) as Arc<dyn Files>;
+        let (below, directory) = (self.view(&built.layers).await?, directory.clone());
+        let plan = move || {
+            let owner =
+                directory.owner.as_deref().map(|owner| ids_of(owner, &below)).transpose()?;
+            let plan = Planner::above(&below, owner, None).directory(&directory.path)?;
+            let files = plan.files(from.as_ref())?;
+            Ok(Copying { plan, from, files })
+        };
+        self.planned(plan, step).await
+    }
+
+    async fn planned(
+        &self,
+        plan: impl FnOnce() -> Result<Copying, CopyError> + Send + 'static,
+        step: &Step,
+    ) -> Result<Copying, Error> {
+        let planned = self.broker.shared.tasks.spawn_blocking(plan).await;
+        planned.map_err(|_| Error::ShuttingDown)?.map_err(failed(step))
+    }
+
+    /// Carries a plan out. One that brings nothing leaves the layers as they are.
+    pub async fn write(
+        &mut self,
+        built: &mut Built,
+        copying: Copying,
+        step: &Step,
+    ) -> Result<(), Error> {
+        if copying.plan.is_empty() {
+            return Ok(());
+        }
+        let shared = &self.broker.shared;
+        let spool = shared.blocking(|data| opening::spool(data.path())).await?;
+        let write = move || {
+            let unwritten = |source| CopyError::Io { what: "what was written".to_owned(), source };
+            let file = spool.file().map_err(unwritten)?;
+            let left_bytes = limits::LAYER_MAX_BYTES;
+            let mut hashed =
+                Hashed { out: BufWriter::new(file), hasher: Hasher::new(), left_bytes };
+            copying.plan.write(copying.from.as_ref(), &mut hashed)?;
+            let diff_id = hashed.hasher.finish();
+            let file = hashed.out.into_inner().map_err(|error| unwritten(error.into_error()))?;
+            let section = Section::whole(Arc::new(file)).map_err(unwritten)?;
+            Ok(Layer { diff_id, blob: Arc::new(SectionBlob { section, expected: None }) })
+        };
+        let written = shared.tasks.spawn_blocking(write).await;
+        let layer = written.map_err(|_| Error::ShuttingDown)?.map_err(failed(step))?;
+        failpoint!("build.after_archive");
+        let below = built.layer_ids();
+        let kept = self.broker.take_layer(self.job, &below, &layer, None, &mut self.pins).await?;
+        built.layers.push(kept);
+        Ok(())
+    }
+
+    /// The tree that layers come to. It is read where a draft above them would be filled, which goes with the
+    /// view.
+    async fn view(&self, layers: &[KeptLayer]) -> Result<View, Error> {
+        let below: Vec<LayerId> = layers.iter().map(|layer| layer.id.clone()).collect();
+        let nobodys = id_of(&Digest::of(ImportId::random().as_str().as_bytes()));
+        let draft = self.broker.shared.storage.draft_layer(&below, &nobodys).await?;
+        let draft = draft.ok_or(StorageError::LayerMissing { layer: nobodys })?;
+        let open = move |_: &sandkeep_home::DataDir| view_of(draft);
+        self.broker.shared.blocking(open).await
+    }
+}
+
+fn view_of(draft: LayerDraft) -> io::Result<View> {
+    let trees = match draft.whiteouts {
+        Whiteouts::Remove => vec![tree(&draft.root)?],
+        // With the empty draft on top, so that the marks of a single layer count, too.
+        Whiteouts::Overlay => {
+            let all = std::iter::once(&draft.root).chain(draft.lowers.iter().rev());
+            all.map(|path| tree(path)).collect::<io::Result<_>>()?
+        }
+    };
+    Ok(View::of_trees(trees).keeping(draft))
+}
+
+fn tree(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// Takes the digest of what is written, which is bounded as every layer is.
+struct Hashed<W> {
+    out: W,
+    hasher: Hasher,
+    left_bytes: u64,
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        self.left_bytes = self.left_bytes.checked_sub(written as u64).ok_or_else(too_large)?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn too_large() -> io::Error {
+    io::Error::other(format!("more than {} bytes are copied", limits::LAYER_MAX_BYTES))
+}

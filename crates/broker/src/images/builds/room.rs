@@ -1,0 +1,244 @@
+//! The throwaway sandboxes of builds: one for each step that runs something, there until its volume has become a
+//! layer or the build has ended, whichever comes first.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::warn;
+
+use super::steps::{Builder, Built};
+use crate::error::Error;
+use crate::execs::{self, ExecDraft, OnDisconnect};
+use crate::images::layers::id_of;
+use crate::images::record::KeptLayer;
+use crate::lifecycle::making::new_meta;
+use crate::lifecycle::supervisor::LifecycleVerb;
+use crate::shared::Handle;
+use crate::{Broker, policy::admission};
+use sandkeep_core::{
+    ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms, failpoint, limits,
+};
+use sandkeep_guestlink::{ExecEnd, ExecEvent, Outcome};
+use sandkeep_image::recipe::{Running, Step};
+use sandkeep_runtime::Capabilities;
+use sandkeep_tree::digest::Digest;
+
+/// Whoever runs a step of which nobody says who.
+const ROOT: &str = "0";
+
+/// The sandbox that a build has now, if any. It is kept outside of the steps, which may be given up at any
+/// moment.
+#[derive(Default)]
+pub struct Rooms(Mutex<Option<Arc<Handle>>>);
+
+impl Rooms {
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Handle>>> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the sandbox that is there, if one is. What cannot be removed is, by reconcile.
+    pub async fn clear(&self, broker: &Broker) {
+        let Some(handle) = self.current().take() else { return };
+        match broker.ask(&handle, LifecycleVerb::Destroy).await {
+            // One that could not be made is gone already.
+            Ok(()) | Err(Error::NotFound { .. }) => {}
+            Err(error) => warn!(id = %handle.id, %error, "cannot remove the sandbox of a build"),
+        }
+    }
+}
+
+impl Builder<'_> {
+    /// Runs a command above the layers so far; what it changes becomes the next one.
+    pub async fn run(
+        &mut self,
+        built: &mut Built,
+        running: &Running,
+        step: &Step,
+    ) -> Result<(), Error> {
+        let handle = self.open_room(|can| room_of_layers(self, built, running, can)).await?;
+        failpoint!("build.after_sandbox");
+        self.carry_out(&handle, running, step).await?;
+        failpoint!("build.after_run");
+        let layer = self.keep_room(&handle, built).await?;
+        built.layers.push(layer);
+        Ok(())
+    }
+
+    /// What a new sandbox of a built-in template holds.
+    pub async fn of_built_in(&mut self, built: &mut Built, template: &str) -> Result<(), Error> {
+        let template = template.to_owned();
+        let handle = self.open_room(|can| draft(&template, can).map(Room::Plain)).await?;
+        let layer = self.keep_room(&handle, built).await?;
+        built.layers.push(layer);
+        Ok(())
+    }
+
+    async fn open_room(
+        &self,
+        room: impl FnOnce(&Capabilities) -> Result<Room, Error>,
+    ) -> Result<Arc<Handle>, Error> {
+        let (broker, shared) = (self.broker, &self.broker.shared);
+        let runtime = shared.usable_runtime(admission::usual_runtime(shared))?;
+        let spec = match room(&runtime.capabilities())? {
+            Room::Plain(draft) => self.checked(draft, runtime.name())?,
+            Room::OfLayers(draft, image) => self.checked(draft, runtime.name())?.of_image(*image),
+        };
+        let meta = new_meta(shared, self.owner.clone(), spec.of_build(), Terms::default());
+        admission::check_row(&meta)?;
+        let (handle, created) = broker.begin(meta, None, None)?;
+        *self.rooms.current() = Some(Arc::clone(&handle));
+        broker.answer(&handle.id, created).await?;
+        Ok(handle)
+    }
+
+    fn checked(&self, draft: SpecDraft, runtime: &str) -> Result<Spec, Error> {
+        let shared = &self.broker.shared;
+        let draft = SpecDraft { runtime: Some(runtime.to_owned()), ..draft };
+        Ok(shared.policy.with_profile(draft)?.check(&shared.host)?)
+    }
+
+    /// Runs the command of a step to its end, and tells what it says as it says it.
+    async fn carry_out(
+        &self,
+        handle: &Arc<Handle>,
+        running: &Running,
+        step: &Step,
+    ) -> Result<(), Error> {
+        let draft = ExecDraft {
+            argv: running.argv.clone(),
+            env: running.env.iter().cloned().collect(),
+            cwd: Some(running.workdir.clone()),
+            timeout: Some(limits::BUILD_STEP_MAX),
+            on_disconnect: OnDisconnect::Kill,
+            ..ExecDraft::default()
+        };
+        let mut command = crate::execs::exec(&self.broker.shared, handle, draft).await?;
+        let mut tail = Tail::default();
+        while let Some(event) = command.next().await {
+            match event {
+                ExecEvent::Started => {}
+                ExecEvent::Output { stream, data, .. } => {
+                    tail.push(&data);
+                    self.events.output(stream, data).await;
+                }
+                ExecEvent::Ended(end) => return judge(&end, &tail, step),
+            }
+        }
+        Err(Error::SandboxFailed { id: handle.id.clone(), reason: "it is gone".to_owned() })
+    }
+
+    /// Makes a layer of what the sandbox has of its own, and removes it.
+    async fn keep_room(&mut self, handle: &Arc<Handle>, built: &Built) -> Result<KeptLayer, Error> {
+        let (broker, images) = (self.broker, &self.broker.shared.images);
+        broker.ask(handle, LifecycleVerb::Stop).await?;
+        // There is no archive that it could be named after; no two steps are the same.
+        let id = id_of(&Digest::of(ImportId::random().as_str().as_bytes()));
+        {
+            let _kept = images.gate.read().await;
+            let layers = [built.layer_ids(), vec![id.clone()]].concat();
+            self.pins.push(images.pins.set(layers));
+        }
+        broker.ask(handle, LifecycleVerb::Capture(Box::new(id.clone()))).await?;
+        failpoint!("build.after_layer");
+        let bytes =
+            broker.shared.storage.usage(&handle.id).await.map_or(0, |usage| usage.tree.used_bytes);
+        self.rooms.clear(broker).await;
+        failpoint!("build.after_room");
+        Ok(KeptLayer { id, bytes })
+    }
+}
+
+/// What a sandbox of a build stands on.
+enum Room {
+    /// A built-in template.
+    Plain(SpecDraft),
+    OfLayers(SpecDraft, Box<PinnedImage>),
+}
+
+fn draft(template: &str, can: &Capabilities) -> Result<SpecDraft, Error> {
+    Ok(SpecDraft {
+        template: Some(template.to_owned()),
+        // Where there is no root inside, a build is carried out as well as it can be.
+        privilege: can.any_user.then_some(Privilege::Root),
+        ..SpecDraft::default()
+    })
+}
+
+fn room_of_layers(
+    builder: &Builder<'_>,
+    built: &Built,
+    running: &Running,
+    can: &Capabilities,
+) -> Result<Room, Error> {
+    let draft = draft(builder.job.name.as_str(), can)?;
+    let user = match can.any_user {
+        true => running.user.as_deref().unwrap_or(ROOT),
+        false => crate::images::ONLY_USER,
+    };
+    let image = PinnedImage {
+        digest: built.key.digest().to_string(),
+        layers: built.layers.iter().map(|layer| layer.id.to_string()).collect(),
+        over: built.over.clone(),
+        defaults: Some(ImageDefaults {
+            user: user.to_owned(),
+            workdir: running.workdir.clone(),
+            env: BTreeMap::new(),
+            command: Vec::new(),
+            start: None,
+        }),
+    };
+    Ok(Room::OfLayers(draft, Box::new(image)))
+}
+
+/// The last that a command said.
+#[derive(Default)]
+struct Tail(VecDeque<u8>);
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.0.extend(bytes);
+        let over = self.0.len().saturating_sub(limits::BUILD_TAIL_BYTES);
+        self.0.drain(..over);
+    }
+
+    fn text(&self) -> String {
+        let bytes: Vec<u8> = self.0.iter().copied().collect();
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+}
+
+fn judge(end: &ExecEnd, tail: &Tail, step: &Step) -> Result<(), Error> {
+    let problem = match (&end.outcome, &end.error) {
+        (Outcome::Exited(0), _) => return Ok(()),
+        (_, Some(error)) => error.clone(),
+        (Outcome::Exited(code), None) => format!("it ended with exit code {code}"),
+        (Outcome::Signaled(signal), None) => format!("it was ended by signal {signal}"),
+        (Outcome::TimedOut, None) => {
+            format!("it took longer than {} s", limits::BUILD_STEP_MAX.as_secs())
+        }
+        (Outcome::OomKilled, None) => "it needed more memory than its sandbox has".to_owned(),
+        (Outcome::Canceled | Outcome::Lost, None) => "its sandbox went away".to_owned(),
+    };
+    let problem = match tail.text().as_str() {
+        "" => problem,
+        said => format!("{problem}; it said last: {said}"),
+    };
+    Err(Error::BuildFailed { line: step.line, instruction: step.written.clone(), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_a_command_said_the_end_is_kept() {
+        let mut tail = Tail::default();
+        for _ in 0..limits::BUILD_TAIL_BYTES {
+            tail.push(b"0123456789");
+        }
+        tail.push(b"the end\n");
+        assert!(tail.text().ends_with("789the end"));
+        assert_eq!(tail.0.len(), limits::BUILD_TAIL_BYTES);
+    }
+}

@@ -1,0 +1,244 @@
+//! The stages of a build, one after the other, and their steps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Cache;
+use super::cache;
+use super::copying::Copying;
+use super::room::Rooms;
+use crate::Broker;
+use crate::error::Error;
+use crate::images::import::Job;
+use crate::images::layers::Taken;
+use crate::images::pins::Pin;
+use crate::images::progress::{BuildStep, Events};
+use crate::images::record::KeptLayer;
+use sandkeep_core::{Owner, Port, Probe, ProcessTerms, StartUp, failpoint, limits, with_causes};
+use sandkeep_image::{
+    copying::{Context, CopyError},
+    recipe::{
+        Base, Beginning, Effect, Key, Ready, Recipe, RecipeError, Running, Scene, Stage, Step,
+    },
+};
+use sandkeep_storage::LayerId;
+
+/// The shell of `start` and `ready`.
+const SHELL: [&str; 2] = ["/bin/sh", "-c"];
+
+/// A build under way. It keeps the layers that it has come to.
+pub struct Builder<'a> {
+    pub broker: &'a Broker,
+    pub job: &'a Job,
+    pub owner: Owner,
+    pub rooms: &'a Rooms,
+    pub events: Events,
+    pub recipe: Arc<Recipe>,
+    pub context: Arc<Context>,
+    pub done: BTreeMap<usize, Built>,
+    pub pins: Vec<Pin>,
+    pub taken: Vec<Taken>,
+    pub cache: Cache,
+    /// How many steps there are, and how many of them were begun.
+    steps: usize,
+    begun: usize,
+}
+
+/// What a stage has come to.
+#[derive(Clone, Debug)]
+pub struct Built {
+    pub key: Key,
+    /// The lowest first.
+    pub layers: Vec<KeptLayer>,
+    /// The built-in template that shows through.
+    pub over: Option<String>,
+    pub scene: Scene,
+    /// What the base starts, unless the stage says otherwise.
+    pub start: Option<StartUp>,
+}
+
+/// What a step does to the files.
+enum Work {
+    Run(Running),
+    Write(Copying),
+}
+
+impl Built {
+    pub fn layer_ids(&self) -> Vec<LayerId> {
+        self.layers.iter().map(|layer| layer.id.clone()).collect()
+    }
+
+    /// What runs in every sandbox of it.
+    pub fn start_up(&self) -> Result<Option<StartUp>, Error> {
+        let shell = |command: &str| SHELL.into_iter().chain([command]).map(str::to_owned).collect();
+        let ready = self.scene.ready();
+        let Some(command) = self.scene.start() else {
+            return match ready {
+                None => Ok(self.start.clone()),
+                Some(_) => {
+                    let problem = "ready is about what start begins, and nothing does".to_owned();
+                    Err(Error::BuildFileInvalid { problem })
+                }
+            };
+        };
+        let (port, probe) = match ready {
+            None => (None, None),
+            Some(Ready::Port(port)) => (Port::new(*port), Some(Probe::Tcp)),
+            Some(Ready::Http { port, path }) => {
+                (Port::new(*port), Some(Probe::Http { path: path.clone() }))
+            }
+            Some(Ready::Run(command)) => (None, Some(Probe::Command { argv: shell(command) })),
+        };
+        let timeout_secs = limits::START_UP_READY.as_secs();
+        let ready = probe.map(|probe| sandkeep_core::Ready { probe, timeout_secs });
+        let terms = ProcessTerms { port, ready };
+        terms
+            .check()
+            .map_err(|wrong| Error::BuildFileInvalid { problem: format!("ready: {wrong}") })?;
+        Ok(Some(StartUp { argv: shell(command), terms }))
+    }
+}
+
+impl<'a> Builder<'a> {
+    #[expect(clippy::too_many_arguments, reason = "each is one thing that a build is made of")]
+    pub fn new(
+        broker: &'a Broker,
+        job: &'a Job,
+        owner: Owner,
+        rooms: &'a Rooms,
+        events: Events,
+        cache: Cache,
+        recipe: Recipe,
+        context: Arc<Context>,
+    ) -> Self {
+        Self {
+            broker,
+            job,
+            owner,
+            rooms,
+            events,
+            recipe: Arc::new(recipe),
+            context,
+            done: BTreeMap::new(),
+            pins: Vec::new(),
+            taken: Vec::new(),
+            cache,
+            steps: 0,
+            begun: 0,
+        }
+    }
+
+    /// Builds a stage, and those that it needs before.
+    pub async fn all(&mut self, target: usize) -> Result<Built, Error> {
+        let recipe = Arc::clone(&self.recipe);
+        let needed = recipe.needed(target);
+        let count =
+            |stage: &Stage| 1 + stage.steps.iter().filter(|step| is_written(stage, step)).count();
+        self.steps = needed.iter().map(|index| count(&recipe.stages[*index])).sum();
+        for index in needed {
+            let built = self.stage(&recipe.stages[index]).await?;
+            self.done.insert(index, built);
+        }
+        Ok(self.done[&target].clone())
+    }
+
+    async fn stage(&mut self, stage: &Stage) -> Result<Built, Error> {
+        let recipe = Arc::clone(&self.recipe);
+        let mut built = match &stage.base {
+            Base::Scratch => {
+                self.tell(stage, stage.line, "FROM scratch", Cache::PassedBy).await;
+                let scene = Scene::begin(&recipe, Beginning::Scratch);
+                let key = Key::of_layers(&[]);
+                Built { key, layers: Vec::new(), over: None, scene, start: None }
+            }
+            Base::Stage(index) => {
+                let before = self.done[index].clone();
+                let said =
+                    format!("FROM {}", recipe.stages[*index].name.as_deref().unwrap_or("stage"));
+                self.tell(stage, stage.line, &said, Cache::PassedBy).await;
+                Built { scene: Scene::begin(&recipe, Beginning::Stage(&before.scene)), ..before }
+            }
+            Base::Image(name) => {
+                self.tell(stage, stage.line, &format!("FROM {name}"), Cache::PassedBy).await;
+                self.base(name, stage.line).await?
+            }
+        };
+        for step in &stage.steps {
+            self.step(stage, &mut built, step).await?;
+        }
+        Ok(built)
+    }
+
+    async fn step(&mut self, stage: &Stage, built: &mut Built, step: &Step) -> Result<(), Error> {
+        let invalid = |error: RecipeError| Error::BuildFileInvalid { problem: error.to_string() };
+        let effect = built.scene.take(step).map_err(invalid)?;
+        let work = match &effect {
+            Effect::Noted if !is_written(stage, step) => return Ok(()),
+            Effect::Noted => {
+                self.tell(stage, step.line, &step.written, Cache::PassedBy).await;
+                return Ok(());
+            }
+            Effect::Run(running) => Work::Run(running.clone()),
+            Effect::Copy(copied) => Work::Write(self.plan_copy(built, copied, step).await?),
+            Effect::Directory(directory) => {
+                Work::Write(self.plan_directory(built, directory, step).await?)
+            }
+        };
+        let files = match &work {
+            Work::Run(_) => &[][..],
+            Work::Write(copying) => &copying.files,
+        };
+        built.key = built.key.after(&effect, files);
+        // Of an owner's builds that need the same step, the first carries it out and the others find it done. Other
+        // owners' do not wait for it, from which they could tell that it is carried out.
+        let Owner { organization, user, project } = &self.owner;
+        let step_key = built.key.digest().hex();
+        let name = sandkeep_store::Key::new(["build-step", organization, user, project, &step_key]);
+        let _only = self.broker.shared.images.layers.join(name).await;
+        if self.cache == Cache::Used
+            && let Some((layers, pin)) =
+                cache::find(&self.broker.shared, &self.owner, &built.key).await?
+        {
+            self.tell(stage, step.line, &step.written, Cache::Used).await;
+            self.pins.push(pin);
+            built.layers = layers;
+            return Ok(());
+        }
+        self.tell(stage, step.line, &step.written, Cache::PassedBy).await;
+        match work {
+            Work::Run(running) => self.run(built, &running, step).await?,
+            Work::Write(copying) => self.write(built, copying, step).await?,
+        }
+        cache::remember(&self.broker.shared, &self.owner, &built.key, &built.layers).await?;
+        failpoint!("build.after_step");
+        Ok(())
+    }
+
+    /// Says that a step begins, or that it need not.
+    async fn tell(&mut self, stage: &Stage, line: usize, instruction: &str, cached: Cache) {
+        self.begun += 1;
+        let step = BuildStep {
+            step: self.begun,
+            steps: self.steps,
+            stage: stage.name.clone(),
+            line,
+            instruction: instruction.to_owned(),
+            cached: cached == Cache::Used,
+        };
+        self.events.step(step).await;
+    }
+}
+
+/// Whether somebody wrote a step: our own format begins with one that comes with `from`.
+fn is_written(stage: &Stage, step: &Step) -> bool {
+    step.line != stage.line
+}
+
+/// A step that cannot be carried out for what it says, or for what is there.
+pub fn failed(step: &Step) -> impl Fn(CopyError) -> Error {
+    let (line, instruction) = (step.line, step.written.clone());
+    move |error| {
+        let instruction = instruction.clone();
+        Error::BuildFailed { line, instruction, problem: with_causes(&error) }
+    }
+}

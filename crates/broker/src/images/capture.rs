@@ -1,0 +1,116 @@
+//! A template of what a sandbox has, or had at a snapshot, above what it was made from.
+
+use std::sync::Arc;
+
+use super::import::Job;
+use super::layers::id_of;
+use super::pins::Pin;
+use super::progress::ImportStep;
+use super::record::{Content, KeptLayer, Record};
+use crate::Broker;
+use crate::error::Error;
+use crate::lifecycle::supervisor::LifecycleVerb;
+use crate::shared::Handle;
+use sandkeep_core::{ImageDefaults, SandboxId, SnapshotId, Spec, failpoint};
+use sandkeep_image::image::ImageConfig;
+use sandkeep_storage::LayerId;
+use sandkeep_tree::digest::Digest;
+
+impl Broker {
+    pub(super) async fn capture_sandbox(&self, job: &Job, id: &SandboxId) -> Result<Record, Error> {
+        let shared = &self.shared;
+        let not_found = || Error::NotFound { id: id.clone() };
+        let handle = shared.supervised(id).ok_or_else(not_found)?;
+        let (layer, _pin) = self.new_layer(job, &handle).await?;
+        self.ask(&handle, LifecycleVerb::Capture(Box::new(layer.clone()))).await?;
+        failpoint!("template.after_capture");
+        let bytes = shared.storage.usage(id).await.map_or(0, |usage| usage.tree.used_bytes);
+        self.record_capture(job, &handle, KeptLayer { id: layer, bytes }, format!("sandbox {id}"))
+            .await
+    }
+
+    /// The same of a snapshot: nothing has to stand still for it.
+    pub(super) async fn capture_snapshot(
+        &self,
+        job: &Job,
+        handle: &Arc<Handle>,
+        snapshot: &SnapshotId,
+        said: String,
+    ) -> Result<Record, Error> {
+        let storage = &self.shared.storage;
+        let (layer, _pin) = self.new_layer(job, handle).await?;
+        let below = super::base(&handle.spec)?;
+        let reading = handle.snapshots.reading().await;
+        storage.layer_from(&handle.id, Some(snapshot), below.layers(), &layer).await?;
+        let bytes = storage.snapshot_bytes(&handle.id, snapshot).await?;
+        drop(reading);
+        failpoint!("template.after_capture");
+        self.record_capture(job, handle, KeptLayer { id: layer, bytes }, said).await
+    }
+
+    /// The name of a layer that is not there yet; what is below it stays until the pin is dropped.
+    async fn new_layer(&self, job: &Job, handle: &Handle) -> Result<(LayerId, Pin), Error> {
+        job.reporter.step(ImportStep::Capturing);
+        let below = super::base(&handle.spec)?.layers().to_vec();
+        // There is no archive that it could be named after; no two captures are the same.
+        let layer = id_of(&Digest::of(job.id.as_str().as_bytes()));
+        let images = &self.shared.images;
+        let _kept = images.gate.read().await;
+        let pin = images.pins.set([below.as_slice(), std::slice::from_ref(&layer)].concat());
+        Ok((layer, pin))
+    }
+
+    /// What a sandbox was made from, with one more layer.
+    async fn record_capture(
+        &self,
+        job: &Job,
+        handle: &Handle,
+        layer: KeptLayer,
+        source: String,
+    ) -> Result<Record, Error> {
+        let mut layers = self.kept(super::base(&handle.spec)?.layers().to_vec()).await?;
+        layers.push(layer);
+        let config = self.config_of(&handle.spec).await?;
+        let over = match handle.spec.image() {
+            Some(image) => image.over.clone(),
+            None => Some(handle.spec.template().to_owned()),
+        };
+        let listed: Vec<&str> = layers.iter().map(|layer| layer.id.as_str()).collect();
+        let digest = Digest::of(listed.join("\n").as_bytes()).to_string();
+        let name = job.name.clone();
+        let start = handle.spec.image_defaults().and_then(|defaults| defaults.start.clone());
+        let content = Content { name, digest, source, layers, over, config, start };
+        self.write_down(job, content).await
+    }
+
+    async fn kept(&self, ids: Vec<LayerId>) -> Result<Vec<KeptLayer>, Error> {
+        let mut layers = Vec::with_capacity(ids.len() + 1);
+        for id in ids {
+            let bytes = self.shared.images.records.bytes_of(&id).await?.unwrap_or(0);
+            layers.push(KeptLayer { id, bytes });
+        }
+        Ok(layers)
+    }
+
+    /// The config of the image that a sandbox was made from: whole, while its template is there, or as
+    /// much of it as the sandbox itself has kept.
+    async fn config_of(&self, spec: &Spec) -> Result<Option<ImageConfig>, Error> {
+        let Some(image) = spec.image() else { return Ok(None) };
+        let records = self.shared.images.records.all().await?;
+        let record = records.into_iter().find(|(_, record)| record.digest == image.digest);
+        Ok(match record {
+            Some((_, record)) => record.config,
+            None => image.defaults.as_ref().map(as_config),
+        })
+    }
+}
+
+fn as_config(defaults: &ImageDefaults) -> ImageConfig {
+    ImageConfig {
+        env: defaults.env.clone().into_iter().collect(),
+        working_dir: Some(defaults.workdir.clone()),
+        user: Some(defaults.user.clone()),
+        cmd: defaults.command.clone(),
+        ..ImageConfig::default()
+    }
+}

@@ -1,0 +1,74 @@
+//! That an import is under way, written down before it does anything. What a crash left of one is known by
+//! its intent: layers that nobody needs, and a sandbox that stands still.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::collect;
+use crate::records::rows;
+use crate::shared::Shared;
+use sandkeep_core::{ImportId, SandboxId, State, TemplateName};
+use sandkeep_store::{Key, Prefix, Revision, StateStore, StoreError};
+
+/// The first segment of every intent's key.
+const IMPORTS: &str = "template-imports";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Intent {
+    pub name: TemplateName,
+    /// The one that becomes a template, and that may be frozen for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxId>,
+}
+
+/// An intent that is written.
+pub struct Begun {
+    key: Key,
+    revision: Revision,
+}
+
+impl Intent {
+    pub async fn write(&self, store: &dyn StateStore, id: &ImportId) -> Result<Begun, StoreError> {
+        let key = Key::new([IMPORTS, id.as_str()]);
+        let value = serde_json::to_vec(self).expect("an intent holds only strings");
+        let revision = rows::put(store, &key, value, None).await?;
+        Ok(Begun { key, revision })
+    }
+}
+
+impl Begun {
+    /// It has come to its end, whichever. What cannot be removed is, at the next start.
+    pub async fn over(self, store: &dyn StateStore) {
+        if let Err(error) = rows::remove(store, &self.key, Some(self.revision)).await {
+            warn!(%error, "cannot remove the intent of an import");
+        }
+    }
+}
+
+/// Ends the imports that an earlier daemon left, and removes what nobody needs. Before anybody can begin one.
+pub async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let store = shared.images.records.store();
+    for entry in store.list(&Prefix::new([IMPORTS])).await?.entries {
+        let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
+        if let Some(sandbox) = intent.as_ref().and_then(|intent| intent.sandbox.as_ref()) {
+            thaw(shared, sandbox).await;
+        }
+        rows::remove(&**store, &entry.key, Some(entry.revision)).await?;
+        let name = intent.map(|intent| intent.name.to_string());
+        info!(name, "an import did not come to its end; what it left is removed");
+    }
+    collect::soon(shared);
+    Ok(())
+}
+
+/// It may have been frozen when the daemon died. Thawing what runs changes nothing.
+async fn thaw(shared: &Shared, id: &SandboxId) {
+    let Some(handle) = shared.supervised(id) else { return };
+    let runs = handle.snapshot.borrow().status.state() == State::Running;
+    let Ok(runtime) = shared.runtime(handle.spec.runtime()) else { return };
+    if runs && let Err(error) = runtime.thaw(id).await {
+        warn!(%id, %error, "cannot thaw a sandbox that was becoming a template");
+    }
+}

@@ -1,0 +1,194 @@
+//! What is written down of a template: one row, under its owner's name or among those for everybody.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::records::rows;
+use sandkeep_core::{Owner, Principal, StartUp, TemplateName, limits};
+use sandkeep_image::image::ImageConfig;
+use sandkeep_storage::LayerId;
+use sandkeep_store::{Entry, Key, Prefix, StateStore, StoreError};
+
+/// The first segment of every template's key, and the second.
+const TEMPLATES: &str = "templates";
+const OWN: &str = "own";
+const SHARED: &str = "shared";
+
+const VERSION: u32 = 1;
+
+/// Who can make sandboxes from a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    Own(Owner),
+    Shared,
+}
+
+impl Whose {
+    pub fn is_visible_to(&self, who: &Principal) -> bool {
+        match self {
+            Self::Own(owner) => who.may_see(owner),
+            Self::Shared => true,
+        }
+    }
+
+    /// Whether sandboxes of this owner can be made from it.
+    pub fn includes(&self, owner: &Owner) -> bool {
+        match self {
+            Self::Own(own) => own == owner,
+            Self::Shared => true,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    pub name: TemplateName,
+    pub digest: String,
+    /// Where it came from, in words.
+    pub source: String,
+    /// The lowest first.
+    pub layers: Vec<KeptLayer>,
+    /// The built-in template that shows through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
+    /// What the image says for itself, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ImageConfig>,
+    /// What runs in every sandbox of it from the creation on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartUp>,
+    pub created_at: jiff::Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptLayer {
+    pub id: LayerId,
+    /// Of its files, when it was applied.
+    pub bytes: u64,
+}
+
+/// All of a record but when it was made.
+pub struct Content {
+    pub name: TemplateName,
+    pub digest: String,
+    pub source: String,
+    pub layers: Vec<KeptLayer>,
+    pub over: Option<String>,
+    pub config: Option<ImageConfig>,
+    pub start: Option<StartUp>,
+}
+
+impl Record {
+    pub fn new(content: Content, created_at: jiff::Timestamp) -> Self {
+        let Content { name, digest, source, layers, over, config, start } = content;
+        Self { version: VERSION, name, digest, source, layers, over, config, start, created_at }
+    }
+
+    pub fn layer_ids(&self) -> Vec<LayerId> {
+        self.layers.iter().map(|layer| layer.id.clone()).collect()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.bytes).sum()
+    }
+}
+
+/// The name of a template in the store: whatever the strings hold, no two owners' can be the same.
+pub fn key(whose: &Whose, name: &TemplateName) -> Key {
+    match whose {
+        Whose::Own(Owner { organization, user, project }) => {
+            Key::new([TEMPLATES, OWN, organization, user, project, name.as_str()])
+        }
+        Whose::Shared => Key::new([TEMPLATES, SHARED, name.as_str()]),
+    }
+}
+
+#[derive(Clone)]
+pub struct Records {
+    store: Arc<dyn StateStore>,
+}
+
+/// A record that would not fit the store.
+#[derive(Debug, thiserror::Error)]
+#[error("its description has {bytes} bytes, more than {}", limits::STORE_VALUE_MAX_BYTES)]
+pub struct TooLong {
+    bytes: usize,
+}
+
+impl Records {
+    pub fn new(store: Arc<dyn StateStore>) -> Self {
+        Self { store }
+    }
+
+    pub fn store(&self) -> &Arc<dyn StateStore> {
+        &self.store
+    }
+
+    pub async fn get(
+        &self,
+        whose: &Whose,
+        name: &TemplateName,
+    ) -> Result<Option<Record>, StoreError> {
+        let entry = self.store.get(&key(whose, name)).await?;
+        Ok(entry.and_then(|entry| serde_json::from_slice(&entry.value).ok()))
+    }
+
+    /// All records, by owner and name.
+    pub async fn all(&self) -> Result<Vec<(Whose, Record)>, StoreError> {
+        let listing = self.store.list(&Prefix::new([TEMPLATES])).await?;
+        Ok(listing.entries.into_iter().filter_map(read).collect())
+    }
+
+    /// All records, or none if one of them cannot be read.
+    pub async fn all_or_none(&self) -> Result<Option<Vec<(Whose, Record)>>, StoreError> {
+        let listing = self.store.list(&Prefix::new([TEMPLATES])).await?;
+        Ok(listing.entries.into_iter().map(read).collect())
+    }
+
+    /// How many bytes a layer has, as whoever applied it found.
+    pub async fn bytes_of(&self, id: &LayerId) -> Result<Option<u64>, StoreError> {
+        let records = self.all().await?;
+        let mut layers = records.iter().flat_map(|(_, record)| &record.layers);
+        Ok(layers.find(|layer| layer.id == *id).map(|layer| layer.bytes))
+    }
+
+    /// Writes a record, in place of one of the same name.
+    pub async fn put(&self, whose: &Whose, record: &Record) -> Result<(), StoreError> {
+        let key = key(whose, &record.name);
+        let known = self.store.get(&key).await?.map(|entry| entry.revision);
+        rows::put(&*self.store, &key, encode(record), known).await.map(|_| ())
+    }
+
+    pub async fn remove(&self, whose: &Whose, name: &TemplateName) -> Result<(), StoreError> {
+        rows::remove(&*self.store, &key(whose, name), None).await
+    }
+}
+
+fn encode(record: &Record) -> Vec<u8> {
+    serde_json::to_vec(record).expect("a record holds only strings, numbers and maps of strings")
+}
+
+/// Whether the store would take it.
+pub fn check_len(record: &Record) -> Result<(), TooLong> {
+    match encode(record).len() {
+        bytes if bytes > limits::STORE_VALUE_MAX_BYTES => Err(TooLong { bytes }),
+        _ => Ok(()),
+    }
+}
+
+/// A row that cannot be read names nothing that could be used; it is left alone.
+fn read(entry: Entry) -> Option<(Whose, Record)> {
+    let segments = entry.key.segments();
+    let words: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let whose = match words[..] {
+        [TEMPLATES, SHARED, _] => Whose::Shared,
+        [TEMPLATES, OWN, organization, user, project, _] => {
+            let [organization, user, project] = [organization, user, project].map(str::to_owned);
+            Whose::Own(Owner { organization, user, project })
+        }
+        _ => return None,
+    };
+    Some((whose, serde_json::from_slice(&entry.value).ok()?))
+}

@@ -1,0 +1,178 @@
+//! Workspaces: what a new sandbox is made with, on top of its template.
+//!
+//! ```text
+//!  dir ─▶ opened ─▶ copied into the volume ─────────────────────────────────────▶ launch
+//!  git (file) ─▶ opened ─▶ copied aside in the volume ─▶ launch ─▶ git clone inside ─▶ the copy goes
+//!  git (https) ─▶ admitted ─────────────────────────────▶ launch ─▶ git clone inside, through a relay
+//!  upload ─▶ looked up ─▶ unpacked into the volume ──────────────────────────────▶ launch
+//! ```
+//!
+//! What is wrong with a source is said before anything is made, as far as looking tells. All the rest happens
+//! while the sandbox is `creating`: whatever fails or crashes then takes the sandbox with it.
+
+mod git;
+mod opening;
+mod relay;
+mod uploads;
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use tracing::info;
+
+use crate::error::Error;
+use crate::images::Abandoned;
+use crate::lifecycle::supervisor::Supervisor;
+use crate::shared::Shared;
+use sandkeep_core::{Source, with_causes};
+use sandkeep_guestlink::Guest;
+use sandkeep_image::{
+    layer,
+    workspace::{self, FileOwner, Place, WorkspaceError},
+};
+use sandkeep_storage::StorageError;
+use sandkeep_sys::namespace::USER_ID;
+use sandkeep_tree::Root;
+
+pub use uploads::UploadView;
+
+pub(crate) use opening::{Opened, check, open};
+pub(crate) use uploads::Uploads;
+
+/// `user`, as ids are in a volume.
+const USER: FileOwner = FileOwner { uid: USER_ID, gid: USER_ID };
+
+/// The file with whom git trusts, for the time of a clone.
+const TRUST: &str = "trusted.pem";
+
+/// A workspace that is about to be brought.
+pub(crate) struct Bringing {
+    pub source: Source,
+    pub opened: Opened,
+}
+
+impl Supervisor {
+    /// Puts the workspace, or what it is made of, into the new volume.
+    pub(crate) async fn bring_source(&self, root: &Root) -> Result<(), Error> {
+        let Some(bringing) = &self.bringing else { return Ok(()) };
+        let (root, path) = (root.clone(), bringing.source.path.clone());
+        match &bringing.opened {
+            Opened::Directory(directory) => {
+                let directory = Arc::clone(directory);
+                let copy = move |shared: &Shared| copy(shared, &root, &path, &directory);
+                self.write_workspace(copy).await
+            }
+            Opened::Repository { directory, aside, .. } => {
+                let (directory, aside) = (Arc::clone(directory), aside.clone());
+                let copy = move |shared: &Shared| {
+                    Place::make(&root, &path, USER)?;
+                    copy(shared, &root, &aside, &directory)
+                };
+                self.write_workspace(copy).await
+            }
+            Opened::Remote(remote) => {
+                let (trust, aside) = (Arc::clone(&remote.trust), remote.aside.clone());
+                let put = move |_: &Shared| {
+                    Place::make(&root, &path, USER)?;
+                    put_trust(&root, &aside, &trust)
+                };
+                self.write_workspace(put).await
+            }
+            Opened::Archive(archive) => {
+                let archive = Arc::clone(archive);
+                let unpack = move |shared: &Shared| unpack(shared, &root, &path, &archive);
+                self.write_workspace(unpack).await
+            }
+        }
+    }
+
+    /// Does what can only be done inside.
+    pub(crate) async fn finish_source(&self, guest: &Arc<dyn Guest>) -> Result<(), Error> {
+        let Some(bringing) = &self.bringing else { return Ok(()) };
+        let Bringing { source, opened } = &**bringing;
+        match opened {
+            Opened::Directory(_) | Opened::Archive(_) => Ok(()),
+            Opened::Repository { url, aside, .. } => {
+                self.clone_inside(guest.as_ref(), url, aside, &source.path).await
+            }
+            Opened::Remote(remote) => self.clone_remote(guest, remote, &source.path).await,
+        }
+    }
+
+    async fn write_workspace(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<u64, WorkspaceError> + Send + 'static,
+    ) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let written = self.shared.tasks.spawn_blocking(move || work(&shared)).await;
+        let skipped = written.map_err(|_| Error::ShuttingDown)?.map_err(unusable)?;
+        if skipped > 0 {
+            info!(id = %self.id(), skipped, "what is no file, link or directory was left out of a workspace");
+        }
+        Ok(())
+    }
+}
+
+/// Returns how much was left out.
+fn copy(shared: &Shared, root: &Root, path: &str, from: &OwnedFd) -> Result<u64, WorkspaceError> {
+    let place = Place::make(root, path, USER)?;
+    let unread = |source| WorkspaceError::Read { path: String::new(), source };
+    let from = from.try_clone().map_err(unread)?;
+    let copied = workspace::copy(from, &place, USER, &shared.closing)?;
+    Ok(copied.skipped)
+}
+
+/// Puts down whom git is to trust, where it will find it.
+fn put_trust(root: &Root, aside: &str, trust: &[u8]) -> Result<u64, WorkspaceError> {
+    let place = Place::make(root, aside, USER)?;
+    let unmade = |source| WorkspaceError::Read { path: TRUST.to_owned(), source };
+    let mut header = tar::Header::new_gnu();
+    header.set_size(trust.len() as u64);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append_data(&mut header, TRUST, trust).map_err(unmade)?;
+    let archive = archive.into_inner().map_err(unmade)?;
+    layer::unpack(std::io::Cursor::new(archive), place.as_fd(), place.ids(), USER)?;
+    Ok(0)
+}
+
+fn unpack(
+    shared: &Shared,
+    root: &Root,
+    path: &str,
+    archive: &Arc<File>,
+) -> Result<u64, WorkspaceError> {
+    let place = Place::make(root, path, USER)?;
+    let unread = |source| WorkspaceError::Read { path: "the archive".to_owned(), source };
+    let blob = uploads::reader(archive).map_err(unread)?;
+    let blob = Abandoned::new(Box::new(blob), shared.closing.clone());
+    let applied = layer::unpack(blob, place.as_fd(), place.ids(), USER)?;
+    Ok(applied.devices_skipped)
+}
+
+fn unusable(error: WorkspaceError) -> Error {
+    if error.is_out_of_space() {
+        return Error::NoSpace { what: "the workspace" };
+    }
+    let problem = with_causes(&error);
+    match error {
+        WorkspaceError::Occupied { .. } | WorkspaceError::InTheWay { .. } => {
+            Error::InvalidField { field: "source.path", problem }
+        }
+        WorkspaceError::GivenUp => Error::ShuttingDown,
+        // It is this machine that cannot, not the source that is wrong.
+        WorkspaceError::Write { path, source }
+        | WorkspaceError::Archive(layer::LayerError::Write { path, source }) => {
+            let what = format!("write {path} of a workspace");
+            Error::Storage(StorageError::Io { storage: "workspace", what, source })
+        }
+        WorkspaceError::TooLarge { .. }
+        | WorkspaceError::TooDeep { .. }
+        | WorkspaceError::Read { .. }
+        | WorkspaceError::Archive(_) => Error::SourceInvalid { problem },
+    }
+}

@@ -1,0 +1,269 @@
+//! Cloning a repository inside the sandbox, as `user`: whatever a repository can make git do, it does it there.
+//! A repository of the host lies beside its clone for that moment; one from elsewhere comes through a relay.
+
+use std::sync::Arc;
+
+use super::opening::{Remote, without_git};
+use super::relay::{Relay, Trouble};
+use crate::error::Error;
+use crate::execs::{Place, Wanted};
+use crate::lifecycle::supervisor::Supervisor;
+use sandkeep_core::{ExecId, GitUrl, HOME, Privilege, limits};
+use sandkeep_guestlink::{ExecEvent, ExecRequest, Guest, LeafLimits, Outcome, Stdin};
+
+/// Who clones. By number, because an image may name nobody.
+const USER: &str = "1000:1000";
+
+/// How a command ends that is not there.
+const NOT_FOUND: i32 = 127;
+
+/// What git is told by its environment: never to ask, to bring nothing but the repository, and to speak as it
+/// is read below.
+const ENV: [(&str, &str); 4] =
+    [("HOME", HOME), ("GIT_TERMINAL_PROMPT", "0"), ("GIT_LFS_SKIP_SMUDGE", "1"), ("LC_ALL", "C")];
+
+/// What would lead git elsewhere, or have it trust anybody: it may be in a sandbox's environment, for later.
+fn misleads(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let ours = ENV.iter().any(|(known, _)| known.eq_ignore_ascii_case(&name));
+    !ours && (name.starts_with("git_") || name.ends_with("_proxy"))
+}
+
+/// By what git says that there is no such thing to check out.
+const NO_REFERENCE: [&str; 4] =
+    ["invalid reference", "unable to read tree", "did not match any", "unknown revision"];
+/// By what it says that it would have to show who it is.
+const PRIVATE: [&str; 5] = [
+    "could not read username",
+    "could not read password",
+    "authentication failed",
+    "returned error: 401",
+    "returned error: 403",
+];
+
+/// How a command ended, and the end of what it said.
+struct Ended {
+    outcome: Outcome,
+    said: String,
+}
+
+/// A command that ended badly.
+struct Broken {
+    what: String,
+    ended: Ended,
+}
+
+impl Broken {
+    fn says(&self, words: &[&str]) -> bool {
+        let said = self.ended.said.to_ascii_lowercase();
+        words.iter().any(|words| said.contains(words))
+    }
+
+    fn problem(&self, template: &str) -> String {
+        match self.ended.outcome {
+            Outcome::Exited(NOT_FOUND) => without_git(template),
+            ref outcome => {
+                format!("{}, inside, {}: {}", self.what, how(outcome), self.ended.said.trim())
+            }
+        }
+    }
+}
+
+impl Supervisor {
+    /// Clones what lies beside.
+    pub(super) async fn clone_inside(
+        &self,
+        guest: &dyn Guest,
+        url: &GitUrl,
+        aside: &str,
+        path: &str,
+    ) -> Result<(), Error> {
+        let argv = [&["git"], &how_to_clone(url)[..], &["--", aside, path]].concat();
+        self.must(guest, &argv).await?;
+        self.check_out(guest, url, path).await?;
+        self.must(guest, &["git", "-C", path, "remote", "set-url", "origin", url.url()]).await?;
+        self.must(guest, &["rm", "-rf", "--", aside]).await
+    }
+
+    /// Clones what is elsewhere.
+    pub(super) async fn clone_remote(
+        &self,
+        guest: &Arc<dyn Guest>,
+        remote: &Remote,
+        path: &str,
+    ) -> Result<(), Error> {
+        let Remote { url, to, trust, aside } = remote;
+        let relay = Relay::open(&self.shared, guest, &self.meta.spec, to.clone()).await?;
+        let mut options = vec![
+            format!("http.proxy={}", relay.proxy()),
+            "http.sslVerify=true".to_owned(),
+            "http.followRedirects=initial".to_owned(),
+            "credential.helper=".to_owned(),
+            "protocol.allow=never".to_owned(),
+            "protocol.https.allow=always".to_owned(),
+        ];
+        if !trust.is_empty() {
+            options.push(format!("http.sslCAInfo={aside}/{}", super::TRUST));
+        }
+        let mut argv = vec!["git"];
+        options.iter().for_each(|option| argv.extend(["-c", option]));
+        let argv = [&argv[..], &how_to_clone(url), &["--", url.url(), path]].concat();
+        let cloned = tokio::select! {
+            cloned = self.run_inside(guest.as_ref(), &argv) => cloned,
+            () = relay.serve() => Err(Error::ShuttingDown),
+        };
+        let trouble = relay.trouble();
+        relay.close().await;
+        if let Err(broken) = cloned? {
+            return Err(self.unclonable(url, broken, trouble));
+        }
+        self.check_out(guest.as_ref(), url, path).await?;
+        self.must(guest.as_ref(), &["rm", "-rf", "--", aside]).await
+    }
+
+    /// Of a branch it makes one that follows it, as a clone does; at all else it is detached.
+    async fn check_out(&self, guest: &dyn Guest, url: &GitUrl, path: &str) -> Result<(), Error> {
+        let Some(reference) = url.reference() else { return Ok(()) };
+        let argv = ["git", "-C", path, "checkout", "--quiet", reference, "--"];
+        match self.run_inside(guest, &argv).await? {
+            Ok(()) => Ok(()),
+            Err(broken) if broken.says(&NO_REFERENCE) => Err(Error::ReferenceNotFound {
+                url: url.url().to_owned(),
+                reference: reference.to_owned(),
+            }),
+            Err(broken) => Err(self.invalid(&broken)),
+        }
+    }
+
+    fn invalid(&self, broken: &Broken) -> Error {
+        Error::SourceInvalid { problem: broken.problem(self.meta.spec.template()) }
+    }
+
+    /// Why a repository elsewhere could not be had. What was seen here counts for more than what git makes of it.
+    fn unclonable(&self, url: &GitUrl, broken: Broken, trouble: Option<Trouble>) -> Error {
+        let url = url.url().to_owned();
+        match trouble {
+            Some(Trouble::Elsewhere { place }) => {
+                let problem = format!(
+                    "{url} leads to {place}, and a clone stays with one host: give that URL"
+                );
+                return Error::SourceInvalid { problem };
+            }
+            Some(Trouble::Unreachable { problem }) => {
+                return Error::SourceUnavailable { problem: format!("cannot reach {problem}") };
+            }
+            Some(Trouble::TooMuch) => {
+                let max = limits::RELAY_MAX_BYTES;
+                let problem = format!("cloning {url} takes more than {max} bytes");
+                return Error::SourceInvalid { problem };
+            }
+            None => {}
+        }
+        if broken.says(&PRIVATE) {
+            return Error::RepositoryPrivate { url };
+        }
+        if broken.says(&["repository"]) && broken.says(&["not found"]) {
+            return Error::RepositoryNotFound { url };
+        }
+        if broken.says(&["certificate", "ssl", "tls", "unable to access"]) {
+            let problem = broken.problem(self.meta.spec.template());
+            return Error::SourceUnavailable { problem };
+        }
+        self.invalid(&broken)
+    }
+
+    /// Runs a command that has no reason to fail.
+    async fn must(&self, guest: &dyn Guest, argv: &[&str]) -> Result<(), Error> {
+        self.run_inside(guest, argv).await?.map_err(|broken| self.invalid(&broken))
+    }
+
+    /// Runs a command to its end.
+    async fn run_inside(
+        &self,
+        guest: &dyn Guest,
+        argv: &[&str],
+    ) -> Result<Result<(), Broken>, Error> {
+        let wanted = Wanted {
+            env: ENV.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            cwd: Some(HOME.to_owned()),
+            user: Some(USER.to_owned()),
+        };
+        let Place { mut env, cwd, user } = Place::fill(&self.meta.spec, wanted)?;
+        env.retain(|(name, _)| !misleads(name));
+        let argv: Vec<String> = argv.iter().map(|&argument| argument.to_owned()).collect();
+        let what = argv.join(" ");
+        let request = ExecRequest {
+            id: ExecId::random(),
+            argv,
+            env,
+            cwd,
+            user,
+            stdin: Stdin::Null,
+            terminal: None,
+            timeout: Some(limits::SOURCE_GIT),
+            privilege: Privilege::None,
+            limits: LeafLimits::NONE,
+        };
+        let ended = tokio::select! {
+            ended = to_the_end(guest, request) => ended?,
+            () = self.shared.closing.cancelled() => return Err(Error::ShuttingDown),
+        };
+        match ended.outcome {
+            Outcome::Exited(0) => Ok(Ok(())),
+            _ => Ok(Err(Broken { what, ended })),
+        }
+    }
+}
+
+/// The rest of the words of a clone; what is to be checked out comes later.
+fn how_to_clone(url: &GitUrl) -> Vec<&'static str> {
+    match url.reference() {
+        None => vec!["clone", "--quiet"],
+        Some(_) => vec!["clone", "--quiet", "--no-checkout"],
+    }
+}
+
+async fn to_the_end(guest: &dyn Guest, request: ExecRequest) -> Result<Ended, Error> {
+    let mut execution = guest.exec(request).await?;
+    let mut said = Vec::new();
+    while let Some(event) = execution.next().await {
+        match event {
+            ExecEvent::Started => {}
+            ExecEvent::Output { data, .. } => {
+                said.extend_from_slice(&data);
+                let over = said.len().saturating_sub(limits::SOURCE_SAID_MAX_BYTES);
+                said.drain(..over);
+            }
+            ExecEvent::Ended(end) => {
+                let said = String::from_utf8_lossy(&said).into_owned();
+                return Ok(Ended { outcome: end.outcome, said: end.error.unwrap_or(said) });
+            }
+        }
+    }
+    Ok(Ended { outcome: Outcome::Lost, said: String::new() })
+}
+
+fn how(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Exited(code) => format!("exited with {code}"),
+        Outcome::Signaled(signal) => format!("was ended by signal {signal}"),
+        Outcome::TimedOut => format!("took more than {} s", limits::SOURCE_GIT.as_secs()),
+        Outcome::OomKilled => "ran out of memory".to_owned(),
+        Outcome::Canceled | Outcome::Lost => "was cut off".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_the_environment_leads_git_elsewhere() {
+        for name in ["GIT_SSL_NO_VERIFY", "GIT_CONFIG_COUNT", "https_proxy", "NO_PROXY"] {
+            assert!(misleads(name), "{name}");
+        }
+        for name in ["PATH", "LANG", "HOME", "GIT_TERMINAL_PROMPT", "GITHUB"] {
+            assert!(!misleads(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! From what a caller names to what can be brought. Paths of the host are opened as for templates: once, and
+//! from then on held by descriptor.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+
+use crate::error::Error;
+use crate::images::open_host_path;
+use crate::shared::Shared;
+use sandkeep_core::{
+    GitUrl, HOME, HostPaths, Origin, Principal, Source, Transport, UploadId, with_causes,
+};
+use sandkeep_image::{Found, Template};
+use sandkeep_outgoing::{self, Admitted, Chosen, OutgoingError};
+
+pub enum Opened {
+    Directory(Arc<OwnedFd>),
+    /// A repository of the host: its own directory, and where a copy of it lies until it was cloned.
+    Repository {
+        url: GitUrl,
+        directory: Arc<OwnedFd>,
+        aside: String,
+    },
+    Remote(Box<Remote>),
+    Archive(Arc<File>),
+}
+
+/// A repository elsewhere.
+pub struct Remote {
+    pub url: GitUrl,
+    /// Where it is, as it was resolved once.
+    pub to: Admitted,
+    /// Certificates of those whom calls from here trust.
+    pub trust: Arc<[u8]>,
+    /// Where they lie until it was cloned.
+    pub aside: String,
+}
+
+/// What can be said of a source without looking for it.
+pub fn check(source: &Source, template: &dyn Template) -> Result<(), Error> {
+    let Origin::Git(_) = &source.origin else { return Ok(()) };
+    match template.has_program("git") {
+        Found::Yes | Found::Unknown => Ok(()),
+        Found::No => Err(Error::SourceInvalid { problem: without_git(template.name()) }),
+    }
+}
+
+pub fn without_git(template: &str) -> String {
+    format!("template {template} has no git, which a clone needs; use one that has, or dir")
+}
+
+pub async fn open(
+    shared: &Shared,
+    who: &Principal,
+    source: &Source,
+    reach: HostPaths,
+) -> Result<Opened, Error> {
+    match &source.origin {
+        Origin::Dir(path) => {
+            let directory = open_directory(shared, PathBuf::from(path), reach).await?;
+            Ok(Opened::Directory(Arc::new(directory)))
+        }
+        Origin::Upload(id) => Ok(Opened::Archive(shared.uploads.find(who, id)?)),
+        Origin::Git(url) if url.transport() == Transport::Https => {
+            let remote = remote(shared, url).await?;
+            Ok(Opened::Remote(Box::new(remote)))
+        }
+        Origin::Git(url) => {
+            let path = path_of(url)?;
+            let directory = open_directory(shared, path.clone(), reach).await?;
+            let opened = tokio::task::spawn_blocking(move || repository(&path, directory)).await;
+            let directory = Arc::new(opened.map_err(|_| Error::ShuttingDown)??);
+            Ok(Opened::Repository { url: url.clone(), directory, aside: aside() })
+        }
+    }
+}
+
+/// Finds out where a repository is, and whether anybody may go there from here.
+async fn remote(shared: &Shared, url: &GitUrl) -> Result<Remote, Error> {
+    let unusable = |error: OutgoingError| match error {
+        OutgoingError::Unknown { .. } | OutgoingError::Resolve { .. } => {
+            Error::SourceUnavailable { problem: with_causes(&error) }
+        }
+        OutgoingError::NotAUrl { .. }
+        | OutgoingError::NotEncrypted { .. }
+        | OutgoingError::NotPublic { .. }
+        | OutgoingError::Certificates { .. }
+        | OutgoingError::Client { .. } => Error::SourceInvalid { problem: with_causes(&error) },
+    };
+    let place = sandkeep_outgoing::url(url.url()).map_err(unusable)?;
+    let outgoing = shared.registries.outgoing();
+    let to = outgoing.admit(&place, Chosen::ByOthers).await.map_err(unusable)?;
+    let roots = to.roots().clone();
+    let trust = tokio::task::spawn_blocking(move || roots.all_as_pem()).await;
+    let trust = trust.map_err(|_| Error::ShuttingDown)?.into();
+    Ok(Remote { url: url.clone(), to, trust, aside: aside() })
+}
+
+/// A name that nothing in a template has.
+fn aside() -> String {
+    format!("{HOME}/.{}", UploadId::random())
+}
+
+fn path_of(url: &GitUrl) -> Result<PathBuf, Error> {
+    let path = reqwest::Url::parse(url.url()).ok().and_then(|url| url.to_file_path().ok());
+    let wrong = || Error::InvalidField {
+        field: "source.git",
+        problem: format!("{} names no path", url.url()),
+    };
+    path.ok_or_else(wrong)
+}
+
+async fn open_directory(
+    shared: &Shared,
+    path: PathBuf,
+    reach: HostPaths,
+) -> Result<OwnedFd, Error> {
+    let shown = path.display().to_string();
+    let file = open_host_path(shared, path, reach).await?;
+    match file.metadata() {
+        Ok(found) if found.is_dir() => Ok(file.into()),
+        Ok(_) => Err(Error::SourceInvalid { problem: format!("{shown} is no directory") }),
+        Err(error) => {
+            Err(Error::SourceInvalid { problem: format!("cannot read {shown}: {error}") })
+        }
+    }
+}
+
+/// The directory that is the repository: `.git` of a checkout, or all of a bare one.
+fn repository(path: &Path, directory: OwnedFd) -> Result<OwnedFd, Error> {
+    let wrong =
+        |problem: &str| Error::SourceInvalid { problem: format!("{} {problem}", path.display()) };
+    let unreadable = |error: Errno| wrong(&format!("cannot be read: {error}"));
+    let own = match look(&directory, ".git", OFlags::DIRECTORY) {
+        Ok(own) => own,
+        Err(Errno::NOENT) => directory,
+        Err(Errno::NOTDIR | Errno::LOOP) => {
+            return Err(wrong(
+                "is a worktree or submodule: its repository is elsewhere; name that one",
+            ));
+        }
+        Err(error) => return Err(unreadable(error)),
+    };
+    for part in ["HEAD", "objects", "refs"] {
+        match look(&own, part, OFlags::PATH) {
+            Ok(_) => {}
+            Err(Errno::NOENT) => return Err(wrong("is no git repository")),
+            Err(error) => return Err(unreadable(error)),
+        }
+    }
+    Ok(own)
+}
+
+fn look(directory: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    openat2(directory, name, flags, Mode::empty(), resolve)
+}

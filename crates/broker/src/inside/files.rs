@@ -1,0 +1,236 @@
+//! The files of a sandbox. All of it is done inside, by the toolbox, as the sandbox's user: the host neither opens nor
+//! writes a file of a volume for it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+use toolbox::{
+    ByteRange, Change, ChangeMode, Entry, ListDirectory, Listing, MakeDirectory, MoveEntry,
+    Operation, Packing, RawPath, Reach, Reading, UnpackArchive, Unpacked, Watching, WriteFile,
+    Written,
+};
+
+use super::toolbox::{Errand, Presence, ToolboxInput, ToolboxRun, begin};
+use crate::Broker;
+use crate::error::Error;
+use crate::shared::Handle;
+use sandkeep_core::{Principal, SandboxId, limits};
+
+/// A file, or an archive, on its way to the caller. Dropping it ends the reading inside.
+pub struct FileStream(ToolboxRun);
+
+impl FileStream {
+    /// The next bytes; `None` at their proper end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        self.0.data().await
+    }
+}
+
+/// A file, or an archive, on its way inside. Dropping it leaves all as it was.
+pub struct FileUpload<T> {
+    run: ToolboxRun,
+    answer: std::marker::PhantomData<fn() -> T>,
+}
+
+impl<T: serde::de::DeserializeOwned> FileUpload<T> {
+    /// Where its bytes go, and their end.
+    pub fn input(&self) -> ToolboxInput {
+        self.run.input()
+    }
+
+    /// What became of it, while `sending` sends all of it.
+    pub async fn finish<E: From<Error>>(
+        mut self,
+        sending: impl Future<Output = Result<(), E>>,
+    ) -> Result<T, E> {
+        self.run.answer_while(sending).await
+    }
+}
+
+/// What changes in a directory, until it is dropped.
+pub struct FileWatch {
+    run: ToolboxRun,
+    /// What came of a line so far.
+    held: Vec<u8>,
+    detaching: CancellationToken,
+}
+
+/// What who watches is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Noticed {
+    Change(Change),
+    /// What was watched is gone.
+    NothingLeft,
+    /// The daemon shuts down.
+    Detached,
+}
+
+impl FileWatch {
+    /// What is noticed next. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Noticed, Error> {
+        let detaching = self.detaching.clone();
+        tokio::select! {
+            biased;
+            () = detaching.cancelled() => Ok(Noticed::Detached),
+            change = self.change() => Ok(change?.map_or(Noticed::NothingLeft, Noticed::Change)),
+        }
+    }
+
+    async fn change(&mut self) -> Result<Option<Change>, Error> {
+        loop {
+            if let Some(end) = self.held.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.held.drain(..=end).collect();
+                let change = serde_json::from_slice(&line);
+                return change.map(Some).map_err(|error| Error::ToolboxBroke {
+                    problem: format!("it says of a change: {error}"),
+                });
+            }
+            if self.held.len() > limits::FILE_CHANGE_MAX_BYTES {
+                let problem = "a change is longer than any can be".to_owned();
+                return Err(Error::ToolboxBroke { problem });
+            }
+            match self.run.data().await? {
+                Some(bytes) => self.held.extend_from_slice(&bytes),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+impl Broker {
+    pub async fn stat_file(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        path: RawPath,
+    ) -> Result<Entry, Error> {
+        self.run(who, id, Errand::short(Operation::Stat { path })).await?.answer().await
+    }
+
+    /// What there is to read, and the bytes themselves.
+    pub async fn read_file(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        path: RawPath,
+        range: Option<ByteRange>,
+    ) -> Result<(Reading, FileStream), Error> {
+        let mut run = self.run(who, id, Errand::long(Operation::Read { path, range })).await?;
+        let reading = run.answer().await?;
+        Ok((reading, FileStream(run)))
+    }
+
+    /// Begins to write a file: it has its new content when all of it is there, or the old one.
+    pub async fn write_file(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        request: WriteFile,
+    ) -> Result<FileUpload<Written>, Error> {
+        self.upload(who, id, Operation::Write(request)).await
+    }
+
+    pub async fn remove_file(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        path: RawPath,
+        reach: Reach,
+    ) -> Result<(), Error> {
+        self.run(who, id, Errand::short(Operation::Remove { path, reach })).await?.answer().await
+    }
+
+    pub async fn list_files(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        request: ListDirectory,
+    ) -> Result<Listing, Error> {
+        self.run(who, id, Errand::short(Operation::List(request))).await?.answer().await
+    }
+
+    pub async fn make_directory(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        request: MakeDirectory,
+    ) -> Result<Entry, Error> {
+        self.run(who, id, Errand::short(Operation::MakeDirectory(request))).await?.answer().await
+    }
+
+    pub async fn move_file(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        request: MoveEntry,
+    ) -> Result<Entry, Error> {
+        self.run(who, id, Errand::short(Operation::Move(request))).await?.answer().await
+    }
+
+    pub async fn change_mode(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        request: ChangeMode,
+    ) -> Result<Entry, Error> {
+        self.run(who, id, Errand::short(Operation::ChangeMode(request))).await?.answer().await
+    }
+
+    pub async fn watch_files(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        path: RawPath,
+        reach: Reach,
+    ) -> Result<FileWatch, Error> {
+        let errand = Errand::long(Operation::Watch { path, reach });
+        let errand = Errand { presence: Presence::Onlooker, ..errand };
+        let mut run = self.run(who, id, errand).await?;
+        let _: Watching = run.answer().await?;
+        Ok(FileWatch { run, held: Vec::new(), detaching: self.shared.detaching.clone() })
+    }
+
+    /// A tree, or one file, as a tar archive.
+    pub async fn pack_files(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        path: RawPath,
+    ) -> Result<(Packing, FileStream), Error> {
+        let mut run = self.run(who, id, Errand::long(Operation::Pack { path })).await?;
+        let packing = run.answer().await?;
+        Ok((packing, FileStream(run)))
+    }
+
+    /// Begins to unpack a tar archive into a directory.
+    pub async fn unpack_files(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        request: UnpackArchive,
+    ) -> Result<FileUpload<Unpacked>, Error> {
+        self.upload(who, id, Operation::Unpack(request)).await
+    }
+
+    async fn upload<T>(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        operation: Operation,
+    ) -> Result<FileUpload<T>, Error> {
+        let run = self.run(who, id, Errand::long(operation)).await?;
+        Ok(FileUpload { run, answer: std::marker::PhantomData })
+    }
+
+    async fn run(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        errand: Errand,
+    ) -> Result<ToolboxRun, Error> {
+        let handle: Arc<Handle> = self.shared.find(who, id)?;
+        begin(&self.shared, &handle, errand).await
+    }
+}

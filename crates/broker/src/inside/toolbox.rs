@@ -1,0 +1,508 @@
+//! Runs of the toolbox: what is done inside, by a program of ours, with the rights of the sandbox's user.
+//!
+//! ```text
+//!   begin ──▶ guest.exec_program ──▶ Head(request) Data… End ──▶ toolbox
+//!   head, data ◀── Head(answer) Data… End ◀───────────────────── toolbox
+//! ```
+//!
+//! A run is an exec without a journal: nobody can come back to it, so nothing of it is kept. What it says goes
+//! straight to who asked, who slows it down by coming slowly; who leaves ends it. All that it says is the
+//! sandbox's word: bounded, typed, never taken for ours.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use tokio::sync::OwnedSemaphorePermit;
+use toolbox::{
+    DATA_MAX, Decoder, Failure, FailureKind, Frame, HEAD_MAX, Operation, RawPath, Request, encode,
+    encode_data,
+};
+
+use crate::error::Error;
+use crate::execs::rejoin::collect;
+use crate::execs::{ExecLimits, Place, Wanted, admitted};
+use crate::lifecycle::activity::Busy;
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{ExecId, Privilege, Spec, limits};
+use sandkeep_guestlink::{
+    ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, LeafLimits,
+    Outcome, OutputStream, Stdin, TOOLBOX,
+};
+
+/// As whom the toolbox runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// Whoever commands run as that name nobody.
+    User,
+    /// With all that root may do in this sandbox.
+    Root,
+}
+
+/// Something for the toolbox to do.
+pub(crate) struct Errand {
+    pub operation: Operation,
+    pub whom: Whom,
+    /// From its start to its end; `None` for what takes as long as whoever asks for it stays.
+    pub timeout: Option<Duration>,
+    pub limits: ExecLimits,
+    pub presence: Presence,
+}
+
+/// Whether data belongs to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sends {
+    Nothing,
+    /// What is broken off has something to clean up, and is given a moment to.
+    Data,
+}
+
+impl Sends {
+    fn of(operation: &Operation) -> Self {
+        match operation {
+            Operation::Write(_) | Operation::Unpack(_) | Operation::Restore {} => Self::Data,
+            Operation::Stat { .. }
+            | Operation::Read { .. }
+            | Operation::Remove { .. }
+            | Operation::List(_)
+            | Operation::MakeDirectory(_)
+            | Operation::Move(_)
+            | Operation::ChangeMode(_)
+            | Operation::Watch { .. }
+            | Operation::Pack { .. }
+            | Operation::Tool(_)
+            | Operation::Relay {}
+            | Operation::Ports => Self::Nothing,
+        }
+    }
+}
+
+/// Whether the sandbox is in use while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// As any command: it counts as one, and a pause waits for its end.
+    Command,
+    /// It only looks on: it keeps no sandbox from its timeout and hinders no pause.
+    Onlooker,
+}
+
+impl Errand {
+    /// Something short, for the sandbox's user.
+    pub fn short(operation: Operation) -> Self {
+        let timeout = Some(limits::TOOLBOX_SHORT);
+        Self {
+            operation,
+            whom: Whom::User,
+            timeout,
+            limits: ExecLimits::default(),
+            presence: Presence::Command,
+        }
+    }
+
+    /// Something that takes as long as its bytes do, for the sandbox's user.
+    pub fn long(operation: Operation) -> Self {
+        Self { timeout: None, ..Self::short(operation) }
+    }
+}
+
+/// A run of the toolbox. Dropping it ends it.
+pub struct ToolboxRun {
+    shared: Arc<Shared>,
+    guest: Arc<dyn Guest>,
+    id: ExecId,
+    input: ToolboxInput,
+    /// `None` only while it is dropped.
+    execution: Option<Execution>,
+    decoder: Decoder,
+    /// The last it wrote to stderr: it does so only if it fails in a way that it cannot tell.
+    complaint: Vec<u8>,
+    state: State,
+    sends: Sends,
+    _place: Held,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// It has said its last.
+    Over,
+}
+
+enum Held {
+    /// The sandbox is being made: nobody else is in it.
+    Making,
+    Command {
+        _busy: Busy,
+    },
+    Onlooker {
+        _permit: OwnedSemaphorePermit,
+    },
+}
+
+/// Begins a run, and sends its request.
+pub(crate) async fn begin(
+    shared: &Arc<Shared>,
+    handle: &Arc<Handle>,
+    errand: Errand,
+) -> Result<ToolboxRun, Error> {
+    if shared.closing.is_cancelled() {
+        return Err(Error::ShuttingDown);
+    }
+    admitted(handle)?;
+    let held = hold(handle, errand.presence)?;
+    // Who was admitted before a pause that has not seen it yet is turned away.
+    let guest = admitted(handle)?;
+    run(shared, guest, &handle.spec, errand, held).await
+}
+
+/// The same in a sandbox that is being made, whatever is said of who is present.
+pub(crate) async fn begin_in_new(
+    shared: &Arc<Shared>,
+    guest: &Arc<dyn Guest>,
+    spec: &Spec,
+    errand: Errand,
+) -> Result<ToolboxRun, Error> {
+    run(shared, Arc::clone(guest), spec, errand, Held::Making).await
+}
+
+async fn run(
+    shared: &Arc<Shared>,
+    guest: Arc<dyn Guest>,
+    spec: &Spec,
+    errand: Errand,
+    held: Held,
+) -> Result<ToolboxRun, Error> {
+    let sends = Sends::of(&errand.operation);
+    let limits = errand.limits.check(shared, spec)?;
+    let (request, asked) = requests(spec, errand, limits)?;
+    let shared = Arc::clone(shared);
+    let tasks = shared.tasks.clone();
+    // In a task of its own: one whose caller leaves in between is still known, and ended.
+    let started = tasks.spawn(async move {
+        let id = request.id.clone();
+        match guest.exec_program(&TOOLBOX, request).await {
+            Ok(execution) => Ok(ToolboxRun {
+                input: ToolboxInput(execution.input()),
+                execution: Some(execution),
+                decoder: Decoder::new(),
+                complaint: Vec::new(),
+                state: State::Running,
+                _place: held,
+                shared,
+                guest,
+                id,
+                sends,
+            }),
+            Err(error) => {
+                if may_run(&error) {
+                    let _ = guest.cancel(&id).await;
+                }
+                Err(error.into())
+            }
+        }
+    });
+    let mut run = started.await.unwrap_or(Err(Error::ShuttingDown))?;
+    run.ask(asked).await?;
+    Ok(run)
+}
+
+fn hold(handle: &Handle, presence: Presence) -> Result<Held, Error> {
+    match presence {
+        Presence::Command => Ok(Held::Command { _busy: handle.activity.begin_exec()? }),
+        Presence::Onlooker => {
+            let permit = Arc::clone(&handle.execs.onlookers).try_acquire_owned();
+            let limit = limits::FILE_WATCHES_MAX;
+            let reached =
+                |_| Error::LimitReached { what: "watches of this sandbox's files", limit };
+            handle.activity.touch();
+            Ok(Held::Onlooker { _permit: permit.map_err(reached)? })
+        }
+    }
+}
+
+/// What the guest is asked, and what the toolbox is.
+fn requests(
+    spec: &Spec,
+    errand: Errand,
+    limits: LeafLimits,
+) -> Result<(ExecRequest, Vec<u8>), Error> {
+    let user = match errand.whom {
+        Whom::User => None,
+        // By number: the sandbox of an image may have no such name.
+        Whom::Root => Some("0".to_owned()),
+    };
+    let privilege = match errand.whom {
+        Whom::User => spec.privilege(),
+        Whom::Root => Privilege::Root,
+    };
+    let Place { env, cwd, user } = Place::fill(spec, Wanted { user, ..Wanted::default() })?;
+    let base = cwd.map(|cwd| RawPath::from(cwd.as_str()));
+    let asked = serde_json::to_vec(&Request { base, operation: errand.operation });
+    let asked = asked.map_err(|error| broke(format!("cannot ask it: {error}")))?;
+    if asked.len() > HEAD_MAX {
+        let problem = format!("it has {} bytes, more than {HEAD_MAX}", asked.len());
+        return Err(Error::InvalidField { field: "request", problem });
+    }
+    let request = ExecRequest {
+        id: ExecId::random(),
+        argv: vec![TOOLBOX.label().to_owned()],
+        env,
+        // A working directory that is missing must not keep it from absolute paths.
+        cwd: None,
+        user,
+        stdin: Stdin::Piped,
+        terminal: None,
+        timeout: errand.timeout,
+        privilege,
+        limits,
+    };
+    let mut head = Vec::new();
+    encode(&Frame::Head(asked), &mut head);
+    Ok((request, head))
+}
+
+/// Whether the guest may have begun it although it gave no answer.
+fn may_run(error: &GuestError) -> bool {
+    matches!(
+        error,
+        GuestError::Unreachable(_) | GuestError::TimedOut { .. } | GuestError::Protocol(_)
+    )
+}
+
+/// Where the data of a request goes.
+#[derive(Clone)]
+pub struct ToolboxInput(ExecutionInput);
+
+impl ToolboxInput {
+    /// Sends data, as fast as it is taken. Who takes no more has a reason, which the answer says: that is no
+    /// error here.
+    pub async fn send(&self, bytes: &[u8]) {
+        let mut frame = Vec::new();
+        for chunk in bytes.chunks(DATA_MAX) {
+            frame.clear();
+            encode_data(chunk, &mut frame);
+            self.write(&frame).await;
+        }
+    }
+
+    /// Says that this was all. What is not ended is broken off, and changes nothing.
+    pub async fn end(&self) {
+        let mut frame = Vec::new();
+        encode(&Frame::End, &mut frame);
+        self.write(&frame).await;
+        let _ = self.0.close().await;
+    }
+
+    async fn write(&self, bytes: &[u8]) {
+        // It fails if the toolbox has ended, which is told where its answer is read.
+        let _ = self.0.write(bytes).await;
+    }
+}
+
+impl ToolboxRun {
+    /// Where data goes; it is sent while the answer is waited for, by [`answer_while`](Self::answer_while).
+    pub fn input(&self) -> ToolboxInput {
+        self.input.clone()
+    }
+
+    async fn ask(&mut self, head: Vec<u8>) -> Result<(), Error> {
+        let input = self.input.clone();
+        // A guest takes stdin only while somebody listens to it. Whatever is said meanwhile waits in the decoder.
+        let mut sent = pin!(async move { input.write(&head).await });
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut sent => return Ok(()),
+                heard = self.hear() => match heard? {
+                    Heard::More => {}
+                    Heard::Ended => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// The answer to a request without data.
+    pub async fn answer<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        let input = self.input();
+        self.answer_while(async move {
+            input.end().await;
+            Ok(())
+        })
+        .await
+    }
+
+    /// The answer, while `sending` sends what belongs to the request, and its end. If it fails, the run is ended
+    /// and nothing is changed inside.
+    pub async fn answer_while<T, E>(
+        &mut self,
+        sending: impl Future<Output = Result<(), E>>,
+    ) -> Result<T, E>
+    where
+        T: DeserializeOwned,
+        E: From<Error>,
+    {
+        let mut sending = pin!(sending);
+        let mut sent = Sent::NotAll;
+        loop {
+            tokio::select! {
+                biased;
+                frame = self.frame() => {
+                    return match frame? {
+                        Frame::Head(json) => Ok(parse(&json)?),
+                        Frame::Data(_) | Frame::End | Frame::Failed(_) => {
+                            Err(broke("it answered without an answer".to_owned()).into())
+                        }
+                    };
+                }
+                result = &mut sending, if sent == Sent::NotAll => {
+                    result?;
+                    sent = Sent::All;
+                }
+            }
+        }
+    }
+
+    /// The next bytes after the answer; `None` at their proper end. Cancel-safe.
+    pub async fn data(&mut self) -> Result<Option<Bytes>, Error> {
+        match self.frame().await? {
+            Frame::Data(bytes) => Ok(Some(bytes.into())),
+            Frame::End => Ok(None),
+            Frame::Head(_) | Frame::Failed(_) => Err(broke("it answered twice".to_owned())),
+        }
+    }
+
+    /// The next thing that it says; a failure is an error.
+    async fn frame(&mut self) -> Result<Frame, Error> {
+        loop {
+            let frame = self.decoder.next_frame().map_err(|error| broke(error.to_string()))?;
+            match frame {
+                Some(Frame::Failed(json)) => {
+                    self.state = State::Over;
+                    return Err(failed(parse(&json)?));
+                }
+                Some(frame) => {
+                    if frame == Frame::End {
+                        self.state = State::Over;
+                    }
+                    return Ok(frame);
+                }
+                None if self.state == State::Over => {
+                    return Err(broke("it has said all that it had to say".to_owned()));
+                }
+                None => {}
+            }
+            match self.hear().await? {
+                Heard::More => {}
+                Heard::Ended => return Err(broke("it ended in the middle".to_owned())),
+            }
+        }
+    }
+
+    /// Takes in some more of its output. `Ended` if there is some left to be looked at and no more will come.
+    async fn hear(&mut self) -> Result<Heard, Error> {
+        let Some(execution) = &mut self.execution else { return Ok(Heard::Ended) };
+        match execution.next().await {
+            Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => {
+                self.decoder.feed(&data);
+            }
+            Some(ExecEvent::Output { stream: OutputStream::Stderr, data, .. }) => {
+                let room = limits::TOOLBOX_COMPLAINT_MAX_BYTES.saturating_sub(self.complaint.len());
+                self.complaint.extend_from_slice(&data[..data.len().min(room)]);
+            }
+            Some(ExecEvent::Started) => {}
+            Some(ExecEvent::Ended(end)) => {
+                return match self.decoder.is_empty() {
+                    true => Err(self.ended(end)),
+                    false => Ok(Heard::Ended),
+                };
+            }
+            None => return Ok(Heard::Ended),
+        }
+        Ok(Heard::More)
+    }
+
+    /// It ended without having said so.
+    fn ended(&mut self, end: ExecEnd) -> Error {
+        self.state = State::Over;
+        let complaint = String::from_utf8_lossy(&self.complaint).trim().to_owned();
+        match end.outcome {
+            Outcome::Exited(126 | 127) if end.error.is_some() => {
+                GuestError::Refused { reason: end.error.unwrap_or_default() }.into()
+            }
+            Outcome::TimedOut => failed(Failure::new(FailureKind::TimedOut, "it took too long")),
+            Outcome::OomKilled => Error::ToolboxOutOfMemory,
+            Outcome::Lost => {
+                let cause = end.error.unwrap_or_default();
+                GuestError::Unreachable(std::io::Error::other(cause)).into()
+            }
+            outcome @ (Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::Canceled) => {
+                broke(format!("it ended as {} without an answer: {complaint}", outcome.name()))
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    NotAll,
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    More,
+    Ended,
+}
+
+impl Drop for ToolboxRun {
+    /// Its end is collected, so that the guest lets go of it and its leaf is free again.
+    fn drop(&mut self) {
+        let Some(execution) = self.execution.take() else { return };
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let (guest, id) = (Arc::clone(&self.guest), self.id.clone());
+        let grace = match (self.state, self.sends) {
+            (State::Over, _) => limits::TOOLBOX_END,
+            (State::Running, Sends::Data) => limits::TOOLBOX_CLEAN_UP,
+            (State::Running, Sends::Nothing) => Duration::ZERO,
+        };
+        let closing = self.shared.closing.clone();
+        self.shared.tasks.spawn(async move {
+            tokio::select! {
+                () = closing.cancelled() => {}
+                () = collect(&*guest, &id, execution, Some(grace)) => {}
+            }
+        });
+    }
+}
+
+fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(json).map_err(|error| broke(format!("it answered nonsense: {error}")))
+}
+
+fn broke(problem: String) -> Error {
+    Error::ToolboxBroke { problem }
+}
+
+fn failed(failure: Failure) -> Error {
+    let Failure { kind, mut message, path } = failure;
+    // The sandbox's own words: not more of them than fit an answer.
+    truncate(&mut message, limits::FAILURE_MAX_BYTES);
+    let path = path.map(|path| {
+        let mut path = path.to_text_lossy();
+        truncate(&mut path, limits::FILE_PATH_MAX_BYTES);
+        path
+    });
+    Error::File { kind, path, message }
+}
+
+fn truncate(text: &mut String, max: usize) {
+    if text.len() > max {
+        let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+    }
+}

@@ -1,0 +1,197 @@
+//! Tools for agents: what a model calls by name, with arguments that it can look up in a schema, and answers that it
+//! can act on.
+//!
+//! ```text
+//!   call_tool ──▶ catalogue, parameter   is there such a tool, and are these its arguments?
+//!      │
+//!      ├──▶ kept       under a tool_call_id: once, and the same answer for whoever asks again
+//!      └──▶ work ──▶ files     inside, by the toolbox: what works on files
+//!                └─▶ command   an exec like any other: bash, and the sandbox's own git
+//! ```
+//!
+//! An error is about the request or the sandbox, and means that nothing was done. What the tool itself could not do is
+//! an answer with `is_error`, whose text says what was refused, by which rule, and what to do instead.
+
+mod answer;
+mod catalogue;
+mod command;
+mod files;
+mod git;
+mod kept;
+pub mod parameter;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::digest::{SHA256, digest};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use crate::Broker;
+use crate::error::Error;
+use crate::execs::ExecLimits;
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{Principal, SandboxId, ToolCallId, limits};
+use sandkeep_store::Key;
+
+pub use answer::{Block, ToolAnswer, ToolEvent};
+pub use catalogue::{Annotations, GitVerb, Tier, Tool, ToolName, UnknownTool, catalogue};
+pub(crate) use kept::Calls;
+use work::Work;
+
+/// One call as it is asked for, before it is checked.
+#[derive(Clone, Debug)]
+pub struct ToolDraft {
+    pub name: ToolName,
+    pub arguments: Map<String, Value>,
+    pub tool_call_id: Option<ToolCallId>,
+    pub resources: ToolResources,
+    pub snapshot: SnapshotAfter,
+}
+
+/// Whether what the sandbox's files are after a call is kept as a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SnapshotAfter {
+    /// If the sandbox was made so, and the call may have changed something.
+    #[default]
+    AsMade,
+    No,
+    Yes,
+}
+
+impl SnapshotAfter {
+    /// As a request says it.
+    pub fn asked(snapshot: Option<bool>) -> Self {
+        match snapshot {
+            None => Self::AsMade,
+            Some(false) => Self::No,
+            Some(true) => Self::Yes,
+        }
+    }
+}
+
+/// What one call may use, within what its sandbox may. All but the time needs a runtime with `exec_limits`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Deserialize, serde::Serialize, utoipa::ToSchema,
+)]
+#[serde(deny_unknown_fields)]
+pub struct ToolResources {
+    /// How long it may take; then it is killed with all that it has started. A `timeout_ms` among the arguments
+    /// comes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_800_000)]
+    pub timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 8)]
+    pub memory_mb: Option<u64>,
+    /// How many processors' worth of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.01)]
+    pub cpus: Option<f64>,
+    /// Processes and threads at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4)]
+    pub pids: Option<u64>,
+}
+
+impl ToolResources {
+    fn limits(&self) -> ExecLimits {
+        let Self { timeout_ms: _, memory_mb, cpus, pids } = *self;
+        ExecLimits { memory_mb, cpus, pids }
+    }
+}
+
+/// Where a call tells how far it is, if anybody wants to know.
+#[derive(Clone, Debug, Default)]
+pub struct Listener(Option<mpsc::Sender<ToolEvent>>);
+
+impl Listener {
+    /// One that nobody listens to.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// One for who takes the events from the other end. Who takes them slowly slows the call.
+    pub fn channel() -> (Self, mpsc::Receiver<ToolEvent>) {
+        let (sender, receiver) = mpsc::channel(limits::TOOL_EVENTS_MAX);
+        (Self(Some(sender)), receiver)
+    }
+
+    async fn tell(&self, event: ToolEvent) {
+        if let Some(sender) = &self.0 {
+            // Who has left is told nothing.
+            let _ = sender.send(event).await;
+        }
+    }
+}
+
+/// Where a call is made.
+struct Scene {
+    broker: Broker,
+    who: Principal,
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+    listener: Listener,
+}
+
+impl Broker {
+    /// Calls a tool in a running sandbox. Without a `tool_call_id` a call whose future is dropped is killed; with one
+    /// it goes on, and its answer is kept for whoever asks again.
+    pub async fn call_tool(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        draft: ToolDraft,
+        listener: Listener,
+    ) -> Result<Arc<ToolAnswer>, Error> {
+        let handle = self.shared.find(who, sandbox)?;
+        let tool = catalogue::find(draft.name);
+        tool.check(&draft.arguments)?;
+        let print = fingerprint(&draft);
+        let timeout = asked_timeout(draft.resources)?;
+        let limits = draft.resources.limits();
+        limits.check(&self.shared, &handle.spec)?;
+        let work = Work::of(tool, draft.arguments, timeout)?.within(limits).then(draft.snapshot);
+        if draft.snapshot == SnapshotAfter::Yes {
+            self.shared.require_snapshots()?;
+        }
+        let (broker, shared) = (self.clone(), Arc::clone(&self.shared));
+        let scene = Scene { broker, who: who.clone(), shared, handle, listener };
+        match draft.tool_call_id {
+            None => Ok(Arc::new(work.carry_out(&scene).await?)),
+            Some(id) => {
+                let key = Key::new([sandbox.as_str(), &who.organization, &who.user, id.as_str()]);
+                kept::once(scene, work, kept::Call { id, key, print }).await
+            }
+        }
+    }
+}
+
+fn asked_timeout(resources: ToolResources) -> Result<Option<Duration>, Error> {
+    let asked = resources.timeout_ms.map(Duration::from_millis);
+    match asked {
+        Some(time) if time.is_zero() || time > limits::TOOL_TIMEOUT_MAX => {
+            Err(Error::InvalidField {
+                field: "resources.timeout_ms",
+                problem: format!("it must be from 1 to {}", limits::TOOL_TIMEOUT_MAX.as_millis()),
+            })
+        }
+        asked => Ok(asked),
+    }
+}
+
+/// Of all that was asked for, so that something else under the same id is noticed.
+fn fingerprint(draft: &ToolDraft) -> [u8; 32] {
+    let snapshot = match draft.snapshot {
+        SnapshotAfter::AsMade => None,
+        SnapshotAfter::No => Some(false),
+        SnapshotAfter::Yes => Some(true),
+    };
+    let asked = (draft.name.as_str(), &draft.arguments, draft.resources, snapshot);
+    let asked = serde_json::to_vec(&asked).expect("arguments came as JSON");
+    let mut print = [0; 32];
+    print.copy_from_slice(digest(&SHA256, &asked).as_ref());
+    print
+}

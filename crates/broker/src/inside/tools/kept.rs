@@ -1,0 +1,277 @@
+//! Calls under a `tool_call_id`: made once, however often and by how many they are asked for at once, and answered the
+//! same for a while. What failed is not kept, so that it can be tried again.
+//!
+//! ```text
+//!   (none) ──▶ under way ──▶ kept ──▶ (none)     after five minutes, or when there are too many
+//!     ▲            │
+//!     └────────────┘ it failed: who waits is told, or tries itself
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::Scene;
+use super::answer::ToolAnswer;
+use super::work::Work;
+use crate::error::Error;
+use sandkeep_core::{
+    ToolCallId,
+    limits::{TOOL_ANSWERS_KEPT, TOOL_ANSWERS_MAX, TOOL_ANSWERS_MAX_BYTES},
+};
+use sandkeep_store::Key;
+
+/// Which call it is, and whose.
+pub struct Call {
+    pub id: ToolCallId,
+    pub key: Key,
+    pub print: [u8; 32],
+}
+
+type Answered = Option<Arc<ToolAnswer>>;
+
+/// The calls of all sandboxes that were given an id.
+#[derive(Default)]
+pub(crate) struct Calls {
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    entries: HashMap<Key, Entry>,
+    /// Of the answers that are kept.
+    bytes: usize,
+}
+
+struct Entry {
+    print: [u8; 32],
+    stage: Stage,
+}
+
+enum Stage {
+    /// Told when it is over; closed without a word if it failed.
+    UnderWay(watch::Receiver<Answered>),
+    Kept {
+        answer: Arc<ToolAnswer>,
+        at: Duration,
+    },
+}
+
+/// What there is under a key.
+enum Found {
+    /// Nothing: the caller makes the call, and says here what it came to.
+    Mine(watch::Sender<Answered>),
+    UnderWay(watch::Receiver<Answered>),
+    Kept(Arc<ToolAnswer>),
+}
+
+/// Answers a call that may have been made already. It goes on if this is dropped.
+pub async fn once(scene: Scene, work: Work, call: Call) -> Result<Arc<ToolAnswer>, Error> {
+    let mut work = Some(work);
+    loop {
+        let now = scene.shared.clock.uptime();
+        match scene.shared.calls.look(&call, now)? {
+            Found::Kept(answer) => return Ok(answer),
+            Found::UnderWay(mut told) => {
+                if let Ok(answer) = told.wait_for(Option::is_some).await {
+                    return Ok(Arc::clone(answer.as_ref().expect("it was waited for")));
+                }
+            }
+            Found::Mine(tell) => {
+                let work = work.take().expect("whose it is makes it, and is done");
+                return make(scene, work, call, tell).await;
+            }
+        }
+    }
+}
+
+/// Makes the call in a task of its own.
+async fn make(
+    scene: Scene,
+    work: Work,
+    call: Call,
+    tell: watch::Sender<Answered>,
+) -> Result<Arc<ToolAnswer>, Error> {
+    let shared = Arc::clone(&scene.shared);
+    let task = shared.tasks.clone().spawn(async move {
+        let mut settling = Settling { scene: &scene, key: &call.key, answer: None, tell };
+        let done = tokio::select! {
+            () = scene.shared.closing.cancelled() => Err(Error::ShuttingDown),
+            done = work.carry_out(&scene) => done.map(Arc::new),
+        };
+        settling.answer = done.as_ref().ok().cloned();
+        done
+    });
+    // A task that panicked has said so, and left nothing under its key.
+    task.await.unwrap_or(Err(Error::ShuttingDown))
+}
+
+/// Says what a call came to, however it ends.
+struct Settling<'a> {
+    scene: &'a Scene,
+    key: &'a Key,
+    answer: Answered,
+    tell: watch::Sender<Answered>,
+}
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
+        let now = self.scene.shared.clock.uptime();
+        let good = self.answer.clone().filter(|answer| !answer.is_error);
+        self.scene.shared.calls.settle(self.key, good, now);
+        if self.answer.is_some() {
+            self.tell.send_replace(self.answer.take());
+        }
+    }
+}
+
+impl Calls {
+    /// A lock is held for a few looks at the book.
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self, call: &Call, now: Duration) -> Result<Found, Error> {
+        let mut book = self.book();
+        book.forget_old(now);
+        if let Some(entry) = book.entries.get(&call.key) {
+            if entry.print != call.print {
+                return Err(Error::ToolCallMismatch { id: call.id.clone() });
+            }
+            return Ok(match &entry.stage {
+                Stage::UnderWay(told) => Found::UnderWay(told.clone()),
+                Stage::Kept { answer, .. } => Found::Kept(Arc::clone(answer)),
+            });
+        }
+        let (tell, told) = watch::channel(None);
+        let entry = Entry { print: call.print, stage: Stage::UnderWay(told) };
+        book.entries.insert(call.key.clone(), entry);
+        Ok(Found::Mine(tell))
+    }
+
+    /// The call is over; an answer that is worth keeping takes its place.
+    fn settle(&self, key: &Key, answer: Option<Arc<ToolAnswer>>, now: Duration) {
+        let mut book = self.book();
+        let Some(entry) = book.entries.remove(key) else { return };
+        let Some(answer) = answer else { return };
+        book.bytes += answer.size();
+        let stage = Stage::Kept { answer, at: now };
+        book.entries.insert(key.clone(), Entry { stage, ..entry });
+        book.forget_too_many();
+    }
+}
+
+impl Book {
+    fn forget_old(&mut self, now: Duration) {
+        let is_old = |entry: &Entry| match entry.stage {
+            Stage::UnderWay(_) => false,
+            Stage::Kept { at, .. } => now.saturating_sub(at) > TOOL_ANSWERS_KEPT,
+        };
+        let old: Vec<Key> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| is_old(entry))
+            .map(|(key, _)| key.clone())
+            .collect();
+        old.iter().for_each(|key| self.forget(key));
+    }
+
+    /// The oldest go first.
+    fn forget_too_many(&mut self) {
+        if self.entries.len() <= TOOL_ANSWERS_MAX && self.bytes <= TOOL_ANSWERS_MAX_BYTES {
+            return;
+        }
+        let kept = |(key, entry): (&Key, &Entry)| match entry.stage {
+            Stage::UnderWay(_) => None,
+            Stage::Kept { at, .. } => Some((at, key.clone())),
+        };
+        let mut kept: Vec<(Duration, Key)> = self.entries.iter().filter_map(kept).collect();
+        kept.sort_by_key(|(at, _)| *at);
+        let mut left = kept.len();
+        for (_, key) in kept {
+            if left <= TOOL_ANSWERS_MAX && self.bytes <= TOOL_ANSWERS_MAX_BYTES {
+                return;
+            }
+            self.forget(&key);
+            left -= 1;
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if let Some(Entry { stage: Stage::Kept { answer, .. }, .. }) = self.entries.remove(key) {
+            self.bytes -= answer.size();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inside::tools::answer::Block;
+
+    fn call(id: &str, print: u8) -> Call {
+        Call { id: id.parse().expect("an id"), key: Key::new([id]), print: [print; 32] }
+    }
+
+    fn answer(text: &str) -> Arc<ToolAnswer> {
+        Arc::new(ToolAnswer {
+            content: vec![Block::text(text)],
+            exit_code: None,
+            is_error: false,
+            duration_ms: 1,
+            tier: 1,
+            snapshot_id: None,
+            exec_id: None,
+            refusal: None,
+        })
+    }
+
+    const NOW: Duration = Duration::from_secs(1_000);
+
+    fn keep(calls: &Calls, id: &str, text: &str, at: Duration) {
+        assert!(matches!(calls.look(&call(id, 1), at), Ok(Found::Mine(_))), "{id} is there");
+        calls.settle(&Key::new([id]), Some(answer(text)), at);
+    }
+
+    #[test]
+    fn an_answer_is_kept_for_five_minutes_and_for_its_own_call() {
+        let calls = Calls::default();
+        keep(&calls, "a", "one", NOW);
+        let later = NOW + TOOL_ANSWERS_KEPT;
+        assert!(
+            matches!(calls.look(&call("a", 1), later), Ok(Found::Kept(kept)) if kept == answer("one"))
+        );
+        let other = calls.look(&call("a", 2), later);
+        assert!(matches!(other, Err(Error::ToolCallMismatch { .. })));
+        let too_late = later + Duration::from_secs(1);
+        assert!(matches!(calls.look(&call("a", 2), too_late), Ok(Found::Mine(_))));
+        assert_eq!(calls.book().bytes, 0);
+    }
+
+    #[test]
+    fn what_failed_leaves_nothing_and_tells_those_who_wait() {
+        let calls = Calls::default();
+        let Ok(Found::Mine(tell)) = calls.look(&call("a", 1), NOW) else { panic!("it is new") };
+        let Ok(Found::UnderWay(told)) = calls.look(&call("a", 1), NOW) else {
+            panic!("it is made")
+        };
+        calls.settle(&Key::new(["a"]), None, NOW);
+        drop(tell);
+        assert!(told.has_changed().is_err(), "whoever waits finds that nobody will tell");
+        assert!(matches!(calls.look(&call("a", 1), NOW), Ok(Found::Mine(_))));
+    }
+
+    #[test]
+    fn answers_are_bounded_and_the_oldest_goes_first() {
+        let calls = Calls::default();
+        let large = "x".repeat(TOOL_ANSWERS_MAX_BYTES / 4);
+        for at in 0..5u64 {
+            keep(&calls, &format!("call-{at}"), &large, NOW + Duration::from_secs(at));
+        }
+        assert!(calls.book().bytes <= TOOL_ANSWERS_MAX_BYTES);
+        assert!(matches!(calls.look(&call("call-4", 1), NOW), Ok(Found::Kept(_))));
+        assert!(matches!(calls.look(&call("call-0", 1), NOW), Ok(Found::Mine(_))));
+    }
+}

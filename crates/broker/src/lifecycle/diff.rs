@@ -1,0 +1,281 @@
+//! What changed in a sandbox, from one point in time to another.
+//!
+//! A snapshot does not change, and neither does what a sandbox was made from. The present does, so of a sandbox
+//! that runs a snapshot is made for the occasion, as any other is: sync, freeze, copy, thaw. It is recorded
+//! nowhere, and removed when it was read; one that a crash left reconcile removes. Where the runtime
+//! cannot freeze, the volume is read while it is written to, and the answer says so.
+//!
+//! What the host shows inside (what templates bind, and `/dev` and `/proc`) is not the sandbox's and not told.
+
+mod base;
+mod bundle;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tracing::warn;
+
+use super::snapshots::Record;
+use super::supervisor::LifecycleVerb;
+use super::verbs::{SnapshotWish, What};
+use crate::Broker;
+use crate::error::Error;
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
+use sandkeep_storage::StorageError;
+use sandkeep_tree::{
+    TreePath, View,
+    diff::{self, Diff, Lineage, Options, Renames, Side, Told, ToldDiff},
+};
+
+pub use bundle::DiffBundle;
+
+/// What the points in time are called that are no snapshots.
+const NOW: &str = "now";
+const BASE: &str = "base";
+/// Where runtimes mount something of their own in every sandbox.
+const MOUNTED: [&str; 2] = ["dev", "proc"];
+
+/// What is to be compared.
+#[derive(Clone, Debug, Default)]
+pub struct DiffWish {
+    /// The newest snapshot, or what the sandbox was made from, if it is not said.
+    pub from: Option<String>,
+    /// The present, if it is not said.
+    pub to: Option<String>,
+    /// If any, only what is there.
+    pub path: Option<String>,
+    /// How many changes are told; [`limits::DIFF_CHANGES_DEFAULT`] if it is not said.
+    pub limit: Option<usize>,
+    pub text: TextWish,
+}
+
+/// Whether the lines that differ are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TextWish {
+    Told,
+    #[default]
+    NotTold,
+}
+
+/// A point in time of a sandbox.
+#[derive(Clone)]
+enum Point {
+    Base,
+    Snapshot(Arc<Record>),
+    Now,
+}
+
+/// All that is needed to compare.
+struct Comparison {
+    handle: Arc<Handle>,
+    from: Point,
+    to: Point,
+    options: Options,
+    text: TextWish,
+    /// What stands for the present.
+    stand_in: Option<SnapshotId>,
+    frozen: bool,
+}
+
+impl Broker {
+    pub async fn diff(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        wish: DiffWish,
+    ) -> Result<ToldDiff, Error> {
+        let mut comparison = self.comparison(who, id, wish)?;
+        let broker = self.clone();
+        // Whoever leaves in between leaves no snapshot behind.
+        let told = self.shared.tasks.spawn(async move {
+            broker.stand_in(&mut comparison).await?;
+            let told = broker.told(&comparison).await;
+            broker.remove_stand_in(&comparison).await;
+            told
+        });
+        told.await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
+    async fn told(&self, comparison: &Comparison) -> Result<ToldDiff, Error> {
+        let _kept = comparison.handle.snapshots.reading().await;
+        let (from, to) = self.views(comparison).await?;
+        let (options, text) = (comparison.options.clone(), comparison.text);
+        let diff = reading(&self.shared, move || {
+            let mut diff = diff::compare(&from, &to, &options)?;
+            if text == TextWish::Told {
+                diff::add_text(&mut diff, &from, &to)?;
+            }
+            Ok(diff)
+        });
+        let diff = diff.await?;
+        let changes = diff.changes.iter().map(Told::of).collect();
+        Ok(comparison.tell(&diff, changes))
+    }
+
+    fn comparison(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        wish: DiffWish,
+    ) -> Result<Comparison, Error> {
+        let handle = self.shared.find(who, id)?;
+        let from = match &wish.from {
+            Some(text) => point(&handle, "from", text)?,
+            None => match handle.snapshots.all().last() {
+                Some(newest) => Point::Snapshot(Arc::clone(newest)),
+                None => Point::Base,
+            },
+        };
+        let to = match &wish.to {
+            Some(text) => point(&handle, "to", text)?,
+            None => Point::Now,
+        };
+        let beneath = wish.path.as_deref().map(|path| inside("path", path)).transpose()?;
+        let (limit, max) = (wish.limit, limits::DIFF_CHANGES_MAX);
+        let limit = limit.unwrap_or(limits::DIFF_CHANGES_DEFAULT);
+        if limit == 0 || limit > max {
+            let problem = format!("it must be from 1 to {max}");
+            return Err(Error::InvalidField { field: "limit", problem });
+        }
+        let options = Options {
+            hidden: self.hidden(&handle)?,
+            beneath: beneath.into_iter().collect(),
+            lineage: self.lineage(&handle, [&from, &to]),
+            renames: Renames::Found,
+            changes_max: limit,
+        };
+        let (text, stand_in, frozen) = (wish.text, None, true);
+        Ok(Comparison { handle, from, to, options, text, stand_in, frozen })
+    }
+
+    /// What is mounted in a sandbox, and not part of its volume.
+    pub(crate) fn hidden(&self, handle: &Handle) -> Result<Vec<TreePath>, Error> {
+        let binds = self.shared.template_of(&handle.spec)?.binds();
+        let bound = binds.iter().map(|bind| bind.target.as_os_str().as_encoded_bytes());
+        let all = MOUNTED.iter().map(|name| name.as_bytes()).chain(bound);
+        Ok(all.filter_map(|path| TreePath::clean(path).ok()).collect())
+    }
+
+    /// Clones keep the numbers of files on btrfs, and nowhere else that is known of.
+    fn lineage(&self, handle: &Handle, points: [&Point; 2]) -> Lineage {
+        if self.shared.storage.name() != "btrfs" {
+            return Lineage::Unrelated;
+        }
+        let made = |point: &Point| match point {
+            Point::Base => SystemTime::from(handle.created_at),
+            Point::Snapshot(record) => SystemTime::from(record.created_at),
+            Point::Now => SystemTime::from(self.shared.clock.wall()),
+        };
+        let [one, other] = points.map(made);
+        Lineage::SameInodes { since: one.min(other) }
+    }
+
+    /// Makes a snapshot of a sandbox that runs, if the present is asked for.
+    async fn stand_in(&self, comparison: &mut Comparison) -> Result<(), Error> {
+        let handle = &comparison.handle;
+        let present = [&comparison.from, &comparison.to].iter().any(|p| matches!(p, Point::Now));
+        let runs = handle.snapshot.borrow().status.state() == State::Running;
+        if !present || !runs {
+            return Ok(());
+        }
+        let freezes = self.shared.runtime(handle.spec.runtime())?.capabilities().pause;
+        if !freezes || !self.shared.storage.capabilities().snapshots {
+            comparison.frozen = false;
+            return Ok(());
+        }
+        let id = SnapshotId::random();
+        let wish = SnapshotWish { id: id.clone(), what: What::Transient, note: None };
+        self.ask(handle, LifecycleVerb::Snapshot(Box::new(wish))).await?;
+        comparison.stand_in = Some(id);
+        Ok(())
+    }
+
+    async fn remove_stand_in(&self, comparison: &Comparison) {
+        let Some(id) = &comparison.stand_in else { return };
+        let handle = &comparison.handle;
+        let verb = LifecycleVerb::DeleteSnapshot(Box::new(id.clone()));
+        if let Err(error) = self.ask(handle, verb).await {
+            warn!(id = %handle.id, %error, "cannot remove a snapshot that a diff was made of");
+        }
+    }
+
+    async fn views(&self, comparison: &Comparison) -> Result<(View, View), Error> {
+        let from = self.view(comparison, &comparison.from).await?;
+        Ok((from, self.view(comparison, &comparison.to).await?))
+    }
+
+    async fn view(&self, comparison: &Comparison, point: &Point) -> Result<View, Error> {
+        let id = &comparison.handle.id;
+        let snapshot = match point {
+            Point::Base => {
+                return base::view(&self.shared, id, &comparison.handle.spec).await;
+            }
+            Point::Snapshot(record) => Some(&record.id),
+            Point::Now => comparison.stand_in.as_ref(),
+        };
+        Ok(self.shared.storage.view(id, snapshot).await?)
+    }
+}
+
+/// Has another thread read files.
+pub(crate) async fn reading<T: Send + 'static>(
+    shared: &Shared,
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, Error> {
+    let storage = shared.storage.name();
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    let what = "read files of two points in time".to_owned();
+    done.map_err(|source| StorageError::Io { storage, what, source }.into())
+}
+
+impl Comparison {
+    fn tell(&self, diff: &Diff, changes: Vec<Told>) -> ToldDiff {
+        ToldDiff {
+            from: self.from.side(),
+            to: self.to.side(),
+            frozen: self.frozen,
+            changes,
+            truncated: diff.truncated,
+            unreadable: diff.unreadable,
+        }
+    }
+}
+
+impl Point {
+    fn side(&self) -> Side {
+        match self {
+            Self::Base => Side::Base,
+            Self::Snapshot(record) => {
+                Side::Snapshot { id: record.id.clone(), name: record.name.to_string() }
+            }
+            Self::Now => Side::Now,
+        }
+    }
+}
+
+/// What somebody means by the name of a point in time. A snapshot may be called `base`, and then it is meant.
+fn point(handle: &Handle, field: &'static str, text: &str) -> Result<Point, Error> {
+    if text == NOW {
+        return Ok(Point::Now);
+    }
+    let name: SnapshotName =
+        text.parse().map_err(|problem: sandkeep_core::InvalidSnapshotName| {
+            Error::InvalidField { field, problem: problem.to_string() }
+        })?;
+    match handle.snapshot_named(&name) {
+        Ok(record) => Ok(Point::Snapshot(record)),
+        Err(_) if text == BASE => Ok(Point::Base),
+        Err(error) => Err(error),
+    }
+}
+
+/// A path inside, as a caller gives it.
+pub(crate) fn inside(field: &'static str, path: &str) -> Result<TreePath, Error> {
+    let invalid = |problem: String| Error::InvalidField { field, problem };
+    if !path.starts_with('/') {
+        return Err(invalid(format!("{path:?} must begin with a slash")));
+    }
+    TreePath::clean(path.as_bytes()).map_err(|problem| invalid(format!("{path:?}: {problem}")))
+}

@@ -1,0 +1,367 @@
+//! Forks: new sandboxes with the files of another one, as they were at a snapshot or are right now.
+//!
+//! ```text
+//!   a transient snapshot, if none is named ─▶ places for all ─▶ intent ─▶ creates, some at once ─▶ intent gone
+//!                                                                            │
+//!                                              one fails: all that were made go
+//! ```
+//!
+//! They come all or not at all. The intent names them; a daemon that finds one removes every sandbox of it, for
+//! nobody was told of them. Its end is the moment from which they are there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tracing::{debug, info, warn};
+
+use super::making;
+use super::supervisor::{LifecycleVerb, Request, Supervisor, denied_error};
+use super::verbs::{Origin, SnapshotWish, What};
+use crate::Broker;
+use crate::error::Error;
+use crate::health;
+use crate::policy::admission;
+use crate::records::idempotency::{self, Claim, Known, Vacancy};
+use crate::records::rows;
+use crate::records::timeline::Happening;
+use crate::shared::{Handle, Shared};
+use crate::view::View;
+use sandkeep_core::{
+    Event, IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Status, Terms,
+    TermsPatch, Verb, apply, failpoint, limits,
+};
+use sandkeep_store::{Key, Prefix, Revision, StateStore};
+
+/// The first segment of every intent's key.
+const FORKS: &str = "forks";
+
+/// What a caller asks for.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForkDraft {
+    /// As the sandbox is now, without one.
+    pub snapshot: Option<SnapshotName>,
+    pub count: usize,
+    /// Added to the sandbox's own; one that is `None` is left out.
+    pub labels: BTreeMap<String, Option<String>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Intent {
+    sandboxes: Vec<SandboxId>,
+}
+
+/// An intent that is written.
+struct Begun {
+    key: Key,
+    revision: Revision,
+}
+
+/// What forks are made from.
+struct Source {
+    handle: Arc<Handle>,
+    snapshot: SnapshotId,
+    /// As the caller named it; a transient one has no name.
+    named: Option<SnapshotName>,
+}
+
+/// Whether forks that are not to be are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unmade {
+    All,
+    NotYet,
+}
+
+/// A fork that has a place, and nobody yet who makes it.
+type Placed = (Supervisor, Arc<Handle>);
+
+impl Broker {
+    /// Makes as many sandboxes as are asked for, or none. Under a key only once.
+    pub async fn fork(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        draft: ForkDraft,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Vec<View>, Error> {
+        if !(1..=limits::FORKS_MAX).contains(&draft.count) {
+            let problem = format!("from 1 to {}", limits::FORKS_MAX);
+            return Err(Error::InvalidField { field: "count", problem });
+        }
+        let (broker, who, id) = (self.clone(), who.clone(), id.clone());
+        // A caller that leaves is likely to ask again at once, and half of them are of no use to anybody.
+        let flight = async move { broker.fork_in_flight(&who, &id, draft, key).await };
+        self.shared.tasks.spawn(flight).await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
+    async fn fork_in_flight(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        draft: ForkDraft,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Vec<View>, Error> {
+        let shared = &self.shared;
+        let handle = shared.find(who, id)?;
+        let runtime = shared.runtime_label(Some(handle.spec.runtime()));
+        let verbs = shared.telemetry.verbs();
+        let Some(key) = key else {
+            return verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, None)).await;
+        };
+        let name = idempotency::entry_key(&key, who);
+        let fingerprint = idempotency::fingerprint(&(FORKS, id, &draft));
+        let _only = shared.creates.join(name.clone()).await;
+        let now = shared.clock.wall();
+        let revision = match shared.idempotency.look(&name, &fingerprint, now).await? {
+            Known::Nothing(revision) => revision,
+            Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
+            Known::Sandboxes(made) => match made.answer(shared, &key)? {
+                Ok(views) => return Ok(views),
+                Err(revision) => Some(revision),
+            },
+        };
+        let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
+        verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, Some(vacancy))).await
+    }
+
+    async fn fork_all(
+        &self,
+        handle: Arc<Handle>,
+        draft: ForkDraft,
+        key: Option<Vacancy>,
+    ) -> Result<Vec<View>, Error> {
+        handle.activity.touch();
+        self.admit_forks(&handle)?;
+        health::refuse_when_full(&self.shared).await?;
+        let snapshot = match &draft.snapshot {
+            Some(name) => handle.snapshot_named(name)?.id.clone(),
+            None => self.transient(&handle).await?,
+        };
+        failpoint!("fork.after_snapshot");
+        let source = Source { handle, snapshot, named: draft.snapshot.clone() };
+        let made = self.fork_from(&source, &draft, key).await;
+        if source.named.is_none() {
+            self.remove_transient(&source).await;
+            failpoint!("fork.after_transient");
+        }
+        made.map_err(|error| source.why(&self.shared, error))
+    }
+
+    /// What can be refused before anything is done.
+    fn admit_forks(&self, source: &Handle) -> Result<(), Error> {
+        if self.shared.closing.is_cancelled() {
+            return Err(Error::ShuttingDown);
+        }
+        let status = source.snapshot.borrow().status.clone();
+        let denied = |denied| denied_error(source.id.clone(), denied);
+        apply(&status, Event::Begin(Verb::Fork)).map_err(denied)?;
+        self.shared.require_snapshots()?;
+        self.shared.usable_runtime(source.spec.runtime()).map(|_| ())
+    }
+
+    async fn transient(&self, handle: &Handle) -> Result<SnapshotId, Error> {
+        let id = SnapshotId::random();
+        let wish = SnapshotWish { id: id.clone(), what: What::Transient, note: None };
+        self.ask(handle, LifecycleVerb::Snapshot(Box::new(wish))).await?;
+        Ok(id)
+    }
+
+    /// If it cannot be removed now, reconcile does: nobody knows it any more.
+    async fn remove_transient(&self, source: &Source) {
+        let removal = LifecycleVerb::DeleteSnapshot(Box::new(source.snapshot.clone()));
+        if let Err(error) = self.ask(&source.handle, removal).await {
+            let id = &source.handle.id;
+            debug!(%id, %error, "cannot remove the snapshot that forks were made from");
+            source.handle.snapshots.forget(&source.snapshot);
+        }
+    }
+
+    async fn fork_from(
+        &self,
+        source: &Source,
+        draft: &ForkDraft,
+        key: Option<Vacancy>,
+    ) -> Result<Vec<View>, Error> {
+        let unmade = self.places_for(source, draft).await?;
+        let handles: Vec<Arc<Handle>> =
+            unmade.iter().map(|(_, handle)| Arc::clone(handle)).collect();
+        let ids: Vec<SandboxId> = handles.iter().map(|handle| handle.id.clone()).collect();
+        let mut claim = key.map(|key| key.claim(&self.shared.idempotency, ids.clone()));
+        let begun = match self.begin_forks(claim.as_mut(), &ids).await {
+            Ok(begun) => begun,
+            Err(error) => {
+                ids.iter().for_each(|id| self.shared.release(id));
+                return Err(error);
+            }
+        };
+        let made = self.make_forks(source, unmade).await;
+        failpoint!("fork.after_made");
+        if let Err(error) = made {
+            // Else whoever finds the intent removes the rest.
+            if self.unmake(&handles).await == Unmade::All {
+                begun.over(&self.shared).await?;
+            }
+            if let Some(claim) = &claim {
+                claim.withdraw().await;
+            }
+            return Err(error);
+        }
+        if let Err(error) = begun.over(&self.shared).await {
+            self.unmake(&handles).await;
+            return Err(error);
+        }
+        failpoint!("fork.after_outcome");
+        if let Some(claim) = &mut claim {
+            claim.made().await;
+        }
+        self.note_forks(source, ids).await;
+        Ok(handles.iter().map(|handle| handle.view()).collect())
+    }
+
+    /// Takes places for all of them at once, or for none.
+    async fn places_for(&self, source: &Source, draft: &ForkDraft) -> Result<Vec<Placed>, Error> {
+        let shared = &self.shared;
+        let terms = terms_of(shared, source, draft)?;
+        let runtime = shared.runtime(source.handle.spec.runtime())?;
+        // Until the forks are in the list their layers are needed for the source's sake alone.
+        let _kept = shared.keep_layers().await;
+        let unmade = (0..draft.count).map(|_| {
+            let meta = making::new_meta(
+                shared,
+                source.handle.owner.clone(),
+                source.handle.spec.clone(),
+                terms.clone(),
+            );
+            admission::check_row(&meta)?;
+            let runtime = Arc::clone(runtime);
+            Ok(Supervisor::new(shared, runtime, meta, Status::creating(), None))
+        });
+        let unmade = unmade.collect::<Result<Vec<Placed>, Error>>()?;
+        shared.supervised(&source.handle.id).ok_or_else(|| source.gone())?;
+        let handles: Vec<_> = unmade.iter().map(|(_, handle)| Arc::clone(handle)).collect();
+        shared.admit(&handles)?;
+        Ok(unmade)
+    }
+
+    /// The key, if there is one, leads to them before the intent says that they are not to stay.
+    async fn begin_forks(
+        &self,
+        claim: Option<&mut Claim>,
+        ids: &[SandboxId],
+    ) -> Result<Begun, Error> {
+        if let Some(claim) = claim {
+            claim.begin().await?;
+            failpoint!("fork.after_key");
+        }
+        let key = Key::new([FORKS, ids.first().map_or("", SandboxId::as_str)]);
+        let intent = Intent { sandboxes: ids.to_vec() };
+        let value = serde_json::to_vec(&intent).expect("an intent holds only strings");
+        let revision = rows::put(&*self.shared.store, &key, value, None).await?;
+        failpoint!("fork.after_intent");
+        Ok(Begun { key, revision })
+    }
+
+    /// Makes them, and is done when each is made or has failed.
+    async fn make_forks(&self, source: &Source, unmade: Vec<Placed>) -> Result<(), Error> {
+        let origin = Origin::Snapshot {
+            sandbox: source.handle.id.clone(),
+            snapshot: source.snapshot.clone(),
+        };
+        let _all_of_it = source.handle.snapshots.reading().await;
+        let makings = unmade.into_iter().map(|(supervisor, handle)| {
+            let origin = origin.clone();
+            async move {
+                let (answer, made) = oneshot::channel();
+                let life = making::begin(supervisor, None, origin, answer);
+                self.shared.tasks.spawn(life);
+                self.answer(&handle.id, made).await
+            }
+        });
+        let made: Vec<Result<(), Error>> =
+            futures_util::stream::iter(makings).buffered(limits::FORKS_AT_ONCE).collect().await;
+        made.into_iter().collect()
+    }
+
+    /// Those that were made go again.
+    async fn unmake(&self, handles: &[Arc<Handle>]) -> Unmade {
+        let removals = handles.iter().map(|handle| async move {
+            match self.hand_over(handle, LifecycleVerb::Destroy).await {
+                Ok(()) | Err(Error::NotFound { .. }) => Unmade::All,
+                Err(error) => {
+                    warn!(id = %handle.id, %error, "cannot remove a fork whose siblings failed");
+                    Unmade::NotYet
+                }
+            }
+        });
+        let all = futures_util::future::join_all(removals).await;
+        if all.contains(&Unmade::NotYet) { Unmade::NotYet } else { Unmade::All }
+    }
+
+    async fn note_forks(&self, source: &Source, sandboxes: Vec<SandboxId>) {
+        let data = &self.shared.data;
+        for id in &sandboxes {
+            let (sandbox, snapshot) = (source.handle.id.clone(), source.named.clone());
+            let what = Happening::ForkedFrom { sandbox, snapshot };
+            self.shared.note(&data.home(id), what).await;
+        }
+        let what = Happening::Forked { sandboxes, snapshot: source.named.clone() };
+        self.shared.note(&data.home(&source.handle.id), what).await;
+    }
+}
+
+impl Source {
+    fn gone(&self) -> Error {
+        Error::NotFound { id: self.handle.id.clone() }
+    }
+
+    /// The first cause: the source, or its snapshot, may have been removed under the forks.
+    fn why(&self, shared: &Shared, error: Error) -> Error {
+        if shared.supervised(&self.handle.id).is_none() {
+            return self.gone();
+        }
+        match &self.named {
+            Some(name) if self.handle.snapshots.get(&self.snapshot).is_none() => {
+                super::snapshots::not_found(&self.handle.id, name)
+            }
+            Some(_) | None => error,
+        }
+    }
+}
+
+impl Begun {
+    async fn over(&self, shared: &Shared) -> Result<(), Error> {
+        Ok(rows::remove(&*shared.store, &self.key, Some(self.revision)).await?)
+    }
+}
+
+/// The terms of a fork are its source's, counted from now.
+fn terms_of(shared: &Shared, source: &Source, draft: &ForkDraft) -> Result<Terms, Error> {
+    let labels = Some(Some(draft.labels.clone()));
+    let patch = TermsPatch { labels, ..TermsPatch::default() };
+    let terms = source.handle.snapshot.borrow().terms.patched(&patch, &shared.policy.timeouts)?;
+    Ok(terms)
+}
+
+/// Removes the forks that an earlier daemon did not live to finish. Before anybody can begin one.
+pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
+    for entry in shared.store.list(&Prefix::new([FORKS])).await?.entries {
+        let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
+        let sandboxes = intent.map(|intent| intent.sandboxes).unwrap_or_default();
+        for handle in sandboxes.iter().filter_map(|id| shared.supervised(id)) {
+            let (answer, done) = oneshot::channel();
+            let verb = LifecycleVerb::Destroy;
+            // A supervisor that is gone has nothing left to destroy.
+            let _ = handle.inbox.send(Request { verb, answer }).await;
+            match done.await {
+                Ok(Ok(())) | Err(_) => {
+                    info!(id = %handle.id, "removed a fork that nobody was told of")
+                }
+                Ok(Err(error)) => warn!(id = %handle.id, %error, "cannot remove a fork yet"),
+            }
+        }
+        rows::remove(&*shared.store, &entry.key, Some(entry.revision)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! Bringing together what the registry, the homes and the runtimes say, on start and at an interval.
+//!
+//! A sandbox that has a supervisor is the supervisor's affair. For every other one: claim it, so that
+//! nobody else touches it; gather the evidence, only now, so that it cannot change meanwhile; judge
+//! ([`judge`], a pure function); act.
+
+mod judge;
+mod recover;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use tokio::sync::oneshot;
+use tracing::{error, info, warn};
+
+use super::snapshots::{self, InStorage};
+use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
+use crate::error::Error;
+use crate::execs::rejoin;
+use crate::health;
+use crate::images;
+use crate::records::registry::Row;
+use crate::shared::Shared;
+use judge::{Case, Copy, Evidence, Verdict, judge};
+use sandkeep_core::{Liveness, SandboxId, State, limits};
+use sandkeep_runtime::{MissingRuntime, Usable};
+
+/// Looks again and again until the broker closes.
+pub(crate) async fn at_intervals(shared: Arc<Shared>) {
+    loop {
+        tokio::select! {
+            () = shared.closing.cancelled() => return,
+            () = tokio::time::sleep(limits::RECONCILE_INTERVAL) => {}
+        }
+        repeat_destroys(&shared);
+        health::refresh(&shared);
+        let looked = async {
+            once(&shared).await?;
+            shared.sweep_slots().await?;
+            snapshots::sweep(&shared).await?;
+            crate::images::collect(&shared).await
+        };
+        if let Err(error) = looked.await {
+            error!(%error, "cannot reconcile; it will be tried again");
+        }
+    }
+}
+
+/// Has the storage look after its limits, beside all else, until the broker closes.
+pub(crate) async fn tend_limits(shared: Arc<Shared>) {
+    loop {
+        tokio::select! {
+            () = shared.closing.cancelled() => return,
+            () = tokio::time::sleep(limits::TEND_INTERVAL) => {}
+        }
+        if let Err(error) = shared.storage.tend(None).await {
+            warn!(%error, "cannot look after the limits of volumes");
+        }
+    }
+}
+
+/// A destroy that failed is recorded and stays so until it succeeds.
+fn repeat_destroys(shared: &Shared) {
+    for handle in shared.handles() {
+        if handle.snapshot.borrow().status.state() == State::Destroying {
+            let (answer, _) = oneshot::channel();
+            // A full queue has enough to do.
+            let _ = handle.inbox.try_send(Request { verb: LifecycleVerb::Destroy, answer });
+        }
+    }
+}
+
+/// Deals with everything that nobody supervises.
+pub(crate) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
+    let claims = claim(shared).await?;
+    if claims.is_empty() {
+        return Ok(());
+    }
+    let mut rows: HashMap<SandboxId, Row> = shared.registry.rows().await?.into_iter().collect();
+    for claim in &claims {
+        mend(claim, rows.get(&claim.id)).await;
+    }
+    let Heard { alive, silent } = listen(shared).await;
+    let in_storage = InStorage::look(shared).await;
+    let actions = claims.into_iter().map(|claim| {
+        let row = rows.remove(&claim.id);
+        let liveness = alive.get(&claim.id).copied();
+        settle(claim, row, liveness, &silent, &in_storage)
+    });
+    futures_util::stream::iter(actions)
+        .buffer_unordered(limits::RECOVERIES_AT_ONCE)
+        .for_each(|()| std::future::ready(()))
+        .await;
+    Ok(())
+}
+
+/// Says what is there that belongs to nobody. It is left alone: a person must decide.
+pub(crate) async fn report_orphans(shared: &Shared) {
+    let supervised = supervised(shared);
+    match ownerless_volumes(shared, &supervised).await {
+        Ok(volumes) => {
+            for id in volumes {
+                warn!(%id, "a volume has neither a row nor metadata; it is left alone");
+            }
+        }
+        Err(error) => warn!(%error, "cannot list volumes"),
+    }
+    for runtime in shared.runtimes.iter().filter(|runtime| runtime.usable() == Usable::Yes) {
+        let found = runtime.list().await.unwrap_or_default();
+        for found in found.iter().filter(|found| !supervised.contains(&found.id)) {
+            let (id, runtime) = (&found.id, runtime.name());
+            warn!(%id, runtime, "a sandbox has neither a row nor metadata; it is left alone");
+        }
+    }
+}
+
+/// Removes the volumes that belong to nobody. Only for a broker whose rows die with it, where a create that was
+/// killed before it wrote its metadata leaves a volume that nothing else tells of.
+pub(crate) async fn remove_orphans(shared: &Shared) -> Result<(), Error> {
+    for id in ownerless_volumes(shared, &supervised(shared)).await? {
+        shared.storage.destroy(&id).await?;
+        info!(%id, "removed the volume of a create that was cut short");
+    }
+    Ok(())
+}
+
+fn supervised(shared: &Shared) -> BTreeSet<SandboxId> {
+    shared.handles().iter().map(|handle| handle.id.clone()).collect()
+}
+
+async fn ownerless_volumes(
+    shared: &Shared,
+    supervised: &BTreeSet<SandboxId>,
+) -> Result<Vec<SandboxId>, Error> {
+    let mut volumes = shared.storage.list().await?;
+    volumes.retain(|id| !supervised.contains(id));
+    Ok(volumes)
+}
+
+/// A place held while reconcile looks; given back unless a supervisor takes it over.
+struct Claim {
+    shared: Arc<Shared>,
+    id: SandboxId,
+    held: bool,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.held {
+            self.shared.release(&self.id);
+        }
+    }
+}
+
+/// Everything that the registry or the homes know and nobody supervises.
+async fn claim(shared: &Arc<Shared>) -> Result<Vec<Claim>, Error> {
+    let (rows, homes) = tokio::join!(shared.registry.rows(), shared.blocking(|data| data.homes()));
+    let mut ids: BTreeSet<SandboxId> = homes?.into_iter().collect();
+    ids.extend(rows?.into_iter().map(|(id, _)| id));
+    let claims = ids.into_iter().filter(|id| shared.claim(id));
+    Ok(claims.map(|id| Claim { shared: Arc::clone(shared), id, held: true }).collect())
+}
+
+/// Writes damaged metadata anew from the row. It comes before the runtimes are asked: without its
+/// metadata, a runtime does not know whose a sandbox is.
+async fn mend(claim: &Claim, row: Option<&Row>) {
+    let Some(Row { record: Ok(record), .. }) = row else { return };
+    let (record, home) = (record.clone(), claim.shared.data.home(&claim.id));
+    let id = claim.id.clone();
+    let mended = claim.shared.blocking(move |data| {
+        match judge::mended(&id, &record, &home.read(), data.instance().as_str()) {
+            Some(meta) => home.write(&meta).and_then(|()| home.sync()).map(|()| true),
+            None => Ok(false),
+        }
+    });
+    match mended.await {
+        Ok(true) => warn!(id = %claim.id, "wrote damaged metadata anew from the registry"),
+        Ok(false) => {}
+        Err(error) => warn!(id = %claim.id, %error, "cannot write damaged metadata anew"),
+    }
+}
+
+/// What the runtimes say.
+struct Heard {
+    alive: HashMap<SandboxId, Liveness>,
+    /// Those that cannot say anything now, as an engine that does not answer: whether their sandboxes run
+    /// is not known, which is not the same as that they do not.
+    silent: BTreeSet<&'static str>,
+}
+
+/// A runtime that cannot be used here runs nothing here.
+async fn listen(shared: &Shared) -> Heard {
+    let mut heard = Heard { alive: HashMap::new(), silent: BTreeSet::new() };
+    for runtime in shared.runtimes.iter().filter(|runtime| runtime.usable() == Usable::Yes) {
+        let found = match runtime.list().await {
+            Ok(found) => found,
+            Err(error) => {
+                error!(runtime = runtime.name(), %error, "cannot list sandboxes; they are left alone");
+                heard.silent.insert(runtime.name());
+                continue;
+            }
+        };
+        heard.alive.extend(found.into_iter().map(|found| {
+            let liveness = match found.running {
+                true => Liveness::Running,
+                false => Liveness::NotRunning,
+            };
+            (found.id, liveness)
+        }));
+    }
+    heard
+}
+
+/// Judges one sandbox and acts. What goes wrong with one is said and keeps no other from its turn.
+async fn settle(
+    claim: Claim,
+    row: Option<Row>,
+    liveness: Option<Liveness>,
+    silent: &BTreeSet<&'static str>,
+    in_storage: &InStorage,
+) {
+    let (shared, id) = (Arc::clone(&claim.shared), claim.id.clone());
+    let home = shared.data.home(&id);
+    let look = home.clone();
+    let state = match shared.blocking(move |_| Ok(look.read())).await {
+        Ok(state) => state,
+        Err(error) => return warn!(%id, %error, "cannot look at a home"),
+    };
+    let evidence = Evidence { row, home: state, liveness };
+    let instance = shared.data.instance().as_str();
+    match judge(&id, evidence, instance, shared.data.boot_id()) {
+        Verdict::Nothing => {}
+        Verdict::Leave { why } => warn!(%id, why, "a sandbox is left alone"),
+        Verdict::RemoveHome => match shared.blocking(move |_| home.remove()).await {
+            Ok(()) => info!(%id, "removed the home of a create that never began"),
+            Err(error) => warn!(%id, %error, "cannot remove a home"),
+        },
+        Verdict::Quarantine { why } => {
+            match shared.blocking(move |data| data.quarantine(&home)).await {
+                Ok(aside) => {
+                    let aside = aside.display().to_string();
+                    warn!(%id, why, aside, "put aside a home that cannot be read");
+                }
+                Err(error) => warn!(%id, why, %error, "cannot put a home aside"),
+            }
+        }
+        Verdict::Supervise(case) if silent.contains(case.meta.spec.runtime()) => {
+            warn!(%id, runtime = case.meta.spec.runtime(), "a sandbox waits for its runtime");
+        }
+        Verdict::Supervise(case) => supervise(claim, *case, in_storage).await,
+    }
+}
+
+async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
+    let shared = Arc::clone(&claim.shared);
+    let (runtime, shown) = match shared.usable_runtime(case.meta.spec.runtime()) {
+        Ok(runtime) => (Arc::clone(runtime), None),
+        Err(error) => {
+            warn!(id = %claim.id, %error, "a sandbox cannot be reached");
+            (MissingRuntime::listed("none", &error), case.without_runtime())
+        }
+    };
+    let unreachable = shown.is_some();
+    let Case { meta, status, revision, event, copy } = case;
+    let status = shown.unwrap_or(status);
+    let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
+    rejoin::load(&shared, &handle.execs).await;
+    if let Err(error) = supervisor.restore_snapshots(in_storage).await {
+        // Without them it could lose some: reconcile comes back to it.
+        return warn!(id = %claim.id, %error, "cannot read what is recorded of a sandbox's snapshots");
+    }
+    let home = supervisor.home.clone();
+    if let Ok(Some(noted)) = shared.blocking(move |_| Ok(home.noted_activity())).await {
+        handle.activity.restore(noted);
+    }
+    if !unreachable {
+        match supervisor.recover(event, &handle).await {
+            Ok(Fate::Gone) => return,
+            Ok(Fate::Lives) => {}
+            // It is in the state that says so, and destroy leads out.
+            Err(error) => warn!(id = %claim.id, %error, "cannot recover a sandbox"),
+        }
+    }
+    if copy == Copy::Stale {
+        supervisor.copy_records().await;
+    }
+    if let (None, Some(slot)) = (revision, &handle.slot) {
+        shared.reclaim_slot(&handle.owner, slot, &handle.id).await;
+    }
+    shared.supervise(handle);
+    claim.held = false;
+    shared.tasks.spawn(supervisor.run());
+}

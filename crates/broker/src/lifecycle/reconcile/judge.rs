@@ -1,0 +1,195 @@
+//! What to make of a sandbox that nobody supervises: a pure function of the evidence.
+//!
+//! | row | home | verdict |
+//! |---|---|---|
+//! | `creating` | meta `ready` | it was made; go by what runs |
+//! | `creating`, `destroying` | anything else | remove |
+//! | any | meta `destroying` | remove: somebody asked for it |
+//! | any other | meta | keep; go by what runs, or `stopped` if nothing does after a reboot |
+//! | any other | missing | `failed`: nothing `ready` goes without a recorded destroy |
+//! | unreadable | | leave alone |
+//! | none | meta `ready` | adopt |
+//! | none | meta `creating`, `destroying` | remove |
+//! | none | nothing in it | remove the home |
+//! | none | unreadable | quarantine |
+//!
+//! A damaged meta beside a readable row has been [`mended`] before, so that the runtimes could
+//! read it, too.
+
+use std::io;
+
+use crate::records::registry::{Record, Row};
+use sandkeep_core::{Event, Liveness, Next, Operation, Purpose, SandboxId, Status, Verb, apply};
+use sandkeep_home::{HomeState, Meta, Phase, Unreadable};
+use sandkeep_store::Revision;
+
+/// All that is known of one sandbox.
+pub(super) struct Evidence {
+    pub row: Option<Row>,
+    pub home: HomeState,
+    /// `None`: no runtime knows it.
+    pub liveness: Option<Liveness>,
+}
+
+pub(super) enum Verdict {
+    Nothing,
+    Leave { why: String },
+    RemoveHome,
+    Quarantine { why: String },
+    Supervise(Box<Case>),
+}
+
+/// A sandbox as it was last known, and what has been found out since.
+pub(super) struct Case {
+    /// As it is on disk, if it is there.
+    pub meta: Meta,
+    pub status: Status,
+    pub revision: Option<Revision>,
+    pub event: Event,
+    pub copy: Copy,
+}
+
+/// Whether the metadata say what the row does of all that can change. The row decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copy {
+    Current,
+    Stale,
+}
+
+impl Case {
+    /// How it is shown while its runtime is not offered; `None` if it is to be removed all the same.
+    /// It is not for the row: what that says holds again when the runtime is back.
+    pub fn without_runtime(&self) -> Option<Status> {
+        if matches!(self.event, Event::Begin(_)) {
+            return None;
+        }
+        let why = format!("runtime {} is not offered by this daemon", self.meta.spec.runtime());
+        match apply(&self.status, Event::Missing(why)) {
+            Ok((status, Next::Record)) => Some(status),
+            Ok((_, Next::Stay | Next::Carry(_) | Next::Forget)) | Err(_) => None,
+        }
+    }
+}
+
+/// The metadata to write in place of a damaged file; `None` if the file is not known to be
+/// damaged, only not ours to understand.
+pub(super) fn mended(
+    id: &SandboxId,
+    record: &Record,
+    home: &HomeState,
+    instance: &str,
+) -> Option<Meta> {
+    let damaged = match home {
+        HomeState::Unreadable(Unreadable::Malformed(_)) => true,
+        HomeState::Unreadable(Unreadable::Io(error)) => error.kind() == io::ErrorKind::NotFound,
+        HomeState::Unreadable(
+            Unreadable::Version { .. }
+            | Unreadable::OtherSandbox { .. }
+            | Unreadable::OtherInstance { .. },
+        )
+        | HomeState::Missing
+        | HomeState::Empty
+        | HomeState::Known(_) => false,
+    };
+    let phase = match record.status.operation() {
+        Some(Operation::Create) => Phase::Creating,
+        Some(Operation::Destroy) => Phase::Destroying,
+        Some(
+            Operation::Start
+            | Operation::Stop
+            | Operation::Pause
+            | Operation::Resume
+            | Operation::Snapshot
+            | Operation::Rollback,
+        )
+        | None => Phase::Ready,
+    };
+    damaged.then(|| record.clone().into_meta(id.clone(), instance, phase).0)
+}
+
+pub(super) fn judge(id: &SandboxId, evidence: Evidence, instance: &str, boot_id: &str) -> Verdict {
+    let Evidence { row, home, liveness } = evidence;
+    let liveness = liveness.unwrap_or(Liveness::NotRunning);
+    let Some(Row { record, revision }) = row else {
+        return without_row(home, liveness, boot_id);
+    };
+    let record = match record {
+        Ok(record) => record,
+        Err(why) => return Verdict::Leave { why: why.to_string() },
+    };
+    let (meta, mut status) = record.into_meta(id.clone(), instance, Phase::Creating);
+    let mut copy = Copy::Current;
+    let (meta, event) = match home {
+        // The build it was for has ended with its daemon.
+        HomeState::Missing | HomeState::Empty if meta.spec.purpose() == Purpose::Build => {
+            (meta, Event::Begin(Verb::Destroy))
+        }
+        HomeState::Known(mut found) => {
+            if (&found.terms, &found.began, found.turn) != (&meta.terms, &meta.began, meta.turn) {
+                (found.terms, found.began) = (meta.terms, meta.began);
+                // No number is given twice, whichever of the two is older.
+                found.turn = found.turn.max(meta.turn);
+                copy = Copy::Stale;
+            }
+            let meta = found;
+            if meta.phase == Phase::Ready && status.operation() == Some(Operation::Create) {
+                status = made(&status);
+            }
+            let event = match meta.phase {
+                Phase::Destroying => Event::Begin(Verb::Destroy),
+                Phase::Creating | Phase::Ready if meta.spec.purpose() == Purpose::Build => {
+                    Event::Begin(Verb::Destroy)
+                }
+                Phase::Creating | Phase::Ready => look(&meta, liveness, boot_id),
+            };
+            (*meta, event)
+        }
+        HomeState::Missing | HomeState::Empty => {
+            (meta, Event::Missing("its home directory".to_owned()))
+        }
+        HomeState::Unreadable(why) => return Verdict::Leave { why: why.to_string() },
+    };
+    Verdict::Supervise(Box::new(Case { meta, status, revision: Some(revision), event, copy }))
+}
+
+fn without_row(home: HomeState, liveness: Liveness, boot_id: &str) -> Verdict {
+    match home {
+        HomeState::Missing => Verdict::Nothing,
+        HomeState::Empty => Verdict::RemoveHome,
+        HomeState::Unreadable(why) => Verdict::Quarantine { why: why.to_string() },
+        HomeState::Known(meta) => {
+            let (status, event) = known_by_meta(&meta, liveness, boot_id);
+            let copy = Copy::Current;
+            let case = Case { meta: *meta, status, revision: None, event, copy };
+            Verdict::Supervise(Box::new(case))
+        }
+    }
+}
+
+/// Only the files tell: what they do not say is whether it was last meant to run.
+fn known_by_meta(meta: &Meta, liveness: Liveness, boot_id: &str) -> (Status, Event) {
+    let creating = Status::creating();
+    if meta.spec.purpose() == Purpose::Build {
+        return (creating, Event::Begin(Verb::Destroy));
+    }
+    match (meta.phase, look(meta, liveness, boot_id)) {
+        (Phase::Destroying, _) => (creating, Event::Begin(Verb::Destroy)),
+        (Phase::Creating, look) => (creating, look),
+        (Phase::Ready, Event::HostRebooted) => (made(&creating), Event::HostRebooted),
+        (Phase::Ready, look) => (Status::stopped(), look),
+    }
+}
+
+/// Every launch writes its boot into the metadata first, so they tell whether what ran then can
+/// still run now. What does run needs no such proof.
+fn look(meta: &Meta, liveness: Liveness, boot_id: &str) -> Event {
+    match (liveness, meta.boot_id == boot_id) {
+        (Liveness::Running, _) | (Liveness::NotRunning, true) => Event::Found(liveness),
+        (Liveness::NotRunning, false) => Event::HostRebooted,
+    }
+}
+
+/// The status of a create that came to its end without being recorded.
+fn made(creating: &Status) -> Status {
+    apply(creating, Event::Done(Operation::Create)).expect("a create is under way").0
+}

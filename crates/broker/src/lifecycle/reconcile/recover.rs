@@ -1,0 +1,107 @@
+//! How a supervisor begins with a sandbox that an earlier one left.
+
+use std::sync::Arc;
+
+use tracing::info;
+
+use crate::error::Error;
+use crate::execs::rejoin;
+use crate::lifecycle::supervisor::{Fate, Supervisor};
+use crate::shared::Handle;
+use crate::{execs::processes, ports};
+use sandkeep_core::{Event, Next, Operation, State, Status, with_causes};
+use sandkeep_home::Phase;
+
+impl Supervisor {
+    /// Applies what was found, finishes what was under way, and goes back inside if it runs.
+    pub(super) async fn recover(
+        &mut self,
+        event: Event,
+        handle: &Arc<Handle>,
+    ) -> Result<Fate, Error> {
+        let missing = matches!(event, Event::Missing(_));
+        let (status, next) = self.next(event)?;
+        let recovered = match next {
+            Next::Carry(Operation::Destroy) => {
+                self.publish(status);
+                self.finish_destroy().await?;
+                info!(id = %self.id(), "removed what a create or destroy left");
+                return Ok(Fate::Gone);
+            }
+            Next::Carry(Operation::Stop) => self.finish_stop().await,
+            // Freezing what is frozen, or thawing what runs, changes nothing.
+            Next::Carry(Operation::Pause) => self.finish_pause().await,
+            Next::Carry(Operation::Resume) => self.finish_resume().await,
+            Next::Carry(Operation::Snapshot) => self.undo_snapshot().await,
+            Next::Carry(Operation::Rollback) => {
+                self.publish(status);
+                self.finish_rollback().await
+            }
+            Next::Stay | Next::Record => {
+                let marked = match missing {
+                    true => Ok(()),
+                    false => self.mark_ready().await,
+                };
+                marked.and(self.remember(status, next).await)
+            }
+            Next::Carry(Operation::Create | Operation::Start) | Next::Forget => {
+                unreachable!("a look at what is there neither begins anything nor ends a destroy")
+            }
+        };
+        // What runs has a way inside and is watched, whether or not that could be written down.
+        self.reenter(handle).await;
+        recovered.map(|()| Fate::Lives)
+    }
+
+    async fn mark_ready(&mut self) -> Result<(), Error> {
+        if self.meta.phase == Phase::Ready {
+            return Ok(());
+        }
+        self.meta.phase = Phase::Ready;
+        self.write_meta().await?;
+        self.sync_meta().await;
+        Ok(())
+    }
+
+    /// Shows what was found. Writes only what the row does not say already: most rows are right after
+    /// a restart.
+    async fn remember(&mut self, status: Status, next: Next) -> Result<(), Error> {
+        match (next, self.revision) {
+            (Next::Stay, Some(_)) => {
+                self.publish(status);
+                Ok(())
+            }
+            _ => self.record_or_show(status).await,
+        }
+    }
+
+    /// What was found is true even if it cannot be written.
+    async fn record_or_show(&mut self, status: Status) -> Result<(), Error> {
+        let recorded = self.record(status.clone()).await;
+        if recorded.is_err() {
+            self.publish(status);
+        }
+        recorded
+    }
+
+    async fn reenter(&mut self, handle: &Arc<Handle>) {
+        if !matches!(self.status().state(), State::Running | State::Paused) {
+            return rejoin::lose_all(&self.shared, handle);
+        }
+        match self.enter().await {
+            Ok(guest) => {
+                info!(id = %self.id(), "adopted a running sandbox");
+                self.rejoin(handle, guest).await;
+                let shared = Arc::clone(&self.shared);
+                self.shared.tasks.spawn(ports::reopen(shared, Arc::clone(handle)));
+                let shared = Arc::clone(&self.shared);
+                self.shared.tasks.spawn(processes::probe_again(shared, Arc::clone(handle)));
+            }
+            Err(error) => {
+                let status = self.after(Event::Died(with_causes(&error)));
+                self.settle(status).await;
+                rejoin::lose_all(&self.shared, handle);
+            }
+        }
+    }
+}

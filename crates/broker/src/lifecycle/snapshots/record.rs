@@ -1,0 +1,135 @@
+//! What is written down of a snapshot: one row, `snapshots/<sandbox>/<snapshot>`. A snapshot is there when its
+//! row is. A copy of all of a sandbox's rows lies in its home, for the day when the registry is lost.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::records::rows;
+use sandkeep_core::{SandboxId, SnapshotId, SnapshotKind, SnapshotName};
+use sandkeep_store::{Key, Prefix, SqliteStore, StateStore, StoreError};
+
+/// The first segment of every row's key.
+const SNAPSHOTS: &str = "snapshots";
+
+const VERSION: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    pub id: SnapshotId,
+    pub name: SnapshotName,
+    pub kind: SnapshotKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Its place among those of its sandbox. Not by time: clocks are set.
+    pub place: u64,
+    pub created_at: jiff::Timestamp,
+    /// What the storage said when it was made.
+    pub bytes: u64,
+}
+
+/// All of a record but what is known only once it is made.
+pub struct Content {
+    pub id: SnapshotId,
+    pub name: SnapshotName,
+    pub kind: SnapshotKind,
+    pub note: Option<String>,
+    pub place: u64,
+}
+
+impl Record {
+    pub fn new(content: Content, created_at: jiff::Timestamp, bytes: u64) -> Self {
+        let Content { id, name, kind, note, place } = content;
+        Self { version: VERSION, id, name, kind, note, place, created_at, bytes }
+    }
+
+    /// A snapshot of which only the storage knows: what it was for is lost, so nobody prunes it. It comes last.
+    pub fn found(id: SnapshotId, at: jiff::Timestamp) -> Self {
+        let name = SnapshotName::of_id(&id);
+        let content = Content { id, name, kind: SnapshotKind::Asked, note: None, place: u64::MAX };
+        Self::new(content, at, 0)
+    }
+}
+
+#[derive(Clone)]
+pub struct Records {
+    store: Arc<dyn StateStore>,
+}
+
+impl Records {
+    pub fn new(store: Arc<dyn StateStore>) -> Self {
+        Self { store }
+    }
+
+    /// Writes a row. Only the sandbox's supervisor does.
+    pub async fn put(&self, sandbox: &SandboxId, record: &Record) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(record).expect("a record holds only strings and numbers");
+        rows::put(&*self.store, &key(sandbox, &record.id), value, None).await.map(|_| ())
+    }
+
+    /// Removes a row. `Ok` if there is none.
+    pub async fn remove(&self, sandbox: &SandboxId, id: &SnapshotId) -> Result<(), StoreError> {
+        rows::remove(&*self.store, &key(sandbox, id), None).await
+    }
+
+    pub async fn remove_all(&self, sandbox: &SandboxId) -> Result<(), StoreError> {
+        let listing = self.store.list(&Prefix::new([SNAPSHOTS, sandbox.as_str()])).await?;
+        for entry in listing.entries {
+            rows::remove(&*self.store, &entry.key, Some(entry.revision)).await?;
+        }
+        Ok(())
+    }
+
+    /// All rows of a sandbox. One that cannot be read names nothing.
+    pub async fn of(&self, sandbox: &SandboxId) -> Result<Vec<Record>, StoreError> {
+        let listing = self.store.list(&Prefix::new([SNAPSHOTS, sandbox.as_str()])).await?;
+        let records = listing.entries.iter().filter_map(|entry| read(&entry.value));
+        Ok(records.collect())
+    }
+
+    /// All sandboxes that have rows.
+    pub async fn sandboxes(&self) -> Result<Vec<SandboxId>, StoreError> {
+        let listing = self.store.list(&Prefix::new([SNAPSHOTS])).await?;
+        let named = listing.entries.iter().filter_map(|entry| ids(&entry.key));
+        let mut sandboxes: Vec<SandboxId> = named.map(|(sandbox, _)| sandbox).collect();
+        sandboxes.dedup();
+        Ok(sandboxes)
+    }
+}
+
+/// All that are recorded in the registry at `path`, for somebody who only looks; none if there is no registry.
+pub fn recorded(path: &Path) -> Result<Vec<(SandboxId, SnapshotId)>, StoreError> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let listing = SqliteStore::read_entries(path, &Prefix::new([SNAPSHOTS]))?;
+    Ok(listing.entries.iter().filter_map(|entry| ids(&entry.key)).collect())
+}
+
+/// What a row's key names.
+fn ids(key: &Key) -> Option<(SandboxId, SnapshotId)> {
+    let segments = key.segments();
+    let [_, sandbox, snapshot] = segments.as_slice() else { return None };
+    Some((sandbox.parse().ok()?, snapshot.parse().ok()?))
+}
+
+fn key(sandbox: &SandboxId, id: &SnapshotId) -> Key {
+    Key::new([SNAPSHOTS, sandbox.as_str(), id.as_str()])
+}
+
+fn read(value: &[u8]) -> Option<Record> {
+    serde_json::from_slice(value).ok().filter(|record: &Record| record.version == VERSION)
+}
+
+/// The copy for the home.
+pub fn copy(records: &[Arc<Record>]) -> Vec<u8> {
+    let records: Vec<&Record> = records.iter().map(AsRef::as_ref).collect();
+    serde_json::to_vec(&records).expect("a record holds only strings and numbers")
+}
+
+/// What a copy says; nothing if it cannot be read.
+pub fn from_copy(content: &[u8]) -> Vec<Record> {
+    serde_json::from_slice(content).unwrap_or_default()
+}

@@ -1,0 +1,420 @@
+//! One task per sandbox. It carries out lifecycle verbs one after the other, watches for the
+//! sandbox's death, and is the only writer of its state, in the registry and in `meta.json`.
+//!
+//! A caller only waits for the answer: a verb that was taken is finished whether or not anybody still
+//! listens. Reading and execs do not come here; they use the snapshot that every change publishes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{info, warn};
+
+use super::activity::Activity;
+use super::snapshots::SnapshotShelf;
+use super::verbs::{InFlight, RevertWish, RollbackWish, SnapshotWish};
+use crate::error::Error;
+use crate::execs::Execs;
+use crate::images::workspace::Bringing;
+use crate::shared::{Handle, Shared};
+use sandkeep_core::{
+    Denied, Event, Moment, Next, SandboxId, SnapshotId, State, Status, Terms, TermsPatch, Verb,
+    apply, limits,
+};
+use sandkeep_guestlink::Guest;
+use sandkeep_home::{Home, Meta};
+use sandkeep_runtime::{Death, Plan, Runtime};
+use sandkeep_storage::LayerId;
+use sandkeep_store::Revision;
+use sandkeep_tree::Root;
+
+/// A verb that waits for its turn.
+pub(crate) struct Request {
+    pub verb: LifecycleVerb,
+    pub answer: oneshot::Sender<Result<(), Error>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LifecycleVerb {
+    Start,
+    Stop,
+    Pause(InFlight),
+    Resume,
+    Destroy,
+    Amend(Box<Amendment>),
+    /// Make a layer of what its volume holds.
+    Capture(Box<LayerId>),
+    Snapshot(Box<SnapshotWish>),
+    DeleteSnapshot(Box<SnapshotId>),
+    /// Bring some files back.
+    Revert(Box<RevertWish>),
+    Rollback(Box<RollbackWish>),
+    /// End it, if its time is over.
+    Expire,
+    /// Write down when it was last used.
+    NoteActivity(Box<Moment>),
+}
+
+/// A change of a sandbox's terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Amendment {
+    pub patch: TermsPatch,
+    pub restart: Restart,
+}
+
+/// Whether the timeout counts from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restart {
+    Yes,
+    No,
+}
+
+impl LifecycleVerb {
+    /// What it is counted as; `None` for what only the reaper asks for, and what touches no sandbox itself.
+    pub fn named(&self) -> Option<Verb> {
+        match self {
+            Self::Start => Some(Verb::Start),
+            Self::Stop => Some(Verb::Stop),
+            Self::Pause(_) => Some(Verb::Pause),
+            Self::Resume => Some(Verb::Resume),
+            Self::Destroy => Some(Verb::Destroy),
+            Self::Amend(_) => Some(Verb::Amend),
+            Self::Capture(_) => Some(Verb::Capture),
+            Self::Snapshot(_) => Some(Verb::Snapshot),
+            Self::Rollback(_) => Some(Verb::Rollback),
+            Self::DeleteSnapshot(_) => None,
+            Self::Revert(_) => Some(Verb::Revert),
+            Self::Expire | Self::NoteActivity(_) => None,
+        }
+    }
+}
+
+/// Resolves when the sandbox is dead.
+type End = Pin<Box<dyn Future<Output = Death> + Send>>;
+
+/// What anybody may know at once.
+#[derive(Clone)]
+pub(crate) struct Snapshot {
+    pub status: Status,
+    /// The way inside, while it runs.
+    pub guest: Option<Arc<dyn Guest>>,
+    pub terms: Arc<Terms>,
+    /// From when its timeout counts.
+    pub began: Moment,
+    pub turn: u64,
+}
+
+pub(crate) struct Supervisor {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) home: Home,
+    pub(crate) meta: Meta,
+    /// Where the row stands; `None` before the first write.
+    pub(crate) revision: Option<Revision>,
+    pub(crate) snapshot: watch::Sender<Snapshot>,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) execs: Arc<Execs>,
+    pub(crate) snapshots: Arc<SnapshotShelf>,
+    /// What a new sandbox is made with.
+    pub(crate) bringing: Option<Box<Bringing>>,
+    inbox: mpsc::Receiver<Request>,
+    destroys: watch::Receiver<usize>,
+    vigil: Vigil,
+}
+
+/// Whether the sandbox's end is news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Vigil {
+    /// It was launched anew: the end of what ran before is no news.
+    Begun,
+    /// It runs, and is meant to.
+    Kept,
+    /// It does not run, or its end is being brought about.
+    Off,
+}
+
+/// Whether there still is something to supervise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Lives,
+    Gone,
+}
+
+impl Supervisor {
+    /// A supervisor and the way to it.
+    pub fn new(
+        shared: &Arc<Shared>,
+        runtime: Arc<dyn Runtime>,
+        meta: Meta,
+        status: Status,
+        revision: Option<Revision>,
+    ) -> (Self, Arc<Handle>) {
+        let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
+        let (snapshot, receiver) = watch::channel(Snapshot {
+            status,
+            guest: None,
+            terms: Arc::new(meta.terms.clone()),
+            began: meta.began.clone(),
+            turn: meta.turn,
+        });
+        let none_waits: usize = 0;
+        let (waiting, destroys) = watch::channel(none_waits);
+        let activity = Arc::new(Activity::new(
+            Arc::clone(&shared.clock),
+            shared.data.boot_id(),
+            meta.began.clone(),
+            shared.policy.max_concurrent_tasks,
+        ));
+        let home = shared.data.home(&meta.id);
+        let execs = Execs::new(&home, shared.journal, Arc::clone(&activity));
+        let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting, execs, activity));
+        let supervisor = Self {
+            shared: Arc::clone(shared),
+            runtime,
+            home,
+            meta,
+            revision,
+            snapshot,
+            activity: Arc::clone(&handle.activity),
+            execs: Arc::clone(&handle.execs),
+            snapshots: Arc::clone(&handle.snapshots),
+            bringing: None,
+            inbox,
+            destroys,
+            vigil: Vigil::Off,
+        };
+        (supervisor, handle)
+    }
+
+    pub fn id(&self) -> &SandboxId {
+        &self.meta.id
+    }
+
+    pub fn status(&self) -> Status {
+        self.snapshot.borrow().status.clone()
+    }
+
+    /// Serves verbs until the sandbox is gone or the broker closes.
+    pub async fn run(mut self) {
+        let closing = self.shared.closing.clone();
+        let mut end: Option<End> = None;
+        loop {
+            end = match self.vigil {
+                Vigil::Begun => {
+                    self.vigil = Vigil::Kept;
+                    Some(self.end())
+                }
+                Vigil::Kept => end.or_else(|| Some(self.end())),
+                Vigil::Off => None,
+            };
+            let request = tokio::select! {
+                biased;
+                () = closing.cancelled() => return,
+                death = resolved(&mut end) => {
+                    end = None;
+                    self.died(death).await;
+                    continue;
+                }
+                request = self.inbox.recv() => request,
+            };
+            let Some(Request { verb, answer }) = request else { return };
+            let (fate, result) = self.carry_out(verb).await;
+            if fate == Fate::Gone {
+                self.leave();
+            }
+            // Nobody may be waiting any more.
+            let _ = answer.send(result);
+            match fate {
+                Fate::Lives => {}
+                Fate::Gone => return,
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, verb: LifecycleVerb) -> (Fate, Result<(), Error>) {
+        let result = match verb {
+            LifecycleVerb::Start => self.start().await,
+            LifecycleVerb::Stop => self.stop().await,
+            LifecycleVerb::Pause(in_flight) => self.pause(in_flight).await,
+            LifecycleVerb::Resume => self.resume().await,
+            LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
+            LifecycleVerb::Capture(layer) => self.capture(&layer).await,
+            LifecycleVerb::Snapshot(wish) => self.snapshot(*wish).await,
+            LifecycleVerb::DeleteSnapshot(id) => self.delete_snapshot(&id).await,
+            LifecycleVerb::Revert(wish) => self.revert(*wish).await,
+            LifecycleVerb::Rollback(wish) => self.rollback(&wish).await,
+            LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
+            LifecycleVerb::Destroy => {
+                let result = self.destroy().await;
+                return (if result.is_ok() { Fate::Gone } else { Fate::Lives }, result);
+            }
+            LifecycleVerb::Expire => return self.expire().await,
+        };
+        (Fate::Lives, result)
+    }
+
+    /// Gives the slot back and answers whoever still waits in the queue.
+    pub fn leave(&mut self) {
+        self.shared.release(&self.meta.id);
+        self.inbox.close();
+        while let Ok(Request { verb, answer }) = self.inbox.try_recv() {
+            let result = match verb {
+                LifecycleVerb::Destroy | LifecycleVerb::Expire | LifecycleVerb::NoteActivity(_) => {
+                    Ok(())
+                }
+                LifecycleVerb::Start
+                | LifecycleVerb::Stop
+                | LifecycleVerb::Pause(_)
+                | LifecycleVerb::Resume
+                | LifecycleVerb::Amend(_)
+                | LifecycleVerb::Capture(_)
+                | LifecycleVerb::Snapshot(_)
+                | LifecycleVerb::DeleteSnapshot(_)
+                | LifecycleVerb::Revert(_)
+                | LifecycleVerb::Rollback(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
+            };
+            let _ = answer.send(result);
+        }
+    }
+
+    async fn died(&mut self, death: Death) {
+        self.vigil = Vigil::Off;
+        info!(id = %self.id(), reason = death.reason, "a sandbox died");
+        let (status, next) = self.next(Event::Died(death.reason)).expect("a death is never denied");
+        if next == Next::Record {
+            self.settle(status).await;
+            self.note_state().await;
+        }
+    }
+
+    /// What the state machine says to an event now.
+    pub(crate) fn next(&self, event: Event) -> Result<(Status, Next), Error> {
+        apply(&self.snapshot.borrow().status, event).map_err(|denied| self.denied(denied))
+    }
+
+    fn denied(&self, denied: Denied) -> Error {
+        let id = self.meta.id.clone();
+        denied_error(id, denied)
+    }
+
+    /// The status after an operation that this supervisor itself began.
+    pub(crate) fn after(&self, event: Event) -> Status {
+        self.next(event).expect("only the supervisor ends what it began").0
+    }
+
+    /// Writes a status to the registry and then shows it. An error leaves both as they were.
+    pub(crate) async fn record(&mut self, status: Status) -> Result<(), Error> {
+        let revision = self.shared.registry.put(&self.meta, &status, self.revision).await?;
+        self.revision = Some(revision);
+        self.publish(status);
+        Ok(())
+    }
+
+    /// Shows an outcome even if it cannot be written: it is what is true. The next write brings the
+    /// row up to date, and so does reconcile after a crash, by what the runtime says.
+    pub(crate) async fn settle(&mut self, status: Status) {
+        if let Err(error) = self.record(status.clone()).await {
+            warn!(id = %self.id(), %error, state = %status.state(), "cannot record an outcome");
+            self.publish(status);
+        }
+    }
+
+    /// Shows a status; what does not run has no way inside.
+    pub(crate) fn publish(&self, status: Status) {
+        self.snapshot.send_modify(|snapshot| {
+            if !matches!(status.state(), State::Running | State::Paused) {
+                snapshot.guest = None;
+            }
+            snapshot.status = status;
+            if *snapshot.terms != self.meta.terms {
+                snapshot.terms = Arc::new(self.meta.terms.clone());
+            }
+            if snapshot.began != self.meta.began {
+                snapshot.began = self.meta.began.clone();
+            }
+            snapshot.turn = self.meta.turn;
+        });
+    }
+
+    /// Opens the way inside a sandbox that runs, and watches for its death.
+    pub(crate) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
+        let guest = self.runtime.connect(self.id()).await?;
+        self.snapshot.send_modify(|snapshot| snapshot.guest = Some(Arc::clone(&guest)));
+        self.vigil = Vigil::Begun;
+        Ok(guest)
+    }
+
+    /// Nobody gets inside until the next [`Self::enter`].
+    pub(crate) fn forget_guest(&self) {
+        self.snapshot.send_modify(|snapshot| snapshot.guest = None);
+    }
+
+    fn end(&self) -> End {
+        let (runtime, id) = (Arc::clone(&self.runtime), self.meta.id.clone());
+        Box::pin(async move { runtime.wait(&id).await })
+    }
+
+    /// From now on its end is what was asked for.
+    pub(crate) fn expect_death(&mut self) {
+        self.vigil = Vigil::Off;
+    }
+
+    /// Resolves when somebody waits for this sandbox to be destroyed.
+    pub(crate) fn destroy_awaited(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut destroys = self.destroys.clone();
+        async move {
+            if destroys.wait_for(|waiting| *waiting > 0).await.is_err() {
+                // Nobody can ask any more.
+                std::future::pending().await
+            }
+        }
+    }
+
+    pub(crate) fn plan(&self, root: Root) -> Result<Plan, Error> {
+        let template = self.shared.template_of(&self.meta.spec)?;
+        Ok(Plan {
+            id: self.meta.id.clone(),
+            labels: self.meta.labels(),
+            root,
+            binds: template.binds(),
+            resources: self.meta.spec.resources().clone(),
+            privilege: self.meta.spec.privilege(),
+            home: self.home.path().to_owned(),
+            lifetime: self.shared.lifetime,
+        })
+    }
+
+    /// Writes `meta.json` as it is now.
+    pub(crate) async fn write_meta(&self) -> Result<(), Error> {
+        let (home, meta) = (self.home.clone(), self.meta.clone());
+        self.shared.blocking(move |_| home.create(&meta)).await
+    }
+
+    /// Puts `meta.json` on disk for good; see [`Home`]'s module for why nobody waits for it.
+    pub(crate) async fn sync_meta(&self) {
+        let home = self.home.clone();
+        if let Err(error) = self.shared.blocking(move |_| home.sync()).await {
+            warn!(id = %self.id(), %error, "cannot sync metadata");
+        }
+    }
+}
+
+/// A denial of the state machine in the words of the broker.
+pub(crate) fn denied_error(id: SandboxId, denied: Denied) -> Error {
+    match denied {
+        Denied::WrongState { state, verb, helps } => Error::WrongState { id, state, verb, helps },
+        Denied::Busy { verb, under_way } => Error::Busy { id, verb, under_way },
+        Denied::NotUnderWay(operation) => {
+            let reason = format!("{operation} ended without having begun");
+            Error::SandboxFailed { id, reason }
+        }
+    }
+}
+
+async fn resolved(end: &mut Option<End>) -> Death {
+    match end {
+        Some(end) => end.await,
+        None => std::future::pending().await,
+    }
+}

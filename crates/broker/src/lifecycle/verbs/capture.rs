@@ -1,0 +1,30 @@
+//! capture: what the volume of a sandbox holds becomes a layer. While it runs it stands still for that, so that
+//! nothing in the layer is torn.
+//!
+//! Nothing of it is in the sandbox's own record: whoever asks has written down that it may be frozen, and a
+//! crash here is mended by thawing it.
+
+use crate::error::Error;
+use crate::images;
+use crate::lifecycle::supervisor::Supervisor;
+use sandkeep_core::{Event, Verb, failpoint};
+use sandkeep_storage::LayerId;
+
+impl Supervisor {
+    pub(crate) async fn capture(&mut self, layer: &LayerId) -> Result<(), Error> {
+        self.next(Event::Begin(Verb::Capture))?;
+        self.can_stand_still()?;
+        self.write_back().await;
+        let still = self.stand_still().await?;
+        failpoint!("template.after_freeze");
+        let made = self.make_layer(layer).await;
+        failpoint!("template.after_layer");
+        self.go_on(still).await?;
+        made
+    }
+
+    async fn make_layer(&self, layer: &LayerId) -> Result<(), Error> {
+        let base = crate::images::base(&self.meta.spec)?;
+        Ok(self.shared.storage.layer_from(self.id(), None, base.layers(), layer).await?)
+    }
+}

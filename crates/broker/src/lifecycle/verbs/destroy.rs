@@ -1,0 +1,73 @@
+//! destroy: from anywhere to nothing. Once recorded it is never taken back, only repeated.
+
+use std::io;
+
+use tracing::warn;
+
+use crate::error::Error;
+use crate::lifecycle::supervisor::Supervisor;
+use sandkeep_core::{Event, Operation, Verb, failpoint, with_causes};
+use sandkeep_home::{DataDir, Phase};
+
+impl Supervisor {
+    pub(crate) async fn destroy(&mut self) -> Result<(), Error> {
+        let (status, _) = self.next(Event::Begin(Verb::Destroy))?;
+        // The row decides, so it comes first: a mark whose row was refused would make the next daemon
+        // remove a sandbox that is to stay.
+        self.record(status).await?;
+        failpoint!("destroy.after_intent");
+        self.mark_destroying().await;
+        failpoint!("destroy.after_meta");
+        self.finish_destroy().await
+    }
+
+    /// Everything after the intent: also what reconcile does for one that was cut short.
+    pub(crate) async fn finish_destroy(&mut self) -> Result<(), Error> {
+        self.expect_death();
+        let result = self.tear_down().await;
+        if let Err(cause) = &result {
+            let status = self.after(Event::Failed(Operation::Destroy, with_causes(cause)));
+            self.settle(status).await;
+        }
+        result
+    }
+
+    /// Removes everything that goes by this sandbox's id, its row last. Each step may be repeated.
+    pub(crate) async fn tear_down(&mut self) -> Result<(), Error> {
+        // Only the runtime that made it can say that nothing of it is left.
+        self.shared.runtime(self.meta.spec.runtime())?;
+        self.runtime.destroy(self.id()).await?;
+        failpoint!("destroy.after_runtime");
+        // Who forks from it gets all of it, or is told that it is gone.
+        let nobody_reads = self.snapshots.removing().await;
+        self.shared.storage.destroy(self.id()).await?;
+        drop(nobody_reads);
+        failpoint!("destroy.after_volume");
+        self.shared.snapshots.remove_all(self.id()).await?;
+        failpoint!("destroy.after_snapshots");
+        let home = self.home.clone();
+        self.shared.blocking(move |_| home.remove()).await?;
+        failpoint!("destroy.after_home");
+        if let Some(slot) = &self.meta.slot {
+            self.shared.slots.free(&self.meta.owner, slot, self.id()).await?;
+            failpoint!("destroy.after_slot");
+        }
+        self.shared.registry.delete(self.id(), self.revision).await?;
+        failpoint!("destroy.after_row");
+        Ok(())
+    }
+
+    /// Tells those who may have lost the row. A home that is gone needs no mark, and none is made anew
+    /// for it; one that cannot be marked is removed all the same.
+    pub(crate) async fn mark_destroying(&mut self) {
+        self.meta.phase = Phase::Destroying;
+        let (home, meta) = (self.home.clone(), self.meta.clone());
+        let mark = move |_: &DataDir| match home.write(&meta) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written,
+        };
+        if let Err(error) = self.shared.blocking(mark).await {
+            warn!(id = %self.id(), %error, "cannot mark a home as destroying");
+        }
+    }
+}

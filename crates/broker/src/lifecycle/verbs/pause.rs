@@ -1,0 +1,121 @@
+//! pause and resume: every process stands still, and goes on where it was.
+//!
+//! A command that somebody waits for is not made to stand still unawares: a pause waits for those that run, up
+//! to a limit, and else refuses and names them. Processes and idle shells are what a sandbox is paused with.
+//! While it waits nothing is recorded and commands still begin. With the intent no more of them do, so who
+//! has slipped in between is seen by one more look.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::lifecycle::supervisor::Supervisor;
+use crate::records::timeline::Happening;
+use sandkeep_core::{Event, ExecId, Next, Operation, Verb, failpoint, limits, with_causes};
+use sandkeep_runtime::RuntimeError;
+
+/// What is to become of commands that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFlight {
+    /// They may end, within this time; whoever has not then hinders the pause.
+    Drain(Duration),
+    /// They stand still as they are.
+    Freeze,
+}
+
+impl Supervisor {
+    pub(crate) async fn pause(&mut self, in_flight: InFlight) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Begin(Verb::Pause))?;
+        if next == Next::Stay {
+            return Ok(());
+        }
+        if !self.runtime.capabilities().pause {
+            let runtime = self.runtime.name();
+            return Err(RuntimeError::Unsupported { runtime, what: "pause" }.into());
+        }
+        let deadline = match in_flight {
+            InFlight::Freeze => None,
+            InFlight::Drain(limit) => Some(Instant::now() + limit),
+        };
+        loop {
+            if let Some(deadline) = deadline {
+                self.drained_by(deadline).await?;
+            }
+            self.record(status.clone()).await?;
+            failpoint!("pause.after_intent");
+            if deadline.is_none() || self.execs.activity.commands() == 0 {
+                return self.finish_pause().await;
+            }
+            let why = "a command began".to_owned();
+            let status = self.after(Event::Failed(Operation::Pause, why));
+            self.settle(status).await;
+        }
+    }
+
+    /// Returns when no command runs any more.
+    async fn drained_by(&self, deadline: Instant) -> Result<(), Error> {
+        let ended = self.execs.activity.commands_ended();
+        tokio::select! {
+            biased;
+            () = ended => Ok(()),
+            () = tokio::time::sleep_until(deadline) => Err(self.execs_in_flight(Verb::Pause)),
+            () = self.destroy_awaited() => Err(self.execs_in_flight(Verb::Pause)),
+        }
+    }
+
+    pub(super) fn execs_in_flight(&self, verb: Verb) -> Error {
+        let running = self.execs.shelf.commands().into_iter().filter(|exec| exec.end().is_none());
+        let mut execs: Vec<ExecId> = running.map(|exec| exec.id().clone()).collect();
+        execs.truncate(limits::EXECS_NAMED_MAX);
+        Error::ExecsInFlight { id: self.id().clone(), verb, execs }
+    }
+
+    /// Everything after the intent: also what reconcile does for a pause that was cut short.
+    pub(crate) async fn finish_pause(&mut self) -> Result<(), Error> {
+        let frozen = self.runtime.freeze(self.id()).await;
+        failpoint!("pause.after_freeze");
+        self.end_pause(Operation::Pause, frozen).await?;
+        failpoint!("pause.after_outcome");
+        self.note_state().await;
+        Ok(())
+    }
+
+    pub(crate) async fn resume(&mut self) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Begin(Verb::Resume))?;
+        if next == Next::Stay {
+            return Ok(());
+        }
+        // Its time begins anew: a sandbox that was paused at its timeout could not be used otherwise.
+        self.meta.began = self.shared.now();
+        self.activity.touch();
+        self.record(status).await?;
+        failpoint!("resume.after_intent");
+        self.finish_resume().await?;
+        self.set_alarm();
+        Ok(())
+    }
+
+    pub(crate) async fn finish_resume(&mut self) -> Result<(), Error> {
+        let thawed = self.runtime.thaw(self.id()).await;
+        failpoint!("resume.after_thaw");
+        self.end_pause(Operation::Resume, thawed).await?;
+        failpoint!("resume.after_outcome");
+        self.note(Happening::Resumed).await;
+        Ok(())
+    }
+
+    async fn end_pause(
+        &mut self,
+        operation: Operation,
+        result: Result<(), RuntimeError>,
+    ) -> Result<(), Error> {
+        let event = match &result {
+            Ok(()) => Event::Done(operation),
+            Err(cause) => Event::Failed(operation, with_causes(cause)),
+        };
+        let status = self.after(event);
+        self.settle(status).await;
+        Ok(result?)
+    }
+}

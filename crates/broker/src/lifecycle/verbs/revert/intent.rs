@@ -1,0 +1,105 @@
+//! That files are being brought back, written down before any of them is touched.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::{RevertWish, Reverted};
+use crate::lifecycle::supervisor::{LifecycleVerb, Request};
+use crate::records::rows;
+use crate::shared::Shared;
+use sandkeep_core::{SandboxId, SnapshotId};
+use sandkeep_store::{Key, Prefix, StateStore, StoreError};
+use sandkeep_tree::TreePath;
+
+/// The first segment of every intent's key.
+const REVERTS: &str = "reverts";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Intent {
+    snapshot: SnapshotId,
+    /// Their bytes: not every path is a text.
+    paths: Vec<Vec<u8>>,
+    hidden: Vec<Vec<u8>>,
+    /// The sandbox was stopped before, and is to be so again.
+    #[serde(default)]
+    woken: bool,
+}
+
+impl Intent {
+    pub fn of(wish: &RevertWish, woken: bool) -> Self {
+        let bytes = |paths: &[TreePath]| paths.iter().map(|path| path.bytes().to_vec()).collect();
+        Self {
+            snapshot: wish.snapshot.clone(),
+            paths: bytes(&wish.paths),
+            hidden: bytes(&wish.hidden),
+            woken,
+        }
+    }
+
+    /// There is one of a sandbox at a time: only its supervisor writes it.
+    pub async fn write(&self, store: &dyn StateStore, id: &SandboxId) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(self).expect("an intent holds only texts and numbers");
+        rows::put(store, &key(id), value, None).await.map(|_| ())
+    }
+
+    pub async fn over(store: &dyn StateStore, id: &SandboxId) -> Result<(), StoreError> {
+        rows::remove(store, &key(id), None).await
+    }
+
+    fn wish(&self) -> RevertWish {
+        // The root is what an empty path means.
+        let paths = |all: &[Vec<u8>]| {
+            let read = |bytes: &Vec<u8>| match bytes.is_empty() {
+                true => Some(TreePath::default()),
+                false => TreePath::clean(bytes).ok(),
+            };
+            all.iter().filter_map(read).collect()
+        };
+        RevertWish {
+            snapshot: self.snapshot.clone(),
+            paths: paths(&self.paths),
+            hidden: paths(&self.hidden),
+            reverted: Reverted::default(),
+            woken: self.woken,
+        }
+    }
+}
+
+fn key(id: &SandboxId) -> Key {
+    Key::new([REVERTS, id.as_str()])
+}
+
+/// Finishes what an earlier daemon has begun. Its sandboxes are supervised by now.
+pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    for entry in shared.store.list(&Prefix::new([REVERTS])).await?.entries {
+        let id = entry.key.segments().into_iter().nth(1).and_then(|id| id.parse().ok());
+        let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
+        let handle = id.as_ref().and_then(|id| shared.supervised(id));
+        let (Some(id), Some(intent), Some(handle)) = (id, intent, handle) else {
+            rows::remove(&*shared.store, &entry.key, Some(entry.revision)).await?;
+            continue;
+        };
+        let (answer, done) = oneshot::channel();
+        let verb = LifecycleVerb::Revert(Box::new(intent.wish()));
+        if handle.inbox.try_send(Request { verb, answer }).is_err() {
+            continue;
+        }
+        let shared = Arc::clone(shared);
+        let tasks = shared.tasks.clone();
+        tasks.spawn(async move {
+            match done.await {
+                Ok(Ok(())) => info!(%id, "finished to bring files back"),
+                Ok(Err(error)) => {
+                    warn!(%id, %error, "cannot finish to bring files back; ask for it again");
+                    let _ = rows::remove(&*shared.store, &entry.key, None).await;
+                }
+                // The daemon ends; the next one tries again.
+                Err(_) => {}
+            }
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! rollback: the files as they were at a snapshot. All processes end, the volume is swapped, the guest comes
+//! back. What the sandbox is stays: id, owner, labels, slot, journals, all snapshots and all forks.
+//!
+//! There is no way back from the intent, which names the snapshot: whoever finds it does all of it (again).
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::lifecycle::snapshots;
+use crate::lifecycle::supervisor::Supervisor;
+use crate::records::timeline::Happening;
+use sandkeep_core::{
+    Begun, Event, Operation, SnapshotId, SnapshotName, State, Verb, failpoint, with_causes,
+};
+
+/// A rollback that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RollbackWish {
+    pub snapshot: SnapshotId,
+    pub execs: OnExecs,
+}
+
+/// What becomes of commands that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExecs {
+    /// They go on, and there is no rollback.
+    Refuse,
+    /// They end with everything else.
+    End,
+}
+
+impl Supervisor {
+    pub(crate) async fn rollback(&mut self, wish: &RollbackWish) -> Result<(), Error> {
+        let RollbackWish { snapshot, execs } = wish;
+        let Some(record) = self.snapshots.get(snapshot) else {
+            return Err(snapshots::not_found(self.id(), &SnapshotName::of_id(snapshot)));
+        };
+        let (status, _) = self.next(Event::RollBack(snapshot.clone()))?;
+        if status.state() != State::Stopped {
+            self.shared.usable_runtime(self.meta.spec.runtime())?;
+        }
+        self.commands_allow(*execs)?;
+        self.begin_anew(status.state());
+        self.record(status).await?;
+        failpoint!("rollback.after_intent");
+        // With the intent no more commands begin; one may have slipped in before.
+        if let Err(running) = self.commands_allow(*execs) {
+            let status = self.after(Event::CalledOff(Begun::Rollback));
+            self.settle(status).await;
+            return Err(running);
+        }
+        self.finish_rollback().await?;
+        self.note(Happening::RolledBack { name: record.name.clone() }).await;
+        Ok(())
+    }
+
+    fn commands_allow(&self, execs: OnExecs) -> Result<(), Error> {
+        match execs {
+            OnExecs::Refuse if self.execs.activity.commands() > 0 => {
+                Err(self.execs_in_flight(Verb::Rollback))
+            }
+            OnExecs::Refuse | OnExecs::End => Ok(()),
+        }
+    }
+
+    /// The time of a sandbox that comes back to life begins anew: one that was paused at its timeout could not be
+    /// used otherwise.
+    fn begin_anew(&mut self, before: State) {
+        if !matches!(before, State::Running | State::Stopped) {
+            self.meta.began = self.shared.now();
+            self.activity.touch();
+        }
+    }
+
+    /// Everything after the intent: also what reconcile does for a rollback that was cut short.
+    pub(crate) async fn finish_rollback(&mut self) -> Result<(), Error> {
+        let result = self.swap_and_launch().await;
+        let event = match &result {
+            Ok(()) => Event::Done(Operation::Rollback),
+            Err(cause) => {
+                self.expect_death();
+                Event::Failed(Operation::Rollback, with_causes(cause))
+            }
+        };
+        let status = self.after(event);
+        self.settle(status).await;
+        self.set_alarm();
+        failpoint!("rollback.after_outcome");
+        result?;
+        match self.status().state() {
+            State::Running => self.start_up().await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn swap_and_launch(&mut self) -> Result<(), Error> {
+        let status = self.status();
+        let nothing_named = || Error::SandboxFailed {
+            id: self.id().clone(),
+            reason: "a rollback was begun that names no snapshot".to_owned(),
+        };
+        let snapshot = status.rollback_to().cloned().ok_or_else(nothing_named)?;
+        self.expect_death();
+        self.forget_guest();
+        // What they would still write is thrown away in any case.
+        self.runtime.stop(self.id(), Duration::ZERO).await?;
+        failpoint!("rollback.after_processes");
+        self.shared.storage.rollback(self.id(), &snapshot).await?;
+        failpoint!("rollback.after_volume");
+        // What came back can be written anew from the start.
+        self.tend_limit().await;
+        if status.state() != State::Stopped {
+            self.meta.boot_id = self.shared.data.boot_id().to_owned();
+            self.launch(State::Stopped).await?;
+            failpoint!("rollback.after_launch");
+        }
+        Ok(())
+    }
+}

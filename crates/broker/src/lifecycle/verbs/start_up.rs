@@ -1,0 +1,121 @@
+//! What the template of a sandbox runs in it from the creation on: launched as a process when the sandbox
+//! comes up, and waited for until it is ready. A sandbox whose start-up fails when it is created is not
+//! made; one that is started again stays, and whoever asked is told.
+//!
+//! ```text
+//!  note: exec X is due ─▶ the sandbox comes up ─▶ exec X ─▶ the note goes ─▶ ready
+//! ```
+//!
+//! It runs once each time that the sandbox comes up, whichever daemon dies on the way. The id of its exec is chosen before,
+//! and no guest runs two execs of one id. So whoever finds the note looks for X: in the journals, if it has ended, or in
+//! the guest. If neither knows it, it never began.
+
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use crate::error::Error;
+use crate::execs::processes;
+use crate::execs::rejoin;
+use crate::lifecycle::supervisor::Supervisor;
+use crate::shared::Handle;
+use sandkeep_core::{ExecId, StartUp, State, failpoint};
+use sandkeep_guestlink::{Guest, GuestError};
+
+impl Supervisor {
+    fn start_up_of_template(&self) -> Option<StartUp> {
+        self.meta.spec.image_defaults().and_then(|defaults| defaults.start.clone())
+    }
+
+    /// Notes down that the sandbox is about to come up, if its template starts something then.
+    pub(crate) async fn expect_start_up(&self) -> Result<(), Error> {
+        if self.start_up_of_template().is_none() {
+            return Ok(());
+        }
+        let home = self.home.clone();
+        self.shared.blocking(move |_| home.note_start_up(&ExecId::random())).await?;
+        failpoint!("start_up.after_note");
+        Ok(())
+    }
+
+    async fn start_up_due(&self) -> Option<(StartUp, ExecId)> {
+        let start = self.start_up_of_template()?;
+        let home = self.home.clone();
+        let due = self.shared.blocking(move |_| Ok(home.start_up_due())).await.ok().flatten()?;
+        Some((start, due))
+    }
+
+    /// If the note stays, the next daemon finds what it is about, and nothing runs twice.
+    async fn start_up_begun(&self) {
+        let home = self.home.clone();
+        if let Err(error) = self.shared.blocking(move |_| home.forget_start_up()).await {
+            warn!(id = %self.id(), %error, "cannot note down that a sandbox was started up");
+        }
+    }
+
+    /// Launches what the template starts, if it is due. The sandbox runs, and is shown to.
+    pub(crate) async fn start_up(&self) -> Result<(), Error> {
+        // Of one that is being recovered that comes later, when what runs in it is known again.
+        let Some(handle) = self.shared.supervised(self.id()) else { return Ok(()) };
+        let Some((start, due)) = self.start_up_due().await else { return Ok(()) };
+        let failed = |problem: String| Error::StartUpFailed { id: self.id().clone(), problem };
+        let begun = processes::begin(&self.shared, &handle, &start, due).await;
+        failpoint!("start_up.after_launch");
+        // Whoever is told that it failed does not find it running later.
+        self.start_up_begun().await;
+        failpoint!("start_up.after_begun");
+        let journal = begun.map_err(|error| failed(error.to_string()))?;
+        let shared = Arc::clone(&self.shared);
+        let problem = tokio::select! {
+            problem = processes::settled(&shared, &handle, &journal, &start.terms) => problem,
+            // Whoever destroys it need not wait for what it starts.
+            () = self.destroy_awaited() => None,
+        };
+        match problem {
+            None => Ok(()),
+            Some(problem) => Err(failed(problem)),
+        }
+    }
+
+    /// Goes on with all that an earlier daemon left in a sandbox that runs. What is due is begun before anybody can
+    /// ask for anything else.
+    pub(crate) async fn rejoin(&self, handle: &Arc<Handle>, guest: Arc<dyn Guest>) {
+        let due = match self.status().state() {
+            State::Running => self.start_up_due().await,
+            _ => None,
+        };
+        let shared = Arc::clone(&self.shared);
+        let Some((start, due)) = due else {
+            let rejoin = rejoin::rejoin(shared, Arc::clone(handle), guest);
+            self.shared.tasks.spawn(rejoin);
+            return;
+        };
+        let began = has_begun(handle, guest.as_ref(), &due).await;
+        if let Ok(false) = began {
+            rejoin::forget(&shared, handle, &due);
+        }
+        rejoin::rejoin(shared, Arc::clone(handle), guest).await;
+        match began {
+            Ok(true) => self.start_up_begun().await,
+            Ok(false) => match processes::begin(&self.shared, handle, &start, due).await {
+                Ok(_) => {
+                    info!(id = %self.id(), "started up a sandbox for an earlier daemon");
+                    self.start_up_begun().await;
+                }
+                Err(error) => warn!(id = %self.id(), %error, "cannot start up a sandbox"),
+            },
+            Err(error) => {
+                warn!(id = %self.id(), %error, "cannot tell whether a sandbox was started up")
+            }
+        }
+    }
+}
+
+/// Whether an exec ran, or runs.
+async fn has_begun(handle: &Handle, guest: &dyn Guest, exec: &ExecId) -> Result<bool, GuestError> {
+    let journal = handle.execs.shelf.find(exec);
+    if journal.is_some_and(|journal| journal.end().is_some()) {
+        return Ok(true);
+    }
+    Ok(guest.execs().await?.iter().any(|known| known.id == *exec))
+}

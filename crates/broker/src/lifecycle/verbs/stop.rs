@@ -1,0 +1,44 @@
+//! stop: end all processes; the volume stays.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::lifecycle::supervisor::Supervisor;
+use sandkeep_core::{Event, Next, Operation, Verb, failpoint, limits, with_causes};
+use sandkeep_runtime::RuntimeError;
+
+impl Supervisor {
+    pub(crate) async fn stop(&mut self) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Begin(Verb::Stop))?;
+        if next == Next::Stay {
+            return Ok(());
+        }
+        self.record(status).await?;
+        failpoint!("stop.after_intent");
+        self.finish_stop().await
+    }
+
+    /// Everything after the intent: also what reconcile does for a stop that was cut short.
+    pub(crate) async fn finish_stop(&mut self) -> Result<(), Error> {
+        self.expect_death();
+        let result = self.end_processes().await;
+        failpoint!("stop.after_processes");
+        let event = match &result {
+            Ok(()) => Event::Done(Operation::Stop),
+            Err(cause) => Event::Failed(Operation::Stop, with_causes(cause)),
+        };
+        let status = self.after(event);
+        self.settle(status).await;
+        failpoint!("stop.after_outcome");
+        self.note_state().await;
+        Ok(result?)
+    }
+
+    /// The grace is for a sandbox that will be used again: a destroy that waits cuts it short.
+    async fn end_processes(&self) -> Result<(), RuntimeError> {
+        tokio::select! {
+            result = self.runtime.stop(self.id(), limits::STOP_GRACE) => result,
+            () = self.destroy_awaited() => self.runtime.stop(self.id(), Duration::ZERO).await,
+        }
+    }
+}

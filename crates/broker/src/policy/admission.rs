@@ -1,0 +1,207 @@
+//! May this be made at all? Answered before anything is recorded or done.
+
+use std::collections::BTreeMap;
+
+use crate::error::Error;
+use crate::images::Chosen;
+use crate::images::workspace;
+use crate::policy::Policy;
+use crate::records::registry;
+use crate::shared::Shared;
+use sandkeep_core::{
+    HostLimits, OnTimeout, Owner, Principal, Privilege, Resources, ResourcesDraft, Spec, SpecDraft,
+    Terms, limits,
+};
+use sandkeep_home::Meta;
+use sandkeep_runtime::{Capabilities, Runtime};
+use sandkeep_storage::{Quota, Storage};
+
+/// Whose a sandbox of this draft will be.
+pub(crate) fn owner(who: &Principal, draft: &SpecDraft) -> Result<Owner, Error> {
+    let wrong = |problem| Error::InvalidField { field: "project", problem };
+    let max = limits::OWNER_MAX_BYTES;
+    match &draft.project {
+        Some(project) if project.is_empty() || project.len() > max => {
+            Err(wrong(format!("a project's name has 1 to {max} bytes")))
+        }
+        project => who.owner(project.as_deref()).map_err(|other| wrong(other.to_string())),
+    }
+}
+
+/// A sandbox that may be made. Its template stays what it is until this is dropped.
+pub(crate) struct Admitted<'a> {
+    pub spec: Spec,
+    pub terms: Terms,
+    _template: Chosen<'a>,
+}
+
+/// Checks a draft against this machine, its policy and the parts of this broker.
+pub(crate) async fn admit<'a>(
+    shared: &'a Shared,
+    owner: &Owner,
+    draft: SpecDraft,
+) -> Result<Admitted<'a>, Error> {
+    let mut draft = shared.policy.with_profile(draft)?;
+    let runtime = match &draft.runtime {
+        Some(name) => shared.usable_runtime(name)?,
+        None => shared.usable_runtime(usual_runtime(shared))?,
+    };
+    let chosen = shared.choose_template(owner, draft.template.as_deref()).await?;
+    let can = runtime.capabilities();
+    draft.runtime = Some(runtime.name().to_owned());
+    draft.template = Some(chosen.template.name().to_owned());
+    draft.privilege = draft.privilege.or(match chosen.template.default_privilege() {
+        // Where there is no root inside, an image is run as well as it can be.
+        Privilege::Root if !can.any_user => None,
+        usual => Some(usual),
+    });
+    draft.snapshot_tool_calls = Some(snapshots_tool_calls(shared, draft.snapshot_tool_calls)?);
+    if let Some(resources) = &draft.resources {
+        refuse_what_cannot_be_kept(resources, runtime.name(), &can)?;
+    }
+    if draft.privilege == Some(Privilege::Root) && !can.any_user {
+        let runtime = runtime.name();
+        let problem = format!("{runtime} has no root inside here{}", without_root());
+        return Err(Error::InvalidField { field: "privilege", problem });
+    }
+    let spec = chosen.pin(draft.check(&shared.host)?, &can);
+    refuse_what_is_not_limited(shared, spec.resources())?;
+    if let Some(source) = spec.source() {
+        workspace::check(source, chosen.template.as_ref())?;
+    }
+    let terms = draft.terms(&shared.policy.timeouts)?;
+    check_terms(&terms, runtime.as_ref(), &shared.policy)?;
+    Ok(Admitted { spec, terms, _template: chosen })
+}
+
+/// Who asks for snapshots gets them or is refused; what is usual here is no promise.
+fn snapshots_tool_calls(shared: &Shared, asked: Option<bool>) -> Result<bool, Error> {
+    match asked {
+        Some(true) => shared.require_snapshots().map(|()| true),
+        Some(false) => Ok(false),
+        None => Ok(shared.policy.snapshot_tool_calls && shared.storage.capabilities().snapshots),
+    }
+}
+
+/// How much the volume of a sandbox may hold.
+pub(crate) fn volume_quota(resources: &Resources) -> Quota {
+    let bytes = |mb: Option<u64>| mb.map(|mb| mb.saturating_mul(limits::MIB));
+    Quota { tree_bytes: bytes(resources.disk_mb), total_bytes: bytes(resources.disk_total_mb) }
+}
+
+fn refuse_what_is_not_limited(shared: &Shared, resources: &Resources) -> Result<(), Error> {
+    let what = match resources {
+        _ if shared.storage.capabilities().disk_quota => return Ok(()),
+        Resources { disk_mb: Some(_), .. } => "resources.disk_mb",
+        Resources { disk_total_mb: Some(_), .. } => "resources.disk_total_mb",
+        _ => return Ok(()),
+    };
+    Err(Error::StorageLacks { what, needs: "disk_quota", storage: shared.storage.name() })
+}
+
+/// What a runtime cannot do when the time is over is not promised, nor more than the daemon allows.
+pub(crate) fn check_terms(
+    terms: &Terms,
+    runtime: &dyn Runtime,
+    policy: &Policy,
+) -> Result<(), Error> {
+    if let Some(count) = terms.max_snapshots.filter(|count| *count > policy.max_snapshots) {
+        let max = policy.max_snapshots;
+        let problem = format!("{count} is more than the {max} that this daemon allows");
+        return Err(Error::InvalidField { field: "max_snapshots", problem });
+    }
+    if terms.on_timeout != OnTimeout::Pause || runtime.capabilities().pause {
+        return Ok(());
+    }
+    let problem = format!("runtime {} cannot pause here; use stop or destroy", runtime.name());
+    Err(Error::InvalidField { field: "on_timeout", problem })
+}
+
+/// The runtime of a sandbox that names none.
+pub(crate) fn usual_runtime(shared: &Shared) -> &str {
+    let first = shared.runtimes.first().map(|runtime| runtime.name());
+    shared.policy.default_runtime.as_deref().unwrap_or(default_name(first))
+}
+
+/// Every later row must fit as well, or the sandbox could be made and never destroyed.
+pub(crate) fn check_row(meta: &Meta) -> Result<(), Error> {
+    let size = registry::row_len(meta);
+    let max = limits::STORE_VALUE_MAX_BYTES - limits::ROW_RESERVE_BYTES;
+    if size <= max {
+        return Ok(());
+    }
+    let bytes = |map: &BTreeMap<String, String>| -> usize {
+        map.iter().map(|(name, value)| name.len() + value.len()).sum()
+    };
+    let field = match bytes(meta.spec.env()) >= bytes(&meta.terms.labels) {
+        true => "env",
+        false => "labels",
+    };
+    let problem = format!("with it the sandbox takes {size} bytes of JSON, more than {max}");
+    Err(Error::InvalidField { field, problem })
+}
+
+/// A broker without any part of a kind knows none by the empty name either, and the error says so.
+fn default_name(first: Option<&str>) -> &str {
+    first.unwrap_or_default()
+}
+
+/// A limit that was asked for holds, or the sandbox is not made. Defaults are no promise.
+fn refuse_what_cannot_be_kept(
+    asked: &ResourcesDraft,
+    runtime: &str,
+    can: &Capabilities,
+) -> Result<(), Error> {
+    let limits = [
+        ("resources.memory_mb", asked.memory_mb.is_some(), can.memory_limit),
+        ("resources.cpus", asked.cpus.is_some(), can.cpu_limit),
+        ("resources.pids", asked.pids.is_some(), can.pids_limit),
+    ];
+    match limits.into_iter().find(|(_, asked, can)| *asked && !can) {
+        None => Ok(()),
+        Some((field, ..)) => {
+            let root = without_root();
+            let problem =
+                format!("runtime {runtime} cannot hold this limit here; leave it out{root}");
+            Err(Error::InvalidField { field, problem })
+        }
+    }
+}
+
+/// What else would help, if it would.
+fn without_root() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => "",
+        false => ", or have the daemon run as root",
+    }
+}
+
+/// What this machine has.
+pub(crate) async fn host_limits(storage: &dyn Storage) -> Result<HostLimits, Error> {
+    let unreadable = |source| Error::HostUnreadable { source };
+    let (memory_mb, cpus) = memory_and_cpus().map_err(unreadable)?;
+    Ok(HostLimits { memory_mb, cpus, disk_default_mb: disk_default_mb(storage).await? })
+}
+
+/// Without a quota one sandbox could fill the disk of all.
+async fn disk_default_mb(storage: &dyn Storage) -> Result<Option<u64>, Error> {
+    if !storage.capabilities().disk_quota {
+        return Ok(None);
+    }
+    let pool_mb = storage.pool_health().await?.total_bytes / limits::MIB;
+    let share_mb = pool_mb / limits::DISK_DEFAULT_POOL_SHARE;
+    Ok(Some(share_mb.clamp(limits::DISK_MIN_MB, limits::DISK_DEFAULT_MB)))
+}
+
+fn memory_and_cpus() -> std::io::Result<(u64, f64)> {
+    let cpus = std::thread::available_parallelism()?.get();
+    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+    let memory_kb: Option<u64> = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok());
+    let unreadable = || std::io::Error::other("/proc/meminfo does not say MemTotal");
+    let memory_mb = memory_kb.ok_or_else(unreadable)? / 1024;
+    // No machine has so many processors that a float could not count them.
+    Ok((memory_mb, cpus as f64))
+}
