@@ -61,7 +61,16 @@ fn keep_in_vm(filters: &[&str], expected: usize, patience: Duration) {
 fn missing() -> Option<&'static str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let installed = |tool: &str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
-    let tools = ["qemu-system-x86_64", "busybox", "cpio", "mke2fs", "objcopy", "dpkg", "python3"];
+    let tools = [
+        "qemu-system-x86_64",
+        "busybox",
+        "cpio",
+        "modprobe",
+        "mke2fs",
+        "objcopy",
+        "dpkg",
+        "python3",
+    ];
     let kernel = std::fs::read_dir("/boot").is_ok_and(|mut files| {
         files.any(|file| {
             let name = file.map(|file| file.file_name().to_string_lossy().into_owned());
