@@ -3,7 +3,8 @@
 //!
 //! Each direction has its own end: when one side has nothing more to say, the other is told so and may
 //! go on for as long as it likes. Bytes are taken in only when those before them are out, so a
-//! connection holds one piece per direction, and only while somebody does not read.
+//! connection holds one piece per direction, and only while somebody does not read. What the host said
+//! before it closed still reaches the server.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,9 +43,12 @@ impl Carry {
     pub fn go_on(&mut self, host: BorrowedFd<'_>) -> Result<(), Over> {
         self.to_server.go_on(host, self.server.as_fd()).map_err(|_| Over)?;
         self.to_host.go_on(self.server.as_fd(), host).map_err(|_| Over)?;
-        let ended = self.to_server.end == End::Told && self.to_host.end == End::Told;
+        if self.to_server.end != End::Told {
+            return Ok(());
+        }
         // A host that only ended its half is there; one that closed will never read an answer.
-        if ended || sys::peer(host) == Peer::Gone { Err(Over) } else { Ok(()) }
+        let hears = self.to_host.end != End::Told && sys::peer(host) == Peer::There;
+        if hears { Ok(()) } else { Err(Over) }
     }
 
     pub fn host_interest(&self) -> Interest {
@@ -193,6 +197,24 @@ mod tests {
         }
         drop(carry);
         assert_eq!(reader.join().expect("it reads").0, written);
+    }
+
+    #[test]
+    fn what_a_host_said_before_it_closed_reaches_a_server_that_is_slow() {
+        let (mut carry, mut host, ours, server) = carry();
+        server.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        host.set_nonblocking(true).expect("a socket can be made non-blocking");
+        let mut written = 0;
+        for _ in 0..100 {
+            written += host.write(&[7; 64 * 1024]).unwrap_or(0);
+            carry.go_on(ours.as_fd()).expect("the server has not read all");
+        }
+        drop(host);
+        carry.go_on(ours.as_fd()).expect("the server has not read all");
+        let reader = std::thread::spawn(move || heard(&server).len());
+        while carry.go_on(ours.as_fd()).is_ok() {}
+        drop(carry);
+        assert_eq!(reader.join().expect("it reads"), written);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Token {
 /// When an event comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Never.
+    /// Once, when the other side is gone, which the kernel tells whoever watches.
     Nothing,
     /// As long as there is something to read.
     Read,
@@ -92,7 +92,7 @@ pub enum Interest {
 impl Interest {
     fn bits(self) -> u32 {
         let bits = match self {
-            Self::Nothing => 0,
+            Self::Nothing => libc::EPOLLET,
             Self::Read => libc::EPOLLIN,
             Self::Write => libc::EPOLLOUT,
             Self::ReadWrite => libc::EPOLLIN | libc::EPOLLOUT,

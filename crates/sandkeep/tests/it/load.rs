@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -71,7 +72,7 @@ fn killed_after(daemon: &mut Daemon, tenants: &[Tenant], requests: usize) {
         let (done, over, daemon) = (&done, &over, &*daemon);
         for tenant in tenants {
             scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) && tenant.works(daemon).is_some() {
+                while !over.load(Ordering::Relaxed) && tenant.works(daemon).is_ok() {
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -117,16 +118,16 @@ impl Tenant {
         Self { name, credential, street, turn: AtomicUsize::new(number), book: Mutex::default() }
     }
 
-    /// `None` once the daemon does not answer any more.
+    /// An error once the daemon does not answer any more.
     fn ask(
         &self,
         daemon: &Daemon,
         method: &str,
         target: &str,
         body: &Value,
-    ) -> Option<(u16, Value)> {
+    ) -> io::Result<(u16, Value)> {
         let headers = [("authorization", self.credential.as_str())];
-        daemon.request_with(&headers, method, target, body).ok()
+        daemon.request_with(&headers, method, target, body)
     }
 
     fn note(&self, id: &str, known: Known) {
@@ -142,8 +143,8 @@ impl Tenant {
         book.iter().filter_map(wrote).collect()
     }
 
-    /// The next thing it does; `None` once the daemon does not answer any more.
-    fn works(&self, daemon: &Daemon) -> Option<()> {
+    /// The next thing it does; an error once the daemon does not answer any more.
+    fn works(&self, daemon: &Daemon) -> io::Result<()> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let living = self.living();
         let Some((id, number)) =
@@ -167,35 +168,35 @@ impl Tenant {
         }
     }
 
-    fn creates(&self, daemon: &Daemon) -> Option<()> {
+    fn creates(&self, daemon: &Daemon) -> io::Result<()> {
         let body = json!({ "labels": { "tenant": self.name } });
         let (status, view) = self.ask(daemon, "POST", "/api/v1/sandboxes", &body)?;
         assert_eq!((status, &view["owner"]["user"]), (201, &json!(self.name)), "{view}");
         let id = view["id"].as_str().expect("an id").to_owned();
         self.note(&id, Known::Wrote(0));
         self.street.lock().expect("no panic").push((self.name.clone(), id));
-        Some(())
+        Ok(())
     }
 
-    fn destroys(&self, daemon: &Daemon, id: &str) -> Option<()> {
+    fn destroys(&self, daemon: &Daemon, id: &str) -> io::Result<()> {
         self.note(id, Known::Doomed);
         let target = format!("/api/v1/sandboxes/{id}");
         let (status, answer) = self.ask(daemon, "DELETE", &target, &Value::Null)?;
         assert_eq!(status, 204, "{answer}");
         self.note(id, Known::Gone);
-        Some(())
+        Ok(())
     }
 
-    fn writes(&self, daemon: &Daemon, id: &str, number: u64) -> Option<()> {
+    fn writes(&self, daemon: &Daemon, id: &str, number: u64) -> io::Result<()> {
         let command = format!("echo {} {number} > ~/own", self.name);
         let said = self.sh(daemon, id, &command)?;
         assert_eq!(said["exit_code"], 0, "{said}");
         self.note(id, Known::Wrote(number));
-        Some(())
+        Ok(())
     }
 
     /// What is in the file is its own, and no older than what was acknowledged.
-    fn reads(&self, daemon: &Daemon, id: &str, acknowledged: u64) -> Option<()> {
+    fn reads(&self, daemon: &Daemon, id: &str, acknowledged: u64) -> io::Result<()> {
         let said = self.sh(daemon, id, "cat ~/own 2>/dev/null || echo none")?;
         let text = said["stdout"].as_str().unwrap_or_else(|| panic!("{said}")).trim();
         match text.split_once(' ') {
@@ -209,41 +210,47 @@ impl Tenant {
             }
             None => assert_eq!((text, acknowledged), ("none", 0), "{id}"),
         }
-        Some(())
+        Ok(())
     }
 
-    fn sh(&self, daemon: &Daemon, id: &str, command: &str) -> Option<Value> {
+    fn sh(&self, daemon: &Daemon, id: &str, command: &str) -> io::Result<Value> {
         let target = format!("/api/v1/sandboxes/{id}/execs");
         let body = json!({ "command": command });
         let (status, answer) = self.ask(daemon, "POST", &target, &body)?;
         assert_eq!(status, 200, "{answer}");
         // The daemon may go away in the middle of a command; then nobody knows how it ended.
-        (answer["outcome"] != "lost").then_some(answer)
+        match answer["outcome"] == "lost" {
+            true => Err(io::Error::other(format!("{answer}"))),
+            false => Ok(answer),
+        }
     }
 
-    fn restarts(&self, daemon: &Daemon, id: &str) -> Option<()> {
+    fn restarts(&self, daemon: &Daemon, id: &str) -> io::Result<()> {
         for verb in ["stop", "start"] {
             let target = format!("/api/v1/sandboxes/{id}/{verb}");
             let (status, answer) = self.ask(daemon, "POST", &target, &Value::Null)?;
             assert_eq!(status, 200, "{verb}: {answer}");
         }
-        Some(())
+        Ok(())
     }
 
-    fn looks(&self, daemon: &Daemon, id: &str) -> Option<()> {
+    fn looks(&self, daemon: &Daemon, id: &str) -> io::Result<()> {
         let target = format!("/api/v1/sandboxes/{id}");
         let (status, view) = self.ask(daemon, "GET", &target, &Value::Null)?;
         assert_eq!((status, &view["labels"]["tenant"]), (200, &json!(self.name)), "{view}");
-        Some(())
+        Ok(())
+    }
+
+    fn others(&self) -> Vec<String> {
+        let street = self.street.lock().expect("no panic");
+        let others = street.iter().filter(|(name, _)| *name != self.name);
+        others.map(|(_, id)| id.clone()).collect()
     }
 
     /// Another's sandbox is not there, for whatever is asked of it.
-    fn tries_another(&self, daemon: &Daemon, turn: usize) -> Option<()> {
-        let other = {
-            let street = self.street.lock().expect("no panic");
-            let others: Vec<_> = street.iter().filter(|(name, _)| *name != self.name).collect();
-            others.get(turn % others.len().max(1))?.1.clone()
-        };
+    fn tries_another(&self, daemon: &Daemon, turn: usize) -> io::Result<()> {
+        // At first there may be none.
+        let Some(other) = self.others().into_iter().cycle().nth(turn) else { return Ok(()) };
         let target = format!("/api/v1/sandboxes/{other}");
         let exec = (format!("{target}/execs"), json!({ "command": "cat ~/own" }));
         let requests = [
@@ -256,11 +263,11 @@ impl Tenant {
             let (status, answer) = self.ask(daemon, method, &target, &body)?;
             assert_eq!(status, 404, "{} got {method} {target}: {answer}", self.name);
         }
-        Some(())
+        Ok(())
     }
 
     /// Everything of its own is listed, and nothing else.
-    fn lists(&self, daemon: &Daemon) -> Option<()> {
+    fn lists(&self, daemon: &Daemon) -> io::Result<()> {
         let mine = self.living();
         let target = "/api/v1/sandboxes?limit=1000";
         let (status, listing) = self.ask(daemon, "GET", target, &Value::Null)?;
@@ -272,7 +279,7 @@ impl Tenant {
         for (id, _) in mine {
             assert!(items.iter().any(|view| view["id"] == json!(id)), "{id} is not listed");
         }
-        Some(())
+        Ok(())
     }
 
     /// After a crash, by all that it was told before.

@@ -24,7 +24,8 @@ async fn concurrent_commands_queue_in_order() {
 #[tokio::test]
 async fn a_full_queue_refuses_and_the_time_of_a_command_counts_from_its_start() {
     let shell = TestShell::open(ShellProgram::Sh).await;
-    let mut running = shell.begin("echo on; sleep 1").await;
+    let dir = shell.says("d=$(mktemp -d); mkfifo $d/go; printf $d").await;
+    let mut running = shell.begin("echo on; read x <$d/go").await;
     wait_for_output(&mut running, b"on\n").await;
     let timed = ShellExecRequest {
         timeout: Some(std::time::Duration::from_millis(900)),
@@ -40,12 +41,16 @@ async fn a_full_queue_refuses_and_the_time_of_a_command_counts_from_its_start() 
     };
     assert!(matches!(full, GuestError::ShellQueueFull { limit: 64, .. }), "{full:?}");
     assert_eq!(waiting.len(), 63, "and the timed one");
+    // It has waited for longer than it may run.
+    let go = sh(&format!("sleep 1; echo >{dir}/go"));
+    shell.guest.run(ExecRequest { user: "1234:5678".to_owned(), ..go }).await;
     collect_from(&mut running, Offsets { stdout: 3, stderr: 0 }).await;
     let ran = collect(&mut timed).await;
     assert_eq!((ran.out().as_str(), ran.end.outcome), ("in time\n", Outcome::Exited(0)));
     for mut execution in waiting {
         assert_eq!(collect(&mut execution).await.end.outcome, Outcome::Exited(0));
     }
+    shell.says("rm -r $d").await;
 }
 
 #[tokio::test]

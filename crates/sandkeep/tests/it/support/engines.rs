@@ -178,11 +178,12 @@ fn answers(socket: &Path) -> bool {
     ask(socket, "/info").is_ok_and(|answer| answer.starts_with("HTTP/1.0 200 "))
 }
 
-/// A question in Docker's words, which both understand, and the whole answer.
+/// A question in Docker's words, which both understand, and the whole answer. It names no version of them: every engine
+/// has the two questions of this file, but not every version.
 fn ask(socket: &Path, target: &str) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
-    stream.write_all(format!("GET /v1.40{target} HTTP/1.0\r\nHost: engine\r\n\r\n").as_bytes())?;
+    stream.write_all(format!("GET {target} HTTP/1.0\r\nHost: engine\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
