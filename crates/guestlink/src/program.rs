@@ -62,9 +62,7 @@ impl Program {
             return Ok(prepared);
         }
         let digest = ring::digest::digest(&ring::digest::SHA256, self.bytes);
-        let digest: String =
-            digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-        let name = format!("{}-{digest}", self.label);
+        let name = format!("{}-{}", self.label, hex::encode(&digest.as_ref()[..16]));
         let file = sealed::program(self.label, self.bytes)?;
         Ok(self.prepared.get_or_init(|| Prepared { name, file }))
     }

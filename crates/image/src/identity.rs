@@ -55,9 +55,8 @@ fn write_machine_id(mut file: File) -> io::Result<()> {
     }
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    let id: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     ftruncate(&file, 0)?;
-    file.write_all(format!("{id}\n").as_bytes())
+    file.write_all(format!("{}\n", hex::encode(bytes)).as_bytes())
 }
 
 /// There is no such file, or what has its name is none that we would write to.

@@ -1,10 +1,11 @@
 //! Build files: how a template is made from another, step by step. Pure: nothing is read or run here.
 //!
 //! ```text
-//! our own format ──┐                       the config of the base
-//!                  ├─▶ Recipe { stages } ──────────┬──▶ Scene ──▶ Effect, Effect, …   for whoever carries them out
-//! a Dockerfile  ───┘   what was written            ▼      │
-//!                                             variables   └──▶ Key   what came before, what is done, to which files
+//!                                     the config of the base
+//!                                            │
+//! a Dockerfile ──▶ Recipe { stages } ────────┴──▶ Scene ──▶ Effect, Effect, …   for whoever carries them out
+//!                  what was written       variables │
+//!                                                   └──▶ Key   what came before, what is done, to which files
 //! ```
 //!
 //! A [`Recipe`] is what was written, checked as far as that can be done without the images it names. A
@@ -14,34 +15,14 @@
 //! The invariant: whatever a file says that is not understood is an error with its line; nothing is
 //! skipped in silence.
 //!
-//! Our own format has one word a line and what it is about; lines that begin with white space go on with
-//! the line above:
-//!
-//! ```text
-//! # What it starts from: an image, a template, or `scratch`.
-//! from debian:12
-//! env LANG=C.UTF-8 GREETING="hello there"
-//! workdir /srv
-//! copy requirements.txt app/ /srv/
-//! run pip install -r requirements.txt
-//! run
-//!     apt-get update
-//!     apt-get install -y git
-//! user 1000
-//! # What runs in every sandbox of the template, and how to see that it is up:
-//! # `port N`, `http PORT /path`, or `run COMMAND` that succeeds.
-//! start python3 -m http.server 8000
-//! ready http 8000 /
-//! ```
-//!
-//! There are no variables and no escapes in it. A script of `run` stops at the first command that fails.
+//! What no instruction of a Dockerfile can say, two labels do: [`START`], which is what runs in every
+//! sandbox of the template, and [`READY`], which is how to see that it is up.
 
 mod dockerfile;
 mod glob;
 mod ignore;
 mod key;
 mod lines;
-mod own;
 mod problem;
 mod scene;
 mod text;
@@ -54,6 +35,11 @@ pub use key::{CopiedFile, Key};
 pub use problem::{Problem, RecipeError};
 pub use scene::{Beginning, Copied, CopiedFrom, Directory, Effect, Running, Scene};
 pub use text::Text;
+
+/// The label that says what runs in every sandbox of the template, for the shell.
+pub const START: &str = "sandkeep.start";
+/// The label that says how to see that it is up; see [`Ready`].
+pub const READY: &str = "sandkeep.ready";
 
 /// A build file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,8 +95,6 @@ pub enum Instruction {
     Cmd(Command),
     Entrypoint(Command),
     Shell(Vec<String>),
-    Start(String),
-    Ready(Ready),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +104,7 @@ pub enum Command {
     Exec(Vec<String>),
 }
 
-/// How to see that what `start` began is up.
+/// How to see that what [`START`] began is up: `port N`, `http PORT /path` or `run COMMAND`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ready {
     Port(u16),
@@ -168,12 +152,29 @@ pub enum Archives {
     Unpacked,
 }
 
-impl Recipe {
-    /// Reads our own format.
-    pub fn own(text: &str) -> Result<Self, RecipeError> {
-        own::read(text)
+impl Ready {
+    fn read(text: &str) -> Result<Self, Problem> {
+        let needs = "`port N`, `http PORT /path` or `run COMMAND`";
+        let wrong = || Problem::Needs { instruction: READY, needs };
+        let (kind, about) = text.split_once([' ', '\t']).ok_or_else(wrong)?;
+        let about = about.trim();
+        let port = |text: &str| match text.parse::<u16>() {
+            Ok(port) if port > 0 => Ok(port),
+            _ => Err(Problem::Value { value: text.to_owned(), wanted: "a port" }),
+        };
+        match (kind, about.split_once([' ', '\t'])) {
+            ("port", _) => Ok(Self::Port(port(about)?)),
+            ("http", None) => Ok(Self::Http { port: port(about)?, path: "/".to_owned() }),
+            ("http", Some((number, path))) if path.trim().starts_with('/') => {
+                Ok(Self::Http { port: port(number)?, path: path.trim().to_owned() })
+            }
+            ("run", _) => Ok(Self::Run(about.to_owned())),
+            _ => Err(wrong()),
+        }
     }
+}
 
+impl Recipe {
     /// Reads a Dockerfile, with what the caller gives for its `ARG`s.
     pub fn dockerfile(text: &str, given: BTreeMap<String, String>) -> Result<Self, RecipeError> {
         dockerfile::read(text, given)

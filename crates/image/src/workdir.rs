@@ -31,10 +31,10 @@ pub async fn make_workdir(root: &Root, path: &str) -> Result<(), StorageError> {
 fn make(root: &Root, path: &str) -> io::Result<()> {
     let view = View::of_root(root)?;
     let own = open_own(root)?;
-    let path = TreePath::clean(path.as_bytes()).map_err(io::Error::other)?;
+    let path = TreePath::clean(path.as_bytes())?;
     let mut done = TreePath::default();
     for part in path.parts() {
-        let next = done.join(part).map_err(io::Error::other)?;
+        let next = done.join(part)?;
         match view.resolve(&next, Last::Followed)? {
             Some(found) => match view.look(&found)?.map(|node| node.kind()) {
                 Some(FileType::Directory) => done = found,
@@ -60,7 +60,7 @@ fn open_own(root: &Root) -> rustix::io::Result<OwnedFd> {
 /// Has the volume its own copy of a directory that may be in layers alone, if there is one.
 pub(super) fn take_over(root: &Root, path: &str) -> io::Result<()> {
     let (view, own) = (View::of_root(root)?, open_own(root)?);
-    let path = TreePath::clean(path.as_bytes()).map_err(io::Error::other)?;
+    let path = TreePath::clean(path.as_bytes())?;
     match view.look(&path)?.map(|node| node.kind()) {
         Some(FileType::Directory) => make_parents(&view, &own, &path),
         Some(_) | None => Ok(()),
@@ -71,7 +71,7 @@ pub(super) fn take_over(root: &Root, path: &str) -> io::Result<()> {
 fn make_parents(view: &View, own: &OwnedFd, path: &TreePath) -> io::Result<()> {
     let mut done = TreePath::default();
     for part in path.parts() {
-        done.push(part).map_err(io::Error::other)?;
+        done.push(part)?;
         match beneath::open_dir(own, done.bytes()) {
             Ok(_) => continue,
             Err(Errno::NOENT) => {}

@@ -37,7 +37,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::OwnedMutexGuard;
 
-use super::grouped::Premises;
+use super::grouped::{self, Premises};
 use super::{Capabilities, Death, Found, Lifetime, Plan, Runtime, RuntimeError, Stats, Usable};
 use container::labels;
 pub use container::{Access, Bound, Container, seccomp};
@@ -351,21 +351,7 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
 
     fn capabilities(&self) -> Capabilities {
         let limits = self.shared.engine.limits();
-        Capabilities {
-            isolation: true,
-            own_id_range: false,
-            any_user: true,
-            memory_limit: limits.memory,
-            oom_per_exec: limits.memory,
-            cpu_limit: limits.cpu,
-            pids_limit: limits.pids,
-            exec_limits: limits.hold_any(),
-            pause: true,
-            terminals: true,
-            shells: true,
-            ports: true,
-            survives_daemon: true,
-        }
+        Capabilities { own_id_range: false, pause: true, ..grouped::capabilities(limits) }
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {

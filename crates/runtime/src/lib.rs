@@ -45,8 +45,8 @@ pub use oci::{Crun, Runc};
 pub use podman::Podman;
 pub use staged::{Staged, Technique};
 
-/// What is true of this runtime on this machine.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+/// What is true of this runtime on this machine; nothing by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Capabilities {
     /// Commands are real processes behind real isolation.
     pub isolation: bool,

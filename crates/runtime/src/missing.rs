@@ -36,21 +36,7 @@ impl Runtime for MissingRuntime {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            isolation: false,
-            own_id_range: false,
-            any_user: false,
-            memory_limit: false,
-            oom_per_exec: false,
-            cpu_limit: false,
-            pids_limit: false,
-            exec_limits: false,
-            pause: false,
-            terminals: false,
-            shells: false,
-            ports: false,
-            survives_daemon: false,
-        }
+        Capabilities::default()
     }
 
     async fn create(&self, _: &Plan) -> Result<(), RuntimeError> {

@@ -93,21 +93,7 @@ impl Runtime for MockRuntime {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            isolation: false,
-            own_id_range: false,
-            any_user: true,
-            memory_limit: false,
-            oom_per_exec: false,
-            cpu_limit: false,
-            pids_limit: false,
-            exec_limits: false,
-            pause: false,
-            terminals: false,
-            shells: false,
-            ports: false,
-            survives_daemon: false,
-        }
+        Capabilities { any_user: true, ..Capabilities::default() }
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -249,7 +250,8 @@ impl Engine for Podman {
     }
 
     async fn list(&self, label: &str, value: &str) -> Result<Vec<Listed>, EngineError> {
-        let filters = client::escaped(&format!(r#"{{"label":["{label}={value}"]}}"#));
+        let filters = format!(r#"{{"label":["{label}={value}"]}}"#);
+        let filters = utf8_percent_encode(&filters, NON_ALPHANUMERIC);
         let path = format!("/containers/json?all=true&filters={filters}");
         // Podman says null for an empty list.
         let all: Option<Vec<Summary>> = self.ask(Method::Get, &path).await?.expect(&[OK])?;

@@ -119,8 +119,7 @@ pub(super) fn chain_key(layers: &[LayerId]) -> Option<LayerKey> {
     let chain = above.iter().fold(lowest.clone(), |chain, layer| {
         let text = format!("{chain} {layer}");
         let hash = digest(&SHA256, text.as_bytes());
-        let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        LayerId::from_hex(&hex).expect("a SHA-256 has 64 digits")
+        LayerId::from_hex(&hex::encode(hash)).expect("a SHA-256 has 64 digits")
     });
     Some(LayerKey(chain))
 }

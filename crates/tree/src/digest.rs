@@ -31,7 +31,7 @@ impl Digest {
 
     /// The 64 digits alone, as the files of a layout are named.
     pub fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(self.0)
     }
 }
 
@@ -52,25 +52,14 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self, NotADigest> {
         let refused = || NotADigest { text: text.chars().take(PREFIX.len() + 2 * BYTES).collect() };
-        let digits = text.strip_prefix(PREFIX).ok_or_else(refused)?.as_bytes();
+        let digits = text.strip_prefix(PREFIX).ok_or_else(refused)?;
         let mut bytes = [0; BYTES];
-        if digits.len() != 2 * BYTES {
-            return Err(refused());
+        hex::decode_to_slice(digits, &mut bytes).map_err(|_| refused())?;
+        // Upper case is refused, so that one content has one name.
+        match digits.contains(|c: char| c.is_ascii_uppercase()) {
+            true => Err(refused()),
+            false => Ok(Self(bytes)),
         }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let [high, low] = [nibble(pair[0]), nibble(pair[1])];
-            *byte = high.zip(low).map(|(high, low)| high << 4 | low).ok_or_else(refused)?;
-        }
-        Ok(Self(bytes))
-    }
-}
-
-/// Upper case is refused, so that one content has one name.
-fn nibble(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
     }
 }
 

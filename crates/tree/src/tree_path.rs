@@ -2,6 +2,9 @@
 //! without `.`, `..`, empty parts or ends that the kernel would see elsewhere. What links make of them is
 //! the business of whoever looks them up.
 
+use std::collections::VecDeque;
+use std::io;
+
 use sandkeep_core::limits;
 
 /// The longest name of one file.
@@ -21,10 +24,31 @@ pub enum PathProblem {
     Nul,
     #[error("its name or target, or a part of it, is too long")]
     TooLong,
+    #[error("it leads through too many links")]
+    Links,
     #[error("only a directory can be the root")]
     NotTheRoot,
     #[error("the root's owner is out of range")]
     RootOwner,
+}
+
+impl From<PathProblem> for io::Error {
+    fn from(problem: PathProblem) -> Self {
+        match problem {
+            PathProblem::Links => rustix::io::Errno::LOOP.into(),
+            other => Self::other(other),
+        }
+    }
+}
+
+/// What there is at a place that a path leads through.
+pub enum Met {
+    Nothing,
+    Something,
+    /// To be followed.
+    Link {
+        target: Vec<u8>,
+    },
 }
 
 impl TreePath {
@@ -106,6 +130,40 @@ impl TreePath {
     pub fn pop(&mut self) {
         let end = self.0.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         self.0.truncate(end);
+    }
+
+    /// The path of something without the links that lead to it, which are followed within the tree: an
+    /// absolute one begins at its root, and none leads out. `meet` is asked for each place on the way, and
+    /// told whether it is the last. `None` if there is nothing.
+    pub fn followed<E: From<PathProblem>>(
+        &self,
+        mut meet: impl FnMut(&Self, bool) -> Result<Met, E>,
+    ) -> Result<Option<Self>, E> {
+        let mut done = Self::default();
+        let mut links = 0;
+        let mut ahead: VecDeque<Vec<u8>> = self.parts().map(<[u8]>::to_vec).collect();
+        while let Some(part) = ahead.pop_front() {
+            if part == b".." {
+                done.pop();
+                continue;
+            }
+            let next = done.join(&part)?;
+            match meet(&next, ahead.is_empty())? {
+                Met::Nothing => return Ok(None),
+                Met::Something => done = next,
+                Met::Link { target } => {
+                    links += 1;
+                    if links > limits::LAYER_LINKS_MAX {
+                        return Err(PathProblem::Links.into());
+                    }
+                    if target.starts_with(b"/") {
+                        done = Self::default();
+                    }
+                    parts(&target).rev().for_each(|part| ahead.push_front(part.to_vec()));
+                }
+            }
+        }
+        Ok(Some(done))
     }
 
     /// For people.

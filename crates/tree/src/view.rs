@@ -12,17 +12,16 @@
 mod node;
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
 
-use super::{Root, TreePath, tree_path};
+use super::tree_path::Met;
+use super::{Root, TreePath};
 pub use node::is_opaque;
 pub use node::{Entry, Node};
-use sandkeep_core::limits;
 
 /// A tree that can be read.
 pub struct View {
@@ -91,34 +90,14 @@ impl View {
     /// The path of something without the links that lead to it, which are followed within the tree: an
     /// absolute one begins at its root, and none leads out. `None` if there is nothing.
     pub fn resolve(&self, path: &TreePath, last: Last) -> io::Result<Option<TreePath>> {
-        let mut done = TreePath::default();
-        let mut links = 0;
-        let mut ahead: VecDeque<Vec<u8>> = path.parts().map(<[u8]>::to_vec).collect();
-        while let Some(part) = ahead.pop_front() {
-            if part == b".." {
-                done.pop();
-                continue;
-            }
-            let next = done.join(&part).map_err(io::Error::other)?;
-            let Some(node) = self.look(&next)? else { return Ok(None) };
-            let followed = !ahead.is_empty() || last == Last::Followed;
-            if node.kind() != FileType::Symlink || !followed {
-                done = next;
-                continue;
-            }
-            links += 1;
-            if links > limits::LAYER_LINKS_MAX {
-                return Err(rustix::io::Errno::LOOP.into());
-            }
-            let target = node.read_link()?;
-            if target.starts_with(b"/") {
-                done = TreePath::default();
-            }
-            for part in tree_path::parts(&target).rev() {
-                ahead.push_front(part.to_vec());
-            }
-        }
-        Ok(Some(done))
+        path.followed(|next, is_last| {
+            Ok(match self.look(next)? {
+                None => Met::Nothing,
+                Some(node) if node.kind() != FileType::Symlink => Met::Something,
+                Some(_) if is_last && last == Last::Itself => Met::Something,
+                Some(node) => Met::Link { target: node.read_link()? },
+            })
+        })
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::Broker;
 use crate::error::Error;
-use crate::execs::{self, ExecDraft, ExecWatch};
+use crate::execs::{ExecDraft, ExecWatch};
 use crate::shared::{Handle, Shared};
 use sandkeep_core::{
     ExecId, Principal, ProcessId, ProcessTerms, SandboxId, Signal, StartUp, limits,

@@ -47,9 +47,8 @@ pub(super) use cache::{needed as cached_layers, needed_of as cached_layers_of};
 use room::Rooms;
 use steps::{Builder, Built};
 
-/// The names that a build file is looked for by; the first is in our own format.
-const BUILD_FILES: [&str; 2] = ["Sandkeepfile", "Dockerfile"];
-const OWN_ENDING: &str = ".sandkeep";
+/// The name that a build file is looked for by.
+const BUILD_FILE: &str = "Dockerfile";
 
 /// A build as a caller asks for it.
 pub struct BuildDraft {
@@ -233,32 +232,14 @@ fn read(
     spool: &sandkeep_image::source::SpoolDir,
 ) -> Result<(String, Recipe, Context), Error> {
     let context = Context::read(archive, spool).map_err(unusable)?;
-    let names = match file {
-        Some(file) => vec![file],
-        None => BUILD_FILES.map(str::to_owned).to_vec(),
-    };
-    let mut found = None;
-    for name in &names {
-        if let Some(text) = context.text(name, limits::RECIPE_MAX_BYTES).map_err(unusable)? {
-            found = Some((name.clone(), text));
-            break;
-        }
-    }
-    let missing = || unusable(CopyError::NoBuildFile { file: names.join(" or ") });
-    let (file, text) = found.ok_or_else(missing)?;
+    let file = file.unwrap_or_else(|| BUILD_FILE.to_owned());
+    let text = context.text(&file, limits::RECIPE_MAX_BYTES).map_err(unusable)?;
+    let text = text.ok_or_else(|| unusable(CopyError::NoBuildFile { file: file.clone() }))?;
     let wrong = |file: &str| {
         let file = file.to_owned();
         move |error: RecipeError| Error::BuildFileInvalid { problem: format!("{file}: {error}") }
     };
-    let recipe = match is_own_format(&file) {
-        true if !arguments.is_empty() => {
-            let problem = format!("{file} is in our own format, which has no build arguments");
-            return Err(Error::BuildFileInvalid { problem });
-        }
-        true => Recipe::own(&text),
-        false => Recipe::dockerfile(&text, arguments),
-    };
-    let recipe = recipe.map_err(wrong(&file))?;
+    let recipe = Recipe::dockerfile(&text, arguments).map_err(wrong(&file))?;
     let ignore = match context.ignore_file(&file).map_err(unusable)? {
         Some((name, text)) => Ignore::read(&text).map_err(wrong(&name))?,
         None => Ignore::default(),
@@ -266,28 +247,6 @@ fn read(
     Ok((file, recipe, context.without(&ignore)))
 }
 
-/// By its name: `Sandkeepfile`, `Sandkeepfile.dev`, `dev.sandkeep`.
-fn is_own_format(file: &str) -> bool {
-    let name = file.rsplit('/').next().unwrap_or_default();
-    let stem = name.split('.').next().unwrap_or_default();
-    stem == BUILD_FILES[0] || name.ends_with(OWN_ENDING)
-}
-
 fn unusable(error: CopyError) -> Error {
     Error::BuildFileInvalid { problem: with_causes(&error) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_own_format;
-
-    #[test]
-    fn a_build_file_is_in_our_format_if_it_is_called_so() {
-        for own in ["Sandkeepfile", "a/Sandkeepfile", "Sandkeepfile.dev", "x.sandkeep"] {
-            assert!(is_own_format(own), "{own}");
-        }
-        for other in ["Dockerfile", "Dockerfile.dev", "dev.Dockerfile", "Containerfile", "x"] {
-            assert!(!is_own_format(other), "{other}");
-        }
-    }
 }

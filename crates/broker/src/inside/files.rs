@@ -12,7 +12,7 @@ use toolbox::{
     Written,
 };
 
-use super::toolbox::{Errand, Presence, ToolboxInput, ToolboxRun, begin};
+use super::toolbox::{Errand, Lines, Presence, ToolboxInput, ToolboxRun, begin};
 use crate::Broker;
 use crate::error::Error;
 use crate::shared::Handle;
@@ -51,9 +51,7 @@ impl<T: serde::de::DeserializeOwned> FileUpload<T> {
 
 /// What changes in a directory, until it is dropped.
 pub struct FileWatch {
-    run: ToolboxRun,
-    /// What came of a line so far.
-    held: Vec<u8>,
+    changes: Lines,
     detaching: CancellationToken,
 }
 
@@ -74,26 +72,8 @@ impl FileWatch {
         tokio::select! {
             biased;
             () = detaching.cancelled() => Ok(Noticed::Detached),
-            change = self.change() => Ok(change?.map_or(Noticed::NothingLeft, Noticed::Change)),
-        }
-    }
-
-    async fn change(&mut self) -> Result<Option<Change>, Error> {
-        loop {
-            if let Some(end) = self.held.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.held.drain(..=end).collect();
-                let change = serde_json::from_slice(&line);
-                return change.map(Some).map_err(|error| Error::ToolboxBroke {
-                    problem: format!("it says of a change: {error}"),
-                });
-            }
-            if self.held.len() > limits::FILE_CHANGE_MAX_BYTES {
-                let problem = "a change is longer than any can be".to_owned();
-                return Err(Error::ToolboxBroke { problem });
-            }
-            match self.run.data().await? {
-                Some(bytes) => self.held.extend_from_slice(&bytes),
-                None => return Ok(None),
+            change = self.changes.next() => {
+                Ok(change?.map_or(Noticed::NothingLeft, Noticed::Change))
             }
         }
     }
@@ -189,7 +169,8 @@ impl Broker {
         let errand = Errand { presence: Presence::Onlooker, ..errand };
         let mut run = self.run(who, id, errand).await?;
         let _: Watching = run.answer().await?;
-        Ok(FileWatch { run, held: Vec::new(), detaching: self.shared.detaching.clone() })
+        let changes = Lines::of(run, limits::FILE_CHANGE_MAX_BYTES);
+        Ok(FileWatch { changes, detaching: self.shared.detaching.clone() })
     }
 
     /// A tree, or one file, as a tar archive.

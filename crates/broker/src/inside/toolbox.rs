@@ -14,9 +14,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::codec::{Decoder as _, LinesCodec};
 use toolbox::{
     DATA_MAX, Decoder, Failure, FailureKind, Frame, HEAD_MAX, Operation, RawPath, Request, encode,
     encode_data,
@@ -480,6 +481,34 @@ impl Drop for ToolboxRun {
     }
 }
 
+/// What a run says line by line, each line one JSON value.
+pub(super) struct Lines {
+    run: ToolboxRun,
+    held: BytesMut,
+    codec: LinesCodec,
+}
+
+impl Lines {
+    pub fn of(run: ToolboxRun, line_max_bytes: usize) -> Self {
+        let codec = LinesCodec::new_with_max_length(line_max_bytes);
+        Self { run, held: BytesMut::new(), codec }
+    }
+
+    /// The next one; `None` at their proper end. Cancel-safe.
+    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
+        loop {
+            let line = self.codec.decode(&mut self.held).map_err(|e| broke(e.to_string()))?;
+            if let Some(line) = line {
+                return parse(line.as_bytes()).map(Some);
+            }
+            match self.run.data().await? {
+                Some(bytes) => self.held.extend_from_slice(&bytes),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
 fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(json).map_err(|error| broke(format!("it answered nonsense: {error}")))
 }
@@ -491,18 +520,11 @@ fn broke(problem: String) -> Error {
 fn failed(failure: Failure) -> Error {
     let Failure { kind, mut message, path } = failure;
     // The sandbox's own words: not more of them than fit an answer.
-    truncate(&mut message, limits::FAILURE_MAX_BYTES);
+    message.truncate(message.floor_char_boundary(limits::FAILURE_MAX_BYTES));
     let path = path.map(|path| {
         let mut path = path.to_text_lossy();
-        truncate(&mut path, limits::FILE_PATH_MAX_BYTES);
+        path.truncate(path.floor_char_boundary(limits::FILE_PATH_MAX_BYTES));
         path
     });
     Error::File { kind, path, message }
-}
-
-fn truncate(text: &mut String, max: usize) {
-    if text.len() > max {
-        let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        text.truncate(end);
-    }
 }

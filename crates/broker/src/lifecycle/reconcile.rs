@@ -19,7 +19,6 @@ use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
 use crate::error::Error;
 use crate::execs::rejoin;
 use crate::health;
-use crate::images;
 use crate::records::registry::Row;
 use crate::shared::Shared;
 use judge::{Case, Copy, Evidence, Verdict, judge};

@@ -55,7 +55,7 @@ enum Phase {
 /// What was asked for, as a whole.
 pub(crate) fn fingerprint(asked: &impl Serialize) -> String {
     let asked = serde_json::to_vec(asked).expect("a request holds strings, numbers and maps");
-    digest(&SHA256, &asked).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest(&SHA256, &asked))
 }
 
 /// What is known of a key.

@@ -44,7 +44,7 @@ impl ApiKey {
     }
 
     pub(super) fn hash(&self) -> KeyHash {
-        KeyHash(hex(digest(&SHA256, self.text.as_bytes()).as_ref()))
+        KeyHash(hex::encode(digest(&SHA256, self.text.as_bytes())))
     }
 }
 
@@ -70,11 +70,7 @@ fn random_hex<const N: usize>() -> String {
     let mut bytes = [0u8; N];
     // Without the kernel's random source no secret can be made, and nothing may pretend otherwise.
     getrandom::fill(&mut bytes).expect("the kernel's random source never fails once it is seeded");
-    hex(&bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(bytes)
 }
 
 fn is_hex(text: &str, bytes: usize) -> bool {

@@ -32,7 +32,7 @@ pub struct BuildQuery {
     #[serde(default)]
     shared: bool,
     project: Option<String>,
-    /// Where in the archive the build file is; `Sandkeepfile` or `Dockerfile` if it is left out.
+    /// Where in the archive the build file is; `Dockerfile` if it is left out.
     file: Option<String>,
     /// The stage that is wanted; the last if it is left out.
     target: Option<String>,

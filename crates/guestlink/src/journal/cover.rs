@@ -86,8 +86,7 @@ fn end_frame(end: &End) -> Vec<u8> {
         let Some(error) = end.error.as_mut().filter(|_| framed.len() > END_MAX + FRAME_LEN) else {
             return framed;
         };
-        let half = (0..=error.len() / 2).rev().find(|at| error.is_char_boundary(*at));
-        error.truncate(half.unwrap_or(0));
+        error.truncate(error.floor_char_boundary(error.len() / 2));
         error.push('…');
     }
 }

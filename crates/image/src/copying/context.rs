@@ -1,7 +1,7 @@
 //! What came with a build file: an index of the archive that was sent. The files stay where they are in it, so
 //! nothing of it is unpacked, and nothing is left of it when the archive is gone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek as _};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use sandkeep_tree::{
     TreePath,
     archive::{ArchiveError, Attributes, Compression, Entries, Entry, Kind, decoded},
     digest::{Digest, Hasher},
+    tree_path::Met,
 };
 
 /// A build file that is not among the others has this name, and an ending; it is never copied.
@@ -201,34 +202,13 @@ impl Files for Context {
     }
 
     fn resolve(&self, path: &TreePath) -> io::Result<Option<TreePath>> {
-        let mut done = TreePath::default();
-        let mut links = 0;
-        let mut ahead: VecDeque<Vec<u8>> = path.parts().map(<[u8]>::to_vec).collect();
-        while let Some(part) = ahead.pop_front() {
-            if part == b".." {
-                done.pop();
-                continue;
-            }
-            let next = done.join(&part).map_err(io::Error::other)?;
-            match self.items.get(&next).map(|item| &item.what) {
-                None => return Ok(None),
-                Some(What::Directory | What::File { .. }) => done = next,
-                Some(What::Symlink { target }) => {
-                    links += 1;
-                    if links > limits::LAYER_LINKS_MAX {
-                        return Err(rustix::io::Errno::LOOP.into());
-                    }
-                    if target.starts_with(b"/") {
-                        done = TreePath::default();
-                    }
-                    let parts = target.split(|byte| *byte == b'/');
-                    for part in parts.rev().filter(|part| !matches!(*part, b"" | b".")) {
-                        ahead.push_front(part.to_vec());
-                    }
-                }
-            }
-        }
-        Ok(Some(done))
+        path.followed(|next, _| {
+            Ok(match self.items.get(next).map(|item| &item.what) {
+                None => Met::Nothing,
+                Some(What::Directory | What::File { .. }) => Met::Something,
+                Some(What::Symlink { target }) => Met::Link { target: target.clone() },
+            })
+        })
     }
 
     fn names(&self, directory: &TreePath) -> io::Result<Vec<Vec<u8>>> {

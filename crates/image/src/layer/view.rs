@@ -6,18 +6,16 @@
 //! where one leads up too far. So a path means what it will mean in a sandbox that has the layer as root.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, OFlags, Stat, fstat, readlinkat};
 use rustix::io::Errno;
 
-use sandkeep_core::limits;
 use sandkeep_storage::Whiteouts;
 pub(super) use sandkeep_tree::is_whiteout;
 use sandkeep_tree::{
     beneath::open,
-    tree_path::{PathProblem, TreePath, parts},
+    tree_path::{Met, PathProblem, TreePath},
     view::is_opaque,
 };
 
@@ -63,8 +61,6 @@ enum Said {
 pub(super) enum LookupError {
     #[error(transparent)]
     Path(#[from] PathProblem),
-    #[error("it leads through too many links")]
-    Links,
     #[error("{through} on its way is not a directory")]
     NotADirectory { through: String },
     #[error(transparent)]
@@ -121,37 +117,19 @@ impl View<'_> {
         if open(self.upper, path.bytes(), OFlags::PATH | OFlags::DIRECTORY).is_ok() {
             return Ok(path.clone());
         }
-        let mut done = TreePath::default();
-        let mut links = 0;
-        let mut ahead: VecDeque<Vec<u8>> = path.parts().map(<[u8]>::to_vec).collect();
-        while let Some(part) = ahead.pop_front() {
-            if part == b".." {
-                done.pop();
-                continue;
-            }
-            let next = done.join(&part)?;
-            let (Found::Here(node) | Found::Below(node)) = self.look(&next)? else {
-                done = next;
-                continue;
+        let followed = path.followed(|next, _| {
+            let (Found::Here(node) | Found::Below(node)) = self.look(next)? else {
+                return Ok(Met::Something);
             };
             match file_type(&node.stat) {
-                FileType::Directory => done = next,
+                FileType::Directory => Ok(Met::Something),
                 FileType::Symlink => {
-                    links += 1;
-                    if links > limits::LAYER_LINKS_MAX {
-                        return Err(LookupError::Links);
-                    }
                     let target = readlinkat(&node.fd, c"", Vec::new())?.into_bytes();
-                    if target.starts_with(b"/") {
-                        done = TreePath::default();
-                    }
-                    for part in parts(&target).rev() {
-                        ahead.push_front(part.to_vec());
-                    }
+                    Ok(Met::Link { target })
                 }
-                _ => return Err(LookupError::NotADirectory { through: next.shown() }),
+                _ => Err(LookupError::NotADirectory { through: next.shown() }),
             }
-        }
-        Ok(done)
+        })?;
+        Ok(followed.unwrap_or_default())
     }
 }

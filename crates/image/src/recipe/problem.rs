@@ -62,8 +62,6 @@ pub enum Problem {
     Url { url: String },
     #[error("the here-document {name:?} has no end")]
     NoEnd { name: String },
-    #[error("a line that begins with white space goes on with the one above, and there is none")]
-    NothingToGoOn,
     #[error("{value:?} is not {wanted}")]
     Value { value: String, wanted: &'static str },
     #[error("{name}: {message}")]

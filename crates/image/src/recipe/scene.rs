@@ -5,13 +5,17 @@ use std::collections::BTreeMap;
 
 use super::problem::{Problem, RecipeError};
 use super::text::Text;
-use super::{Archives, Command, Copy, Copyable, Instruction, Origin, Ready, Recipe, Step};
+use super::{
+    Archives, Command, Copy, Copyable, Instruction, Origin, READY, Ready, Recipe, START, Step,
+};
 use crate::image::{ExposedPort, ImageConfig};
 use sandkeep_core::limits::{
     ENV_ENTRY_MAX_BYTES, ENV_MAX, ENV_TOTAL_MAX_BYTES, RECIPE_EXPANDED_MAX_BYTES, RECIPE_PORTS_MAX,
 };
 
 const SHELL_DEFAULT: [&str; 2] = ["/bin/sh", "-c"];
+/// How the names of the labels begin that mean something to us.
+const OWN_LABELS: &str = "sandkeep.";
 
 /// Where a stage is.
 #[derive(Clone, Debug)]
@@ -157,8 +161,6 @@ impl Scene {
                 }
             }
             Instruction::Shell(argv) => self.shell.clone_from(argv),
-            Instruction::Start(command) => self.start = Some(command.clone()),
-            Instruction::Ready(ready) => self.ready = Some(ready.clone()),
         }
         Ok(Effect::Noted)
     }
@@ -215,7 +217,22 @@ impl Scene {
     }
 
     fn set_labels(&mut self, pairs: &[(Text, Text)]) -> Result<(), Problem> {
-        self.config.labels.extend(self.expand_pairs(pairs)?);
+        let pairs = self.expand_pairs(pairs)?;
+        for (name, value) in &pairs {
+            match (name.as_str(), value.trim()) {
+                (START, "") => {
+                    return Err(Problem::Needs { instruction: START, needs: "a command" });
+                }
+                (START, command) => self.start = Some(command.to_owned()),
+                (READY, how) => self.ready = Some(Ready::read(how)?),
+                (name, _) if name.starts_with(OWN_LABELS) => {
+                    let wanted = "sandkeep.start or sandkeep.ready";
+                    return Err(Problem::Value { value: name.to_owned(), wanted });
+                }
+                _ => {}
+            }
+        }
+        self.config.labels.extend(pairs);
         within(bytes_of(self.config.labels.iter()), RECIPE_EXPANDED_MAX_BYTES)
     }
 

@@ -319,63 +319,39 @@ fn what_is_wrong_is_told_with_its_line_and_instruction() {
 }
 
 #[test]
-fn our_own_format_is_read_line_by_line() {
-    let text = "# A template.\nfrom debian:12\n\nenv A=b C=\"d e\"\n    F=$X\nworkdir /srv\n\
-                copy \"a file\" app/ /srv/\nrun pip install .\nrun\n    if true; then\n        echo a\n\n    fi\n    # b\n\
-                user 1000\nstart python3 -m http.server 8000\nready http 8000 /health\n";
-    let recipe = Recipe::own(text).expect("a recipe");
-    assert_eq!(recipe.stages[0].base, Base::Image("debian:12".to_owned()));
-    let (effects, scene) = walked(&recipe, 0, &ImageConfig::default()).expect("it can be walked");
-    let runs: Vec<&str> = effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::Run(running) => Some(running.argv[2].as_str()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(runs, ["pip install .", "if true; then\n    echo a\n\nfi\n# b"]);
-    let copied = effects.iter().find_map(|effect| match effect {
-        Effect::Copy(copied) => Some(copied),
-        _ => None,
-    });
-    let copied = copied.expect("it copies");
-    assert_eq!((paths(copied), copied.to.as_str()), (vec!["a file", "app"], "/srv/"));
-    let env: Vec<&str> = scene.config().env.iter().map(|(_, value)| value.as_str()).collect();
-    assert_eq!(env, ["b", "d e", "$X"], "there are no variables");
-    assert_eq!(scene.config().user.as_deref(), Some("1000"));
-    assert_eq!(scene.start(), Some("python3 -m http.server 8000"));
+fn labels_say_what_runs_in_every_sandbox_and_when_it_is_up() {
+    let started = "LABEL sandkeep.start='python3 -m http.server $PORT' a=b";
+    let scene = effects(&format!("{started}\nLABEL sandkeep.ready=\"http 8000 /health\"")).1;
+    assert_eq!(scene.start(), Some("python3 -m http.server $PORT"));
     let path = "/health".to_owned();
     assert_eq!(scene.ready(), Some(&Ready::Http { port: 8000, path }));
-    let lines: Vec<usize> = recipe.stages[0].steps.iter().map(|step| step.line).collect();
-    assert_eq!(lines, [2, 4, 6, 7, 8, 9, 15, 16, 17]);
+    assert_eq!(scene.config().labels.len(), 3, "they are labels like others");
+    for (written, ready) in [
+        ("port 8000", Ready::Port(8000)),
+        ("http 80", Ready::Http { port: 80, path: "/".to_owned() }),
+        ("run test -e  up", Ready::Run("test -e  up".to_owned())),
+    ] {
+        let scene = effects(&format!("{started}\nLABEL sandkeep.ready='{written}'")).1;
+        assert_eq!(scene.ready(), Some(&ready));
+    }
+    assert_eq!(effects("LABEL a=b").1.start(), None);
 }
 
 #[test]
-fn our_own_format_says_what_is_wrong_with_a_line() {
-    for (text, line, word) in [
-        ("", 1, "nothing"),
-        ("run a", 1, "FROM"),
-        ("  run a", 1, "white space"),
-        ("nonsense", 1, "nonsense"),
-        ("from", 1, "from"),
-        ("from a\nfrom b", 2, "from"),
-        ("from a\nvolume /x", 2, "volume"),
-        ("from a\nRUN x", 2, "RUN"),
-        ("from a\nrun", 2, "run"),
-        ("from a\ncopy a", 2, "copy"),
-        ("from a\ncopy a b c", 2, "/"),
-        ("from a\ncopy \"a b", 2, "quote"),
-        ("from a\nenv A", 2, "A"),
-        ("from a\nenv", 2, "env"),
-        ("from a\nuser x\n  y", 2, "beneath"),
-        ("from a\nready", 2, "ready"),
-        ("from a\nready port x", 2, "port"),
-        ("from a\nready http 80 health", 2, "ready"),
-        ("from a\nready soon now", 2, "ready"),
+fn labels_of_ours_that_mean_nothing_are_refused() {
+    for (labels, word) in [
+        ("sandkeep.start=", "command"),
+        ("sandkeep.ready=", "ready"),
+        ("sandkeep.ready=port", "ready"),
+        ("sandkeep.ready='port x'", "port"),
+        ("sandkeep.ready='port 0'", "port"),
+        ("sandkeep.ready='http 80 health'", "ready"),
+        ("sandkeep.ready='soon now'", "ready"),
+        ("sandkeep.begin=x", "sandkeep.begin"),
     ] {
-        let problem = Recipe::own(text).expect_err(text);
-        assert_eq!(problem.line, line, "{text:?}: {problem}");
-        assert!(problem.to_string().contains(word), "{text:?}: {problem}");
+        let problem = refused(&format!("FROM a\nLABEL {labels}"));
+        assert_eq!(problem.line, 2, "{labels:?}: {problem}");
+        assert!(problem.to_string().contains(word), "{labels:?}: {problem}");
     }
 }
 
@@ -431,15 +407,6 @@ proptest::proptest! {
                     let _ = walked(&recipe, stage, &base());
                     let _ = recipe.needed(stage);
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn no_recipe_of_our_own_panics(text in "((from|run|copy|env|ready|  )?[ -~\n\"'=é\t]{0,20}\n?){0,8}") {
-        for text in [text.clone(), format!("from a\n{text}")] {
-            if let Ok(recipe) = Recipe::own(&text) {
-                let _ = walked(&recipe, 0, &base());
             }
         }
     }

@@ -154,20 +154,20 @@ fn a_dockerfile_becomes_a_template_and_is_not_built_twice() {
 }
 
 #[test]
-fn our_own_format_builds_above_the_host_with_no_image_at_all() {
+fn a_template_is_built_above_the_host_with_no_image_at_all() {
     skip_if!(crate::support::obstacle());
     for storage in STORAGES {
         let daemon = Daemon::start_with(&on(storage));
         let context = context(&[
             (
-                "Sandkeepfile",
-                "from host\nenv COLOR=blue\ncopy tool /home/user/bin/\nrun\n  id -un > who\n  \
-                 python3 -c 'print(6*7)' > answer\nworkdir /home/user/work\n",
+                "Dockerfile",
+                "FROM host\nENV COLOR=blue\nCOPY tool /home/user/bin/\nRUN <<END\nid -un > who\n\
+                 python3 -c 'print(6*7)' > answer\nEND\nWORKDIR /home/user/work\n",
             ),
             ("tool", "#!/bin/sh\necho tool $COLOR\n"),
         ]);
         let first = built(&daemon, context.path(), &["-t", "mine"]);
-        assert!(first.stderr.starts_with("[1/5] FROM host\n[2/5] env COLOR=blue\n"), "{first:?}");
+        assert!(first.stderr.starts_with("[1/5] FROM host\n[2/5] ENV COLOR=blue\n"), "{first:?}");
         let id = sandbox(&daemon, "mine");
         let said = daemon.sh(&id, "pwd; cat ../who ../answer; sh ~/bin/tool; touch mine").ok();
         assert_eq!(said, "/home/user/work\nuser\n42\ntool blue", "{storage}");

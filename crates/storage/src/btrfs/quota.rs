@@ -127,7 +127,7 @@ fn number(group: &Path, file: &str) -> io::Result<u64> {
 
 /// Where the kernel shows a filesystem: its id as a UUID.
 fn sysfs(id: [u8; 16]) -> PathBuf {
-    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(id);
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     Path::new("/sys/fs/btrfs").join(parts.join("-"))
 }

@@ -13,8 +13,7 @@ use sandkeep_tree::OPAQUE;
 pub(crate) fn random_layer() -> LayerId {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).expect("random bytes");
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    LayerId::from_hex(&hex).expect("64 digits")
+    LayerId::from_hex(&hex::encode(bytes)).expect("64 digits")
 }
 
 /// Writes a file, and the directories that lead to it.

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::steps::{Builder, Built};
 use crate::error::Error;
-use crate::execs::{self, ExecDraft, OnDisconnect};
+use crate::execs::{ExecDraft, OnDisconnect};
 use crate::images::layers::id_of;
 use crate::images::record::KeptLayer;
 use crate::lifecycle::making::new_meta;

@@ -18,12 +18,13 @@ use sandkeep_core::{Owner, Port, Probe, ProcessTerms, StartUp, failpoint, limits
 use sandkeep_image::{
     copying::{Context, CopyError},
     recipe::{
-        Base, Beginning, Effect, Key, Ready, Recipe, RecipeError, Running, Scene, Stage, Step,
+        Base, Beginning, Effect, Key, READY, Ready, Recipe, RecipeError, Running, START, Scene,
+        Stage, Step,
     },
 };
 use sandkeep_storage::LayerId;
 
-/// The shell of `start` and `ready`.
+/// The shell of what a template starts, and of what sees that it is up.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
 /// A build under way. It keeps the layers that it has come to.
@@ -76,7 +77,7 @@ impl Built {
             return match ready {
                 None => Ok(self.start.clone()),
                 Some(_) => {
-                    let problem = "ready is about what start begins, and nothing does".to_owned();
+                    let problem = format!("{READY} is about what {START} begins, and nothing does");
                     Err(Error::BuildFileInvalid { problem })
                 }
             };
@@ -94,7 +95,7 @@ impl Built {
         let terms = ProcessTerms { port, ready };
         terms
             .check()
-            .map_err(|wrong| Error::BuildFileInvalid { problem: format!("ready: {wrong}") })?;
+            .map_err(|wrong| Error::BuildFileInvalid { problem: format!("{READY}: {wrong}") })?;
         Ok(Some(StartUp { argv: shell(command), terms }))
     }
 }
@@ -132,9 +133,7 @@ impl<'a> Builder<'a> {
     pub async fn all(&mut self, target: usize) -> Result<Built, Error> {
         let recipe = Arc::clone(&self.recipe);
         let needed = recipe.needed(target);
-        let count =
-            |stage: &Stage| 1 + stage.steps.iter().filter(|step| is_written(stage, step)).count();
-        self.steps = needed.iter().map(|index| count(&recipe.stages[*index])).sum();
+        self.steps = needed.iter().map(|index| 1 + recipe.stages[*index].steps.len()).sum();
         for index in needed {
             let built = self.stage(&recipe.stages[index]).await?;
             self.done.insert(index, built);
@@ -156,7 +155,8 @@ impl<'a> Builder<'a> {
                 let said =
                     format!("FROM {}", recipe.stages[*index].name.as_deref().unwrap_or("stage"));
                 self.tell(stage, stage.line, &said, Cache::PassedBy).await;
-                Built { scene: Scene::begin(&recipe, Beginning::Stage(&before.scene)), ..before }
+                let scene = Scene::begin(&recipe, Beginning::Stage(&before.scene));
+                Built { scene, start: before.start_up()?, ..before }
             }
             Base::Image(name) => {
                 self.tell(stage, stage.line, &format!("FROM {name}"), Cache::PassedBy).await;
@@ -173,7 +173,6 @@ impl<'a> Builder<'a> {
         let invalid = |error: RecipeError| Error::BuildFileInvalid { problem: error.to_string() };
         let effect = built.scene.take(step).map_err(invalid)?;
         let work = match &effect {
-            Effect::Noted if !is_written(stage, step) => return Ok(()),
             Effect::Noted => {
                 self.tell(stage, step.line, &step.written, Cache::PassedBy).await;
                 return Ok(());
@@ -227,11 +226,6 @@ impl<'a> Builder<'a> {
         };
         self.events.step(step).await;
     }
-}
-
-/// Whether somebody wrote a step: our own format begins with one that comes with `from`.
-fn is_written(stage: &Stage, step: &Step) -> bool {
-    step.line != stage.line
 }
 
 /// A step that cannot be carried out for what it says, or for what is there.

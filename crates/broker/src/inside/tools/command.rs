@@ -11,7 +11,7 @@ use super::catalogue::Tool;
 use super::git;
 use super::work::Bounds;
 use crate::error::Error;
-use crate::execs::{self, ExecDraft, OnDisconnect, Running};
+use crate::execs::{ExecDraft, OnDisconnect, Running};
 use sandkeep_core::{
     ExecId,
     excerpt::{Cut, Excerpt},

@@ -10,7 +10,7 @@ use super::answer::{ToolAnswer, ToolEvent, in_ms};
 use super::catalogue::Tool;
 use super::work::Bounds;
 use crate::error::Error;
-use crate::inside::toolbox::{Errand, Presence, ToolboxRun, Whom, begin};
+use crate::inside::toolbox::{Errand, Lines, Presence, Whom, begin};
 use sandkeep_core::limits::TOOL_ANSWER_MAX_BYTES;
 
 pub async fn carry_out(
@@ -42,40 +42,14 @@ async fn said(scene: &Scene, call: Call, bounds: Bounds) -> Result<Result<String
     };
     let mut run = begin(&scene.shared, &scene.handle, errand).await?;
     run.answer::<()>().await?;
-    let mut lines = Lines { run, pending: Vec::new() };
-    loop {
-        match lines.next().await? {
+    // It is the sandbox's word: bounded, and taken for no more than text.
+    let mut lines = Lines::of(run, TOOL_ANSWER_MAX_BYTES);
+    while let Some(line) = lines.next().await? {
+        match line {
             Line::Progress(progress) => scene.listener.tell(ToolEvent::Progress(progress)).await,
             Line::Text(text) => return Ok(Ok(text)),
             Line::Refused(refusal) => return Ok(Err(refusal)),
         }
     }
-}
-
-/// What a run says, line by line. It is the sandbox's word: bounded, and taken for no more than text.
-struct Lines {
-    run: ToolboxRun,
-    pending: Vec<u8>,
-}
-
-impl Lines {
-    async fn next(&mut self) -> Result<Line, Error> {
-        loop {
-            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.pending.drain(..=end).collect();
-                return serde_json::from_slice(&line).map_err(|error| broke(&error.to_string()));
-            }
-            match self.run.data().await? {
-                Some(bytes) if self.pending.len() + bytes.len() <= TOOL_ANSWER_MAX_BYTES => {
-                    self.pending.extend_from_slice(&bytes);
-                }
-                Some(_) => return Err(broke("it says more than a tool may")),
-                None => return Err(broke("it ended without an answer")),
-            }
-        }
-    }
-}
-
-fn broke(problem: &str) -> Error {
-    Error::ToolboxBroke { problem: problem.to_owned() }
+    Err(Error::ToolboxBroke { problem: "it ended without an answer".to_owned() })
 }

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::images;
 use crate::shared::Shared;
 use sandkeep_core::{SandboxId, SnapshotId, Spec};
 use sandkeep_storage::{LayerDraft, StorageError};

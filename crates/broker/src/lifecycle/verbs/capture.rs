@@ -5,7 +5,6 @@
 //! crash here is mended by thawing it.
 
 use crate::error::Error;
-use crate::images;
 use crate::lifecycle::supervisor::Supervisor;
 use sandkeep_core::{Event, Verb, failpoint};
 use sandkeep_storage::LayerId;

@@ -16,7 +16,6 @@
 use tracing::warn;
 
 use crate::error::Error;
-use crate::images;
 use crate::lifecycle::supervisor::{Fate, Supervisor};
 use crate::lifecycle::verbs::Origin;
 use crate::policy::admission::volume_quota;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use percent_encoding::percent_decode_str;
 use toolbox::RawPath;
 
 use super::super::problem::Refusal;
@@ -94,24 +95,7 @@ fn wrong<T>(problem: String) -> Result<T, Refusal> {
 
 /// As forms have it: `+` is a space, `%xx` a byte; what only looks like one is itself.
 fn decoded(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let digits = bytes.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = digits.filter(|d| d.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match (bytes[at], byte) {
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                at += 2;
-            }
-            (b'+', _) => out.push(b' '),
-            (other, _) => out.push(other),
-        }
-        at += 1;
-    }
-    out
+    percent_decode_str(&text.replace('+', " ")).collect()
 }
 
 #[cfg(test)]

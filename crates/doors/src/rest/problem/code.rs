@@ -284,7 +284,7 @@ codes! {
         "see the step's output; it can be tried in a sandbox of the template that it starts from";
     StartUpFailed "start_up_failed" 422 Useless
         "what the template starts in its sandboxes did not come up"
-        "see what it said; build the template with another `start` or `ready`";
+        "see what it said; build the template with another `sandkeep.start` or `sandkeep.ready`";
     IdempotencyMismatch "idempotency_mismatch" 422 Useless
         "the Idempotency-Key was used for another request"
         "use a new Idempotency-Key for every new request, and the same one only to repeat it";

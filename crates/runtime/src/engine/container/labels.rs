@@ -37,8 +37,7 @@ pub fn read(labels: &HashMap<String, String>) -> Option<(SandboxId, Labels)> {
 
 fn digest(container: &Container) -> String {
     let text = serde_json::to_vec(container).expect("it holds only strings, numbers and lists");
-    let digest = ring::digest::digest(&ring::digest::SHA256, &text);
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(ring::digest::digest(&ring::digest::SHA256, &text))
 }
 
 #[cfg(test)]

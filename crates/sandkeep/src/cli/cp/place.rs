@@ -5,6 +5,8 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
 use crate::cli::failure::Failure;
 use sandkeep_core::SandboxId;
 
@@ -59,12 +61,9 @@ impl Remote {
 
     /// For a query: every byte that could mean something else is written as its number.
     pub fn encoded(&self) -> String {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-        let write = |byte: &u8| match plain(*byte) {
-            true => char::from(*byte).to_string(),
-            false => format!("%{byte:02X}"),
-        };
-        self.path.iter().map(write).collect()
+        const MEANING: &AsciiSet =
+            &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+        percent_encode(&self.path, MEANING).to_string()
     }
 }
 

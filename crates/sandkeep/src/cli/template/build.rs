@@ -29,7 +29,7 @@ use sandkeep_image::{copying::BUILD_FILE_APART, recipe::Ignore};
 use sandkeep_tree::archive::{Attributes, Filter, Kept, TreeArchive, TreeOwner, Writer};
 
 const IGNORE_FILE: &str = ".dockerignore";
-const USUAL_FILES: [&str; 2] = ["Sandkeepfile", "Dockerfile"];
+const USUAL_FILE: &str = "Dockerfile";
 
 /// Make a template step by step, as a build file says
 ///
@@ -43,7 +43,7 @@ pub struct BuildArgs {
     /// What to call it, such as app:1 [default: the directory's name]
     #[arg(short = 't', long = "tag", visible_alias = "name", value_name = "NAME")]
     name: Option<TemplateName>,
-    /// The build file, or - for stdin [default: Sandkeepfile or Dockerfile in the directory]
+    /// The build file, or - for stdin [default: Dockerfile in the directory]
     #[arg(short = 'f', long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// What is given for an ARG; may be repeated
@@ -131,31 +131,26 @@ fn name_of(context: &Path) -> Result<TemplateName, Failure> {
 }
 
 fn build_file(args: &BuildArgs) -> Result<BuildFile, Failure> {
-    let apart = |bytes, ending: &str| BuildFile {
-        name: format!("{BUILD_FILE_APART}{ending}"),
-        apart: Some(bytes),
-    };
+    let apart =
+        |bytes| BuildFile { name: format!("{BUILD_FILE_APART}.{USUAL_FILE}"), apart: Some(bytes) };
     let Some(path) = &args.file else {
-        let found = USUAL_FILES.into_iter().find(|name| args.context.join(name).is_file());
-        let missing =
-            || unusable(&args.context, &"there is no Sandkeepfile and no Dockerfile; say -f");
-        return Ok(BuildFile { name: found.ok_or_else(missing)?.to_owned(), apart: None });
+        return match args.context.join(USUAL_FILE).is_file() {
+            true => Ok(BuildFile { name: USUAL_FILE.to_owned(), apart: None }),
+            false => Err(unusable(&args.context, &"there is no Dockerfile; say -f")),
+        };
     };
     if path == Path::new("-") {
         let mut bytes = Vec::new();
         let read = std::io::stdin().take(RECIPE_MAX_BYTES as u64 + 1).read_to_end(&mut bytes);
         read.map_err(Failure::system("read the build file"))?;
-        return Ok(apart(bytes, ".Dockerfile"));
+        return Ok(apart(bytes));
     }
     let whole = std::fs::canonicalize(path).map_err(|e| unusable(path, &e))?;
     let context = std::fs::canonicalize(&args.context).map_err(|e| unusable(&args.context, &e))?;
     if let Some(within) = whole.strip_prefix(&context).ok().and_then(Path::to_str) {
         return Ok(BuildFile { name: within.to_owned(), apart: None });
     }
-    let name = whole.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let own = name.starts_with(USUAL_FILES[0]) || name.ends_with(".sandkeep");
-    let bytes = std::fs::read(&whole).map_err(|e| unusable(path, &e))?;
-    Ok(apart(bytes, if own { ".sandkeep" } else { ".Dockerfile" }))
+    std::fs::read(&whole).map(apart).map_err(|e| unusable(path, &e))
 }
 
 fn ignore(context: &Path, file: &BuildFile) -> Result<Ignore, Failure> {

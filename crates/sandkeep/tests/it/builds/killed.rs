@@ -94,9 +94,10 @@ fn a_build_survives_kill_9_at_every_step() {
 
 /// A template that leaves a line in a file each time that it is started.
 fn starting(daemon: &Daemon) {
-    let file = "from host\nworkdir /home/user\nstart echo up >> starts; exec sleep 100000\n\
-                ready run test -e starts\n";
-    let context = context(&[("Sandkeepfile", file)]);
+    let file = "FROM host\nWORKDIR /home/user\n\
+                LABEL sandkeep.start='echo up >> starts; exec sleep 100000'\n\
+                LABEL sandkeep.ready='run test -e starts'\n";
+    let context = context(&[("Dockerfile", file)]);
     built(daemon, context.path(), &["-t", "starting"]);
 }
 

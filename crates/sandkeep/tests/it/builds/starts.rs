@@ -20,10 +20,11 @@ fn what_a_template_starts_is_up_when_its_sandbox_is_made() {
             ("run test -e /home/user/page", "cat /home/user/page"),
         ] {
             let file = format!(
-                "from host\nworkdir /home/user\nstart sleep 0.3; echo up > page; exec python3 -m http.server 8000\n\
-                 ready {ready}\n"
+                "FROM host AS starting\nWORKDIR /home/user\n\
+                 LABEL sandkeep.start='sleep 0.3; echo up > page; exec python3 -m http.server 8000'\n\
+                 LABEL sandkeep.ready='{ready}'\nFROM starting\n"
             );
-            let context = context(&[("Sandkeepfile", file.as_str())]);
+            let context = context(&[("Dockerfile", file.as_str())]);
             built(&daemon, context.path(), &["-t", "server"]);
             let id = sandbox(&daemon, "server");
             assert_eq!(daemon.sh(&id, look).ok().trim(), "up", "{ready} on {storage}");
@@ -42,8 +43,9 @@ fn what_a_template_starts_is_up_when_its_sandbox_is_made() {
 fn a_sandbox_whose_start_fails_is_not_made() {
     skip_if!(obstacle());
     let daemon = Daemon::start();
-    let context =
-        context(&[("Sandkeepfile", "from host\nstart echo no luck; exit 3\nready port 8000\n")]);
+    let file =
+        "FROM host\nLABEL sandkeep.start='echo no luck; exit 3' sandkeep.ready='port 8000'\n";
+    let context = context(&[("Dockerfile", file)]);
     built(&daemon, context.path(), &["-t", "broken"]);
     let create = json!({ "template": "broken" });
     let refused = daemon.expect(422, "POST", "/api/v1/sandboxes", &create);
@@ -51,7 +53,8 @@ fn a_sandbox_whose_start_fails_is_not_made() {
     let detail = refused["detail"].as_str().expect("words");
     assert!(detail.contains("no luck") && detail.contains("before it was ready"), "{detail}");
     assert!(daemon.ids().is_empty());
-    let lone = super::context(&[("Sandkeepfile", "from host\nready port 8000\n")]);
+    let lone = "FROM host\nLABEL sandkeep.ready='port 8000'\n";
+    let lone = super::context(&[("Dockerfile", lone)]);
     let ran = build(&daemon, lone.path(), &["-t", "lone"]);
-    assert!(ran.stderr.contains("ready is about what start begins"), "{ran:?}");
+    assert!(ran.stderr.contains("ready is about what sandkeep.start begins"), "{ran:?}");
 }
