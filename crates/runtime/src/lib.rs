@@ -45,7 +45,7 @@ pub use oci::{Crun, Runc};
 pub use podman::Podman;
 pub use staged::{Staged, Technique};
 
-/// What is true of this runtime on this machine; nothing by default.
+/// What is true of this runtime on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Capabilities {
     /// Commands are real processes behind real isolation.
