@@ -98,6 +98,7 @@ impl Oidc {
                 return Err(InvalidOidc::Empty { field });
             }
         }
+        jws::provide();
         let source = Source::new(&config)?;
         Ok(Self { config, source })
     }
@@ -110,9 +111,9 @@ impl Oidc {
         let keys = self.source.keys_for(token.algorithm(), token.kid()).await?;
         let mut candidates = keys.candidates(token.algorithm(), token.kid());
         let claims = match candidates.find_map(|key| token.verified(key)) {
-            Some(payload) => payload,
+            Some(claims) => claims,
             None => return Err(AuthError::refused("no key of the issuer signed the token")),
         };
-        claims::principal(claims, &self.config, Timestamp::now())
+        claims::principal(&claims, &self.config, Timestamp::now())
     }
 }

@@ -3,30 +3,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 
-use super::jws::Algorithm;
 use sandkeep_core::limits::JWKS_KEYS_MAX;
 
 /// The length of a coordinate of P-256.
 const COORDINATE_BYTES: usize = 32;
-/// The tag of a point that is given by both coordinates.
-const UNCOMPRESSED: u8 = 4;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PublicKey {
-    Rsa { n: Vec<u8>, e: Vec<u8> },
-    P256 { point: Vec<u8> },
-}
-
-impl PublicKey {
-    pub fn algorithm(&self) -> Algorithm {
-        match self {
-            Self::Rsa { .. } => Algorithm::Rs256,
-            Self::P256 { .. } => Algorithm::Es256,
-        }
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidKeySet {
@@ -40,25 +24,12 @@ pub enum InvalidKeySet {
 
 #[derive(Debug)]
 pub struct KeySet {
-    keys: Vec<(Option<String>, PublicKey)>,
+    keys: Vec<(Option<String>, Algorithm, DecodingKey)>,
 }
 
 #[derive(Deserialize)]
 struct Document {
     keys: Vec<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct Jwk {
-    kty: String,
-    kid: Option<String>,
-    alg: Option<String>,
-    r#use: Option<String>,
-    crv: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
-    x: Option<String>,
-    y: Option<String>,
 }
 
 impl KeySet {
@@ -68,7 +39,7 @@ impl KeySet {
         if count > JWKS_KEYS_MAX {
             return Err(InvalidKeySet::TooMany { count });
         }
-        let read = |value| serde_json::from_value::<Jwk>(value).ok()?.read();
+        let read = |value| read(serde_json::from_value(value).ok()?);
         let keys: Vec<_> = document.keys.into_iter().filter_map(read).collect();
         if keys.is_empty() { Err(InvalidKeySet::Empty) } else { Ok(Self { keys }) }
     }
@@ -78,41 +49,40 @@ impl KeySet {
         &self,
         algorithm: Algorithm,
         kid: Option<&str>,
-    ) -> impl Iterator<Item = &PublicKey> {
+    ) -> impl Iterator<Item = &DecodingKey> {
         self.keys
             .iter()
-            .filter(move |(_, key)| key.algorithm() == algorithm)
-            .filter(move |(name, _)| kid.is_none() || name.as_deref() == kid)
-            .map(|(_, key)| key)
+            .filter(move |(_, own, _)| *own == algorithm)
+            .filter(move |(name, ..)| kid.is_none() || name.as_deref() == kid)
+            .map(|(.., key)| key)
     }
 }
 
-impl Jwk {
-    fn read(self) -> Option<(Option<String>, PublicKey)> {
-        if self.r#use.is_some_and(|purpose| purpose != "sig") {
-            return None;
-        }
-        let decode = |part: Option<String>| URL_SAFE_NO_PAD.decode(part?).ok();
-        let key = match (self.kty.as_str(), self.crv.as_deref()) {
-            ("RSA", _) => {
-                // ring takes no leading zeros, which some issuers send.
-                PublicKey::Rsa { n: unpadded(decode(self.n)?), e: unpadded(decode(self.e)?) }
-            }
-            ("EC", Some("P-256")) => {
-                let (x, y) = (decode(self.x)?, decode(self.y)?);
-                if x.len() != COORDINATE_BYTES || y.len() != COORDINATE_BYTES {
-                    return None;
-                }
-                PublicKey::P256 { point: [vec![UNCOMPRESSED], x, y].concat() }
-            }
-            _ => return None,
-        };
-        match self.alg.as_deref().map(Algorithm::from_name) {
-            None => Some((self.kid, key)),
-            Some(named) if named == Some(key.algorithm()) => Some((self.kid, key)),
-            Some(_) => None,
-        }
+/// A key for one of the two algorithms, by its kind.
+fn read(jwk: Jwk) -> Option<(Option<String>, Algorithm, DecodingKey)> {
+    if jwk.common.public_key_use.is_some_and(|purpose| purpose != PublicKeyUse::Signature) {
+        return None;
     }
+    let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
+    let (algorithm, key) = match &jwk.algorithm {
+        AlgorithmParameters::RSA(rsa) => {
+            // ring takes no leading zeros, which some issuers send.
+            let (n, e) = (unpadded(decode(&rsa.n)?), unpadded(decode(&rsa.e)?));
+            (Algorithm::RS256, DecodingKey::from_rsa_raw_components(&n, &e))
+        }
+        AlgorithmParameters::EllipticCurve(ec) if ec.curve == EllipticCurve::P256 => {
+            if [&ec.x, &ec.y].map(|part| decode(part).map(|bytes| bytes.len()))
+                != [Some(COORDINATE_BYTES); 2]
+            {
+                return None;
+            }
+            (Algorithm::ES256, DecodingKey::from_ec_components(&ec.x, &ec.y).ok()?)
+        }
+        _ => return None,
+    };
+    let named = jwk.common.key_algorithm;
+    let fits = named.is_none_or(|named| named == KeyAlgorithm::from(algorithm));
+    fits.then_some((jwk.common.key_id, algorithm, key))
 }
 
 fn unpadded(number: Vec<u8>) -> Vec<u8> {
@@ -122,6 +92,7 @@ fn unpadded(number: Vec<u8>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use jsonwebtoken::DecodingKeyKind;
     use serde_json::json;
 
     use super::*;
@@ -145,10 +116,10 @@ mod tests {
         let short = json!({ "kty": "EC", "crv": "P-256", "x": "AA", "y": "AA" });
         let all = json!([encrypts, other_algorithm, symmetric, curve, short, 7, rsa("good")]);
         let set = parse(all).expect("one key is good");
-        assert_eq!(set.candidates(Algorithm::Rs256, None).count(), 1);
-        assert_eq!(set.candidates(Algorithm::Rs256, Some("good")).count(), 1);
-        assert_eq!(set.candidates(Algorithm::Rs256, Some("other")).count(), 0);
-        assert_eq!(set.candidates(Algorithm::Es256, None).count(), 0);
+        assert_eq!(set.candidates(Algorithm::RS256, None).count(), 1);
+        assert_eq!(set.candidates(Algorithm::RS256, Some("good")).count(), 1);
+        assert_eq!(set.candidates(Algorithm::RS256, Some("other")).count(), 0);
+        assert_eq!(set.candidates(Algorithm::ES256, None).count(), 0);
     }
 
     #[test]
@@ -162,7 +133,8 @@ mod tests {
     #[test]
     fn a_number_with_leading_zeros_is_the_same_number() {
         let set = parse(json!([rsa("a")])).expect("a key");
-        let key = set.candidates(Algorithm::Rs256, None).next().expect("a key");
-        assert_eq!(*key, PublicKey::Rsa { n: vec![1, 2], e: vec![1, 0, 1] });
+        let key = set.candidates(Algorithm::RS256, None).next().expect("a key");
+        let DecodingKeyKind::RsaModulusExponent { n, e } = key.kind() else { panic!("{key:?}") };
+        assert_eq!((n, e), (&vec![1, 2], &vec![1, 0, 1]));
     }
 }

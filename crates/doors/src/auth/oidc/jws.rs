@@ -1,93 +1,140 @@
-//! A signed token in its compact form (RFC 7515): three parts in base64url, joined by dots.
+//! A signed token in its compact form (RFC 7515), and the checking of its signature by ring.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::signature::{ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
-use serde::Deserialize;
+use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
+use jsonwebtoken::errors::{Error, ErrorKind};
+use jsonwebtoken::signature::{self, Verifier};
+use jsonwebtoken::{
+    Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind, Header, Validation, decode,
+    decode_header,
+};
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use serde_json::Value;
 
-use super::jwks::PublicKey;
 use crate::auth::AuthError;
+
+static RING: CryptoProvider = CryptoProvider {
+    signer_factory: |_, _| Err(ErrorKind::UnsupportedAlgorithm.into()),
+    verifier_factory: verifier,
+    key_utils: KeyUtils::new_unimplemented(),
+};
+
+/// Chooses ring for the whole process. No token can be verified before.
+pub fn provide() {
+    // An error says that it was chosen already.
+    let _ = RING.install_default();
+}
 
 /// The algorithms that are accepted. A key is for one of them by its kind, so a token cannot have an
 /// RSA key read as the secret of something symmetric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    Rs256,
-    Es256,
-}
-
-impl Algorithm {
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "RS256" => Some(Self::Rs256),
-            "ES256" => Some(Self::Es256),
-            _ => None,
+fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
+    match (algorithm, key.family()) {
+        (Algorithm::RS256, AlgorithmFamily::Rsa) | (Algorithm::ES256, AlgorithmFamily::Ec) => {
+            Ok(Box::new(Key { algorithm: *algorithm, key: key.clone() }))
         }
+        _ => Err(ErrorKind::InvalidAlgorithm.into()),
     }
 }
 
-#[derive(Deserialize)]
-struct Header {
-    alg: String,
-    kid: Option<String>,
-    /// What must be understood; we understand nothing of that kind.
-    crit: Option<serde_json::Value>,
+struct Key {
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+impl JwtVerifier for Key {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+impl Verifier<Vec<u8>> for Key {
+    fn verify(&self, signed: &[u8], signature: &Vec<u8>) -> Result<(), signature::Error> {
+        let holds =
+            match self.key.kind() {
+                DecodingKeyKind::RsaModulusExponent { n, e } => RsaPublicKeyComponents { n, e }
+                    .verify(&RSA_PKCS1_2048_8192_SHA256, signed, signature),
+                DecodingKeyKind::SecretOrDer(point) => {
+                    UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
+                        .verify(signed, signature)
+                }
+            };
+        holds.map_err(|_| signature::Error::new())
+    }
 }
 
 /// A token whose signature nobody has looked at yet: of its payload nothing can be had.
 pub struct Token<'a> {
-    algorithm: Algorithm,
-    kid: Option<String>,
-    signed: &'a [u8],
-    payload: Vec<u8>,
-    signature: Vec<u8>,
+    text: &'a str,
+    header: Header,
 }
 
 impl<'a> Token<'a> {
     pub fn parse(text: &'a str) -> Result<Self, AuthError> {
-        let malformed = || AuthError::refused("the credential is neither an API key nor a JWT");
-        let (signed, signature) = text.rsplit_once('.').ok_or_else(malformed)?;
-        let (header, payload) = signed.split_once('.').ok_or_else(malformed)?;
-        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| malformed());
-        let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| malformed())?;
+        let header = decode_header(text)
+            .map_err(|_| AuthError::refused("the credential is neither an API key nor a JWT"))?;
+        // What must be understood; we understand nothing of that kind.
         if header.crit.is_some() {
             return Err(AuthError::refused("the token has critical headers, which are not known"));
         }
-        let algorithm = Algorithm::from_name(&header.alg).ok_or_else(|| {
-            AuthError::refused("the token is signed neither with RS256 nor ES256")
-        })?;
-        Ok(Self {
-            algorithm,
-            kid: header.kid,
-            signed: signed.as_bytes(),
-            payload: decode(payload)?,
-            signature: decode(signature)?,
-        })
+        match header.alg {
+            Algorithm::RS256 | Algorithm::ES256 => Ok(Self { text, header }),
+            _ => Err(AuthError::refused("the token is signed neither with RS256 nor ES256")),
+        }
     }
 
     pub fn algorithm(&self) -> Algorithm {
-        self.algorithm
+        self.header.alg
     }
 
     /// The name of the key that it claims to be signed with.
     pub fn kid(&self) -> Option<&str> {
-        self.kid.as_deref()
+        self.header.kid.as_deref()
     }
 
-    /// The payload, if this key signed it.
-    pub fn verified(&self, key: &PublicKey) -> Option<&[u8]> {
-        if key.algorithm() != self.algorithm {
-            return None;
+    /// What it claims, if this key signed it. Whether that holds here and now is for `claims` to say.
+    pub fn verified(&self, key: &DecodingKey) -> Option<Value> {
+        let mut signature_alone = Validation::new(self.header.alg);
+        signature_alone.required_spec_claims.clear();
+        signature_alone.validate_exp = false;
+        signature_alone.validate_aud = false;
+        decode(self.text, key, &signature_alone).ok().map(|token| token.claims)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+    use super::*;
+
+    #[test]
+    fn a_header_that_asks_for_more_than_we_do_is_refused() {
+        for (header, clue) in [
+            (r#"{"alg":"RS256","crit":["exp"]}"#, "critical"),
+            (r#"{"alg":"RS512"}"#, "neither with RS256 nor ES256"),
+            (r#"{"alg":"HS256"}"#, "neither with RS256 nor ES256"),
+            (r#"{"alg":"none"}"#, "neither an API key nor a JWT"),
+            ("{}", "neither an API key nor a JWT"),
+        ] {
+            let text = format!("{}.e30.AA", URL_SAFE_NO_PAD.encode(header));
+            let refused = Token::parse(&text).err().expect(header).to_string();
+            assert!(refused.contains(clue), "{header}: {refused}");
         }
-        let holds = match key {
-            PublicKey::Rsa { n, e } => ring::signature::RsaPublicKeyComponents { n, e }.verify(
-                &RSA_PKCS1_2048_8192_SHA256,
-                self.signed,
-                &self.signature,
-            ),
-            PublicKey::P256 { point } => UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
-                .verify(self.signed, &self.signature),
-        };
-        holds.is_ok().then_some(&self.payload)
+        assert!(Token::parse("sk_something").is_err() && Token::parse("a.b.c").is_err());
+    }
+
+    #[test]
+    fn a_key_serves_only_the_algorithm_of_its_kind() {
+        let rsa = DecodingKey::from_rsa_raw_components(&[1; 256], &[1, 0, 1]);
+        let (ec, secret) = (DecodingKey::from_ec_der(&[4; 65]), DecodingKey::from_secret(b"s"));
+        let works = |algorithm, key| verifier(&algorithm, key).is_ok();
+        assert!(works(Algorithm::RS256, &rsa) && works(Algorithm::ES256, &ec));
+        for key in [&rsa, &ec, &secret] {
+            assert!(!works(Algorithm::HS256, key) && !works(Algorithm::RS512, key));
+        }
+        assert!(!works(Algorithm::ES256, &rsa) && !works(Algorithm::RS256, &ec));
+        assert!(!works(Algorithm::RS256, &secret) && !works(Algorithm::ES256, &secret));
     }
 }

@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use jsonwebtoken::Algorithm;
 use reqwest::Url;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::jwks::{InvalidKeySet, KeySet};
-use super::jws::Algorithm;
 use super::outgoing::{self, RequestError};
 use super::{InvalidOidc, OidcConfig};
 use crate::auth::AuthError;
