@@ -194,37 +194,3 @@ pub mod simulated {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::fs;
-    use std::path::Path;
-
-    use super::ALL;
-
-    fn names_in(dir: &Path, names: &mut BTreeSet<String>) {
-        for entry in fs::read_dir(dir).expect("a source directory") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                names_in(&path, names);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).expect("a source file");
-                let marked = text.split("failpoint!(\"").skip(1);
-                names.extend(marked.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
-            }
-        }
-    }
-
-    #[test]
-    fn the_list_names_every_point_in_the_sources_and_no_other() {
-        let mut found = BTreeSet::new();
-        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        for room in ["broker", "image", "runtime", "storage", "sys"] {
-            names_in(&crates.join(room).join("src"), &mut found);
-        }
-        let listed: BTreeSet<String> = ALL.iter().map(|name| (*name).to_owned()).collect();
-        assert_eq!(listed.len(), ALL.len(), "a name is listed twice");
-        assert_eq!(found, listed);
-    }
-}

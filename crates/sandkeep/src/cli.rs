@@ -113,7 +113,7 @@ struct Global {
     ca_file: Option<PathBuf>,
 
     /// What to log to stderr: off, error, warn, info, debug, trace, or a filter like
-    /// sandkeep::broker=debug; also SANDKEEP_LOG [default: info for serve, else warn]
+    /// sandkeep_broker=debug; also SANDKEEP_LOG [default: info for serve, else warn]
     #[arg(
         long,
         global = true,

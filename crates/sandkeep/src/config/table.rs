@@ -231,7 +231,7 @@ static GENERAL: &[Setting] = &[
         "log",
         Shape::Text,
         "LEVEL",
-        "What to log to stderr: off, error, warn, info, debug, trace, or a filter like sandkeep::broker=debug",
+        "What to log to stderr: off, error, warn, info, debug, trace, or a filter like sandkeep_broker=debug",
         set!(log, value::log),
         show!(log),
     )

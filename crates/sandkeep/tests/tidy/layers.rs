@@ -101,7 +101,8 @@ pub fn rooms_keep_their_doors(source: &Source) -> Vec<Violation> {
 }
 
 fn layer_of(source: &Source) -> Option<&'static Layer> {
-    if is_test(source) {
+    // API keys are rows of the store.
+    if is_test(source) || source.path.starts_with("crates/doors/src/auth") {
         return None;
     }
     let room = source.path.strip_prefix("crates/")?.split_once("/src/")?.0;

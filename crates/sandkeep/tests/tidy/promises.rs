@@ -152,8 +152,15 @@ pub fn fuzzers_try_what_ships(shipped: &str, tried: &str, manifests: &[String]) 
             .filter(|((package, _), _)| *package == name)
             .flat_map(|(_, needs)| needs)
             .collect();
-        let needs = manifest["dependencies"].as_table().expect("dependencies").keys();
-        let lacks = needs.filter(|need| !has.contains(need));
+        // Not all of ours are tried.
+        if !tried.keys().any(|(package, _)| *package == name) {
+            continue;
+        }
+        let needs = manifest.get("dependencies").and_then(toml::Value::as_table);
+        // What only a feature brings may be left out.
+        let is_optional = |need: &toml::Value| need.get("optional").is_some();
+        let needs = needs.into_iter().flatten().filter(|(_, need)| !is_optional(need));
+        let lacks = needs.map(|(need, _)| need).filter(|need| !has.contains(need));
         found.extend(lacks.map(|need| format!("{name} needs {need}, fuzz/Cargo.lock has none")));
     }
     if !found.is_empty() {

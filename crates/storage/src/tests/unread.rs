@@ -24,8 +24,9 @@ fn bytes_read() -> u64 {
 async fn until_settled(path: &Path) {
     let changed = fs::metadata(path).and_then(|metadata| metadata.modified()).expect("a file");
     let settled = changed + limits::DIFF_SETTLED + limits::SNAPSHOT_SETTLED;
+    let mut ticks = tokio::time::interval(limits::SNAPSHOT_SETTLED / 50);
     while SystemTime::now() <= settled {
-        tokio::time::sleep(limits::SNAPSHOT_SETTLED / 50).await;
+        ticks.tick().await;
     }
 }
 
