@@ -77,7 +77,7 @@ fn write(root: &Root, name: &str, text: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zfs_storage_keeps_every_promise() {
-    let Some(bench) = bench("storage::zfs::tests::zfs_storage_keeps_every_promise") else { return };
+    let Some(bench) = bench("zfs::tests::zfs_storage_keeps_every_promise") else { return };
     let (data, given) = (bench.data.path().to_owned(), given(&bench.pool));
     let reopen: Reopen =
         Arc::new(move || Arc::new(ZfsStorage::open(&data, &given).expect("open again")));

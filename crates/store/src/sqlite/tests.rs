@@ -220,7 +220,7 @@ async fn a_killed_process_loses_nothing_it_acknowledged() {
     for round in 1..=3 {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args(["--ignored", "--nocapture", "--exact"])
-            .arg("store::sqlite::tests::child_that_writes_until_it_is_killed")
+            .arg("sqlite::tests::child_that_writes_until_it_is_killed")
             .env(CHILD_PATH, path.with_extension(round.to_string()))
             .stdout(Stdio::piped())
             .spawn()
