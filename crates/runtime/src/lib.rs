@@ -16,6 +16,7 @@ mod docker;
 mod engine;
 mod grouped;
 mod gvisor;
+mod late;
 mod missing;
 mod mock;
 mod native;
@@ -38,6 +39,7 @@ pub use docker::Docker;
 pub use engine::NoEngine;
 pub use grouped::{NoPremises, Premises};
 pub use gvisor::Gvisor;
+pub use late::LateRuntime;
 pub use missing::MissingRuntime;
 pub use mock::MockRuntime;
 pub use native::{Native, NoLauncher};
@@ -155,9 +157,14 @@ pub enum RuntimeError {
 pub trait Runtime: Send + Sync {
     fn name(&self) -> &'static str;
 
+    /// Whether it can be used now. The answer may change, see [`Self::look_again`].
     fn usable(&self) -> Usable;
 
     fn capabilities(&self) -> Capabilities;
+
+    /// Looks once more whether it can be used, if it could not: what it stands on may have come since. Called at intervals, and
+    /// before anybody is refused. A runtime whose needs cannot come later does nothing.
+    async fn look_again(&self) {}
 
     /// Makes what exists while the sandbox does not run. A second call with the same plan is `Ok`.
     /// A crash half-way leaves what `destroy` removes.

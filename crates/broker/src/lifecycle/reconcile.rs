@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
@@ -33,6 +34,7 @@ pub(crate) async fn at_intervals(shared: Arc<Shared>) {
             () = tokio::time::sleep(limits::RECONCILE_INTERVAL) => {}
         }
         repeat_destroys(&shared);
+        join_all(shared.runtimes.iter().map(|runtime| runtime.look_again())).await;
         health::refresh(&shared);
         let looked = async {
             once(&shared).await?;
@@ -257,7 +259,10 @@ async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
         Ok(runtime) => (Arc::clone(runtime), None),
         Err(error) => {
             warn!(id = %claim.id, %error, "a sandbox cannot be reached");
-            (MissingRuntime::listed("none", &error), case.without_runtime())
+            // It may come later; then start leads out.
+            let runtime = shared.runtime(case.meta.spec.runtime()).map(Arc::clone);
+            let runtime = runtime.unwrap_or_else(|_| MissingRuntime::listed("none", &error));
+            (runtime, case.without_runtime())
         }
     };
     let unreachable = shown.is_some();

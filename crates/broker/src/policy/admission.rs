@@ -42,10 +42,10 @@ pub(crate) async fn admit<'a>(
     draft: SpecDraft,
 ) -> Result<Admitted<'a>, Error> {
     let mut draft = shared.policy.with_profile(draft)?;
-    let runtime = match &draft.runtime {
-        Some(name) => shared.usable_runtime(name)?,
-        None => shared.usable_runtime(usual_runtime(shared))?,
-    };
+    let name = draft.runtime.as_deref().unwrap_or_else(|| usual_runtime(shared));
+    // One that could not be used before may have come since.
+    shared.runtime(name)?.look_again().await;
+    let runtime = shared.usable_runtime(name)?;
     let chosen = shared.choose_template(owner, draft.template.as_deref()).await?;
     let can = runtime.capabilities();
     draft.runtime = Some(runtime.name().to_owned());

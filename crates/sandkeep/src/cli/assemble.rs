@@ -18,8 +18,8 @@ use sandkeep_image::{
 };
 use sandkeep_outgoing::{Outgoing, Roots};
 use sandkeep_runtime::{
-    Bwrap, Crun, Docker, Gvisor, Lifetime, MissingRuntime, MockRuntime, Native, NoPremises, Podman,
-    Premises, Runc, Runtime, Staged, Technique, Usable,
+    Bwrap, Crun, Docker, Gvisor, LateRuntime, Lifetime, MissingRuntime, MockRuntime, Native,
+    NoPremises, Podman, Premises, Runc, Runtime, Staged, Technique, Usable,
 };
 use sandkeep_storage::{self, BtrfsOptions, Storage};
 use sandkeep_store::{MemoryStore, SqliteStore, StateStore};
@@ -249,7 +249,7 @@ fn premises(data: &DataDir) -> Result<Arc<Premises>, NoPremises> {
 }
 
 /// The runtimes whose sandboxes are containers of an engine that runs beside us. One that is not there is
-/// still listed, with the reason.
+/// still listed, with the reason, and found when it is started later.
 async fn engines(
     settings: &Settings,
     premises: &Result<Arc<Premises>, NoPremises>,
@@ -258,11 +258,17 @@ async fn engines(
         Ok(premises) => premises,
         Err(reason) => return ENGINES.map(|name| MissingRuntime::listed(name, reason)),
     };
-    let (docker, podman) = tokio::join!(
-        Docker::runtime(settings.docker_host.as_deref(), Arc::clone(premises)),
-        Podman::runtime(settings.podman_host.as_deref(), Arc::clone(premises)),
-    );
-    [or_missing(Docker::NAME, docker), or_missing(Podman::NAME, podman)]
+    let (at, of_docker) = (settings.docker_host.clone(), Arc::clone(premises));
+    let docker = LateRuntime::sought(Docker::NAME, move || {
+        let (at, premises) = (at.clone(), Arc::clone(&of_docker));
+        async move { Docker::runtime(at.as_deref(), premises).await }
+    });
+    let (at, of_podman) = (settings.podman_host.clone(), Arc::clone(premises));
+    let podman = LateRuntime::sought(Podman::NAME, move || {
+        let (at, premises) = (at.clone(), Arc::clone(&of_podman));
+        async move { Podman::runtime(at.as_deref(), premises).await }
+    });
+    tokio::join!(docker, podman).into()
 }
 
 /// The runtimes whose sandboxes are processes of this machine, the default first. One that cannot

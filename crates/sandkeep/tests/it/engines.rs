@@ -121,3 +121,25 @@ fn an_engine_that_is_not_there_is_named_with_a_remedy_and_costs_nobody_else() {
     assert!(problem["detail"].to_string().contains("/no/such/socket"), "{problem:#}");
     assert_eq!(daemon.sh(&daemon.create(), "echo fine").ok(), "fine");
 }
+
+#[test]
+fn an_engine_that_is_started_later_is_found_without_a_restart() {
+    skip_if!(obstacle());
+    let place = tempfile::tempdir().expect("a directory");
+    let socket = place.path().join("docker.sock");
+    let host = format!("unix://{}", socket.display());
+    let daemon = Daemon::start_with(&Setup::default().env("SANDKEEP_DOCKER_HOST", &host));
+    let spec = json!({ "runtime": "docker" });
+    let (status, problem) = daemon.request("POST", "/api/v1/sandboxes", &spec);
+    assert_eq!((status, &problem["code"]), (400, &json!("runtime_unusable")), "{problem:#}");
+
+    let engine = started(Kind::Docker);
+    let real = engine.host();
+    let real = real.strip_prefix("unix://").expect("a socket of this machine");
+    std::os::unix::fs::symlink(real, &socket).expect("the engine is there now");
+    let made = daemon.expect(201, "POST", "/api/v1/sandboxes", &spec);
+    let id = made["id"].as_str().expect("an id");
+    assert_eq!(daemon.sh(id, "echo found").ok(), "found");
+    daemon.expect(204, "DELETE", &format!("/api/v1/sandboxes/{id}"), &Value::Null);
+    assert_eq!(engine.containers(), 0);
+}

@@ -22,6 +22,7 @@ impl Supervisor {
     pub(super) async fn wake(&mut self) -> Result<(), Error> {
         let (status, _) = self.next(Event::Begin(Verb::Start))?;
         // Who looks at a broken runtime twice gets the same answer, not a second failure.
+        self.runtime.look_again().await;
         self.shared.usable_runtime(self.meta.spec.runtime())?;
         let before = self.status().state();
         self.meta.boot_id = self.shared.data.boot_id().to_owned();

@@ -1,0 +1,126 @@
+//! A runtime whose technology may come while the daemon runs, as a container engine does that is started later. Until it is
+//! there it is a [`MissingRuntime`] with the last reason; from then on it is the real one.
+
+use std::fmt::Display;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use tokio::sync::Mutex;
+use tracing::info;
+
+use super::{
+    Capabilities, Death, Found, MissingRuntime, Plan, Runtime, RuntimeError, Stats, Usable,
+};
+use sandkeep_core::SandboxId;
+use sandkeep_guestlink::Guest;
+
+/// The runtime, or why there is none.
+type Sought = Result<Arc<dyn Runtime>, String>;
+
+pub struct LateRuntime {
+    name: &'static str,
+    find: Box<dyn Fn() -> BoxFuture<'static, Sought> + Send + Sync>,
+    present: RwLock<Arc<dyn Runtime>>,
+    /// One search at a time.
+    searching: Mutex<()>,
+}
+
+impl LateRuntime {
+    /// Looks for it once; what is not found is looked for again by [`Runtime::look_again`].
+    pub async fn sought<R, E, F>(
+        name: &'static str,
+        find: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Arc<dyn Runtime>
+    where
+        R: Runtime + 'static,
+        E: Display,
+        F: Future<Output = Result<Arc<R>, E>> + Send + 'static,
+    {
+        let find = Box::new(move || {
+            let found = find();
+            Box::pin(async move {
+                let found = found.await.map_err(|reason| reason.to_string())?;
+                Ok(found as Arc<dyn Runtime>)
+            }) as BoxFuture<'static, Sought>
+        });
+        let present = RwLock::new(found_or_missing(name, find().await));
+        Arc::new(Self { name, find, present, searching: Mutex::default() })
+    }
+
+    fn present(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.present.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn found_or_missing(name: &'static str, sought: Sought) -> Arc<dyn Runtime> {
+    sought.unwrap_or_else(|reason| MissingRuntime::listed(name, &reason))
+}
+
+#[async_trait]
+impl Runtime for LateRuntime {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn usable(&self) -> Usable {
+        self.present().usable()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.present().capabilities()
+    }
+
+    async fn look_again(&self) {
+        let _one = self.searching.lock().await;
+        if self.usable() == Usable::Yes {
+            return;
+        }
+        let present = found_or_missing(self.name, (self.find)().await);
+        if present.usable() == Usable::Yes {
+            info!(runtime = self.name, "a runtime can be used now");
+        }
+        *self.present.write().unwrap_or_else(PoisonError::into_inner) = present;
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        self.present().create(plan).await
+    }
+
+    async fn start(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        self.present().start(plan).await
+    }
+
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), RuntimeError> {
+        self.present().stop(id, grace).await
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.present().freeze(id).await
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.present().thaw(id).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        self.present().destroy(id).await
+    }
+
+    async fn wait(&self, id: &SandboxId) -> Death {
+        self.present().wait(id).await
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
+        self.present().list().await
+    }
+
+    async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError> {
+        self.present().stats(id).await
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<Arc<dyn Guest>, RuntimeError> {
+        self.present().connect(id).await
+    }
+}
