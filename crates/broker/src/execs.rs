@@ -28,7 +28,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
-use super::shared::{Handle, Shared};
+use super::lifecycle::handle::Handle;
+use super::shared::Shared;
 use crate::error::Error;
 use crate::lifecycle::activity::{Activity, Busy};
 use crate::lifecycle::supervisor::denied_error;

@@ -220,7 +220,7 @@ impl Shared {
 
     /// The sandboxes that were made from it as it is now.
     fn users(&self, whose: &Whose, record: &Record) -> Vec<SandboxId> {
-        let uses = |handle: &&Arc<super::shared::Handle>| {
+        let uses = |handle: &&Arc<crate::lifecycle::handle::Handle>| {
             let same_image = handle.spec.image().is_some_and(|image| image.digest == record.digest);
             let same_name = handle.spec.template() == record.name.as_str();
             same_image && same_name && whose.includes(&handle.owner)

@@ -2,13 +2,22 @@
 //! and the reaper what nobody needs any more.
 
 pub(crate) mod activity;
+pub(crate) mod amend;
+pub(crate) mod capture;
+pub(crate) mod create;
+pub(crate) mod destroy;
 pub(crate) mod diff;
 pub(crate) mod ensure;
-pub(crate) mod forks;
-pub(crate) mod making;
+pub(crate) mod fork;
+pub(crate) mod handle;
+pub(crate) mod pause;
+mod quiesce;
 pub(crate) mod reaper;
 pub(crate) mod reconcile;
 pub(crate) mod revert;
-pub(crate) mod snapshots;
+pub(crate) mod rollback;
+pub(crate) mod snapshot;
+mod start;
+mod start_up;
+mod stop;
 pub(crate) mod supervisor;
-pub(crate) mod verbs;

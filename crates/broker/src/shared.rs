@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -14,19 +13,15 @@ use super::clock::Clock;
 use super::flight::Flights;
 use super::health::Pulse;
 use super::policy::Policy;
-use super::ports::Ports;
-use super::stats::Space;
 use crate::error::Error;
-use crate::execs::Execs;
-use crate::execs::processes::Processes;
 use crate::images::Templates;
 use crate::images::workspace::Uploads;
 use crate::inside::tools::Calls;
-use crate::lifecycle::activity::{Activity, moment};
+use crate::lifecycle::activity::moment;
 use crate::lifecycle::ensure::Verified;
+use crate::lifecycle::handle::Handle;
 use crate::lifecycle::reaper::Alarm;
-use crate::lifecycle::snapshots::{Records, SnapshotShelf};
-use crate::lifecycle::supervisor::{Request, Snapshot};
+use crate::lifecycle::snapshot::Records;
 use crate::policy::batteries::Batteries;
 use crate::policy::quota::Account;
 use crate::policy::rate::Rates;
@@ -34,9 +29,9 @@ use crate::records::idempotency::Idempotency;
 use crate::records::registry::Registry;
 use crate::records::slots::Slots;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
-use sandkeep_core::{HostLimits, Moment, Owner, Principal, Purpose, SandboxId, SlotName, Spec};
+use sandkeep_core::{HostLimits, Moment, Principal, Purpose, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
-use sandkeep_home::{DataDir, Meta};
+use sandkeep_home::DataDir;
 use sandkeep_image::{Template, source::registry::Registries};
 use sandkeep_runtime::{Lifetime, Runtime, Usable};
 use sandkeep_storage::Storage;
@@ -119,68 +114,6 @@ impl Places {
         if let Some(handle) = place.as_ref().and_then(Place::handle) {
             self.account.remove(&handle.owner, handle.spec.resources());
         }
-    }
-}
-
-/// The way to a supervisor, and what can be known of its sandbox without asking it.
-pub(super) struct Handle {
-    pub id: SandboxId,
-    pub owner: Owner,
-    pub slot: Option<SlotName>,
-    pub spec: Spec,
-    pub created_at: jiff::Timestamp,
-    pub inbox: mpsc::Sender<Request>,
-    pub snapshot: watch::Receiver<Snapshot>,
-    /// How many callers wait for a destroy: a stop before it need not be gentle.
-    destroys: watch::Sender<usize>,
-    pub execs: Arc<Execs>,
-    pub snapshots: Arc<SnapshotShelf>,
-    pub activity: Arc<Activity>,
-    /// How much its volume held when somebody last looked.
-    pub space: Space,
-    pub ports: Ports,
-    pub processes: Processes,
-}
-
-impl Handle {
-    pub fn new(
-        meta: &Meta,
-        inbox: mpsc::Sender<Request>,
-        snapshot: watch::Receiver<Snapshot>,
-        destroys: watch::Sender<usize>,
-        execs: Execs,
-        activity: Arc<Activity>,
-    ) -> Self {
-        Self {
-            id: meta.id.clone(),
-            owner: meta.owner.clone(),
-            slot: meta.slot.clone(),
-            spec: meta.spec.clone(),
-            created_at: meta.created_at,
-            inbox,
-            snapshot,
-            destroys,
-            execs: Arc::new(execs),
-            snapshots: Arc::default(),
-            activity,
-            space: Space::default(),
-            ports: Ports::default(),
-            processes: Processes::default(),
-        }
-    }
-
-    /// Says that somebody waits for a destroy, until it is dropped.
-    pub fn wait_for_destroy(&self) -> WaitsForDestroy<'_> {
-        self.destroys.send_modify(|waiting| *waiting += 1);
-        WaitsForDestroy(self)
-    }
-}
-
-pub(super) struct WaitsForDestroy<'a>(&'a Handle);
-
-impl Drop for WaitsForDestroy<'_> {
-    fn drop(&mut self) {
-        self.0.destroys.send_modify(|waiting| *waiting -= 1);
     }
 }
 

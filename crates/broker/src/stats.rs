@@ -10,7 +10,8 @@ use serde::Serialize;
 use tracing::debug;
 use utoipa::ToSchema;
 
-use super::shared::{Handle, Shared};
+use super::lifecycle::handle::Handle;
+use super::shared::Shared;
 use crate::error::Error;
 use sandkeep_core::{SandboxId, State, limits};
 use sandkeep_runtime::RuntimeError;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::shared::Handle;
+use super::lifecycle::handle::Handle;
 use sandkeep_core::{
     OnTimeout, Operation, Owner, Principal, Privilege, Resources, SandboxId, SlotName, Source,
     State, limits,

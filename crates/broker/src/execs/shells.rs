@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::execs::{Place, ShellCommand, Wanted, admitted, as_asked, exec_in_shell};
-use crate::shared::Handle;
+use crate::lifecycle::handle::Handle;
 use crate::{Broker, OnDisconnect, Running};
 use sandkeep_core::{ExecId, NamesOnly, Principal, SandboxId, ShellId, Verb};
 use sandkeep_guestlink::{

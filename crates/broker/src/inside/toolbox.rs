@@ -27,7 +27,8 @@ use crate::error::Error;
 use crate::execs::rejoin::collect;
 use crate::execs::{ExecLimits, Place, Wanted, admitted};
 use crate::lifecycle::activity::Busy;
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{ExecId, Privilege, Spec, limits};
 use sandkeep_guestlink::{
     ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, LeafLimits,

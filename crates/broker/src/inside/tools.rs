@@ -32,7 +32,8 @@ use tokio::sync::mpsc;
 use crate::Broker;
 use crate::error::Error;
 use crate::execs::ExecLimits;
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{Principal, SandboxId, ToolCallId, limits};
 use sandkeep_store::Key;
 

@@ -15,12 +15,12 @@ use std::time::SystemTime;
 
 use tracing::warn;
 
-use super::snapshots::Record;
+use super::handle::Handle;
+use super::snapshot::{Record, SnapshotWish, What};
 use super::supervisor::LifecycleVerb;
-use super::verbs::{SnapshotWish, What};
 use crate::Broker;
 use crate::error::Error;
-use crate::shared::{Handle, Shared};
+use crate::shared::Shared;
 use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
 use sandkeep_storage::StorageError;
 use sandkeep_tree::{

@@ -21,7 +21,7 @@ use tracing::info;
 use super::supervisor::LifecycleVerb;
 use crate::Broker;
 use crate::error::Error;
-use crate::shared::Handle;
+use crate::lifecycle::handle::Handle;
 use crate::view::View;
 use crate::{policy::admission, records::slots};
 use sandkeep_core::{Principal, SandboxId, SpecDraft, State, Verb, limits};

@@ -8,17 +8,23 @@
 //!
 //! [`Moment`]: sandkeep_core::Moment
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
-use tracing::{debug, warn};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
 
 use super::activity::Activity;
-use super::supervisor::{LifecycleVerb, Request, Snapshot};
-use crate::shared::{Handle, Shared};
-use sandkeep_core::{Expiry, Moment, OnTimeout, State, limits};
+use super::handle::Handle;
+use super::supervisor::{Fate, LifecycleVerb, Request, Snapshot, Supervisor};
+use crate::Broker;
+use crate::error::Error;
+use crate::shared::Shared;
+use sandkeep_core::{AtExpiry, Event, Expiry, Moment, Next, OnTimeout, State, failpoint, limits};
+use sandkeep_home::DataDir;
 
 /// Wakes the reaper if a deadline comes before all that it knows of.
 #[derive(Default)]
@@ -150,6 +156,92 @@ fn note_activities(shared: &Shared) {
 fn tell(handle: &Handle, verb: LifecycleVerb) {
     let (answer, _) = oneshot::channel();
     let _ = handle.inbox.try_send(Request { verb, answer });
+}
+
+impl Broker {
+    /// Leaves the next daemon when each sandbox was last used.
+    pub(crate) async fn note_activities(&self) {
+        let noted = self.shared.handles().into_iter().map(|handle| async move {
+            let Some(last) = handle.activity.take_unnoted() else { return };
+            let note = LifecycleVerb::NoteActivity(Box::new(last));
+            if let Err(error) = self.hand_over(&handle, note).await {
+                debug!(id = %handle.id, %error, "cannot note down when a sandbox was last used");
+            }
+        });
+        futures_util::future::join_all(noted).await;
+    }
+}
+
+impl Supervisor {
+    /// Ends the sandbox if its time is over: it may have got more since the reaper looked.
+    pub(crate) async fn expire(&mut self) -> (Fate, Result<(), Error>) {
+        let Some(expiry) = self.expiry().await else { return (Fate::Lives, Ok(())) };
+        info!(id = %self.id(), why = %expiry, "the time of a sandbox is over");
+        match self.meta.terms.on_timeout {
+            OnTimeout::Destroy => {
+                let result = self.destroy().await;
+                (if result.is_ok() { Fate::Gone } else { Fate::Lives }, result)
+            }
+            OnTimeout::Stop => (Fate::Lives, self.stop_because(expiry).await),
+            OnTimeout::Pause => (Fate::Lives, self.pause_because(expiry).await),
+        }
+    }
+
+    async fn stop_because(&mut self, expiry: Expiry) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Expired(expiry, AtExpiry::Stop))?;
+        if next == Next::Stay {
+            return Ok(());
+        }
+        self.record(status).await?;
+        failpoint!("stop.after_intent");
+        self.finish_stop().await
+    }
+
+    /// What runs stands still as it is: its time is over, whatever it does.
+    async fn pause_because(&mut self, expiry: Expiry) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Expired(expiry, AtExpiry::Pause))?;
+        if next == Next::Stay {
+            return Ok(());
+        }
+        self.record(status).await?;
+        failpoint!("pause.after_intent");
+        self.finish_pause().await
+    }
+
+    /// Which of its times is over. That it is idle is a guess of ours until the guest says so: an
+    /// earlier daemon may have left a command that still runs.
+    async fn expiry(&self) -> Option<Expiry> {
+        let now = self.shared.now();
+        let left = time_left(&self.activity, &self.snapshot.borrow(), &now);
+        match left {
+            Some((left, expiry)) if left.is_zero() => match expiry {
+                Expiry::Timeout => Some(expiry),
+                Expiry::Idle if self.runs_commands().await => {
+                    self.activity.touch();
+                    None
+                }
+                Expiry::Idle => Some(expiry),
+            },
+            Some(_) | None => None,
+        }
+    }
+
+    async fn runs_commands(&self) -> bool {
+        let Some(guest) = self.snapshot.borrow().guest.clone() else { return false };
+        match timeout(limits::ENSURE_PING, guest.execs()).await {
+            Ok(Ok(execs)) => execs.iter().any(|exec| exec.running),
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
+    pub(crate) async fn note_activity(&self, last: Moment) -> Result<(), Error> {
+        let home = self.home.clone();
+        let write = move |_: &DataDir| match home.note_activity(&last) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written,
+        };
+        self.shared.blocking(write).await
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
-use super::snapshots::{self, InStorage};
+use super::snapshot::{self, InStorage};
 use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
 use crate::error::Error;
 use crate::execs::rejoin;
@@ -37,7 +37,7 @@ pub(crate) async fn at_intervals(shared: Arc<Shared>) {
         let looked = async {
             once(&shared).await?;
             shared.sweep_slots().await?;
-            snapshots::sweep(&shared).await?;
+            snapshot::sweep(&shared).await?;
             crate::images::collect(&shared).await
         };
         if let Err(error) = looked.await {

@@ -1,11 +1,72 @@
-//! Having some files of a sandbox be as they were in a snapshot.
+//! revert: some files become again what they were in a snapshot, and nothing else changes.
+//!
+//! ```text
+//!   row `reverts/<sandbox>` ─▶ compare ─▶ archive of what differs ─▶ toolbox, inside, as root ─▶ no row
+//! ```
+//!
+//! A root that is a plain directory is changed where it lies. An overlay must not be written to from behind, and only
+//! inside is it mounted: there the sandbox changes its own files. One that is stopped is started for that, without
+//! the process that its template would start, and stopped again.
+//!
+//! What is done can be done again. So a daemon that finds the row of an earlier one begins anew, and compares again:
+//! what the earlier one has done is no difference any more.
 
-use super::diff::inside;
-use super::supervisor::LifecycleVerb;
-use super::verbs::{RevertWish, Reverted};
+mod archive;
+mod intent;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::diff::{inside, reading};
+use super::supervisor::{LifecycleVerb, Supervisor};
 use crate::Broker;
 use crate::error::Error;
-use sandkeep_core::{Principal, SandboxId, SnapshotName, limits};
+use crate::inside::toolbox::{self, Errand, Whom};
+use sandkeep_core::{
+    Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, failpoint, limits,
+};
+use sandkeep_tree::{
+    Root, TreePath, View,
+    diff::{self, Change, Diff, Lineage, Options, Renames},
+    view::Last,
+};
+
+pub(crate) use intent::{Intent, finish_all};
+
+/// What is to be as it was.
+#[derive(Clone, Debug)]
+pub(crate) struct RevertWish {
+    pub snapshot: SnapshotId,
+    pub paths: Vec<TreePath>,
+    /// What is mounted inside.
+    pub hidden: Vec<TreePath>,
+    pub reverted: Reverted,
+    /// It was started for this, and is to be stopped.
+    pub woken: bool,
+}
+
+/// Where it is told what was not as it should be.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reverted(Arc<Mutex<Vec<TreePath>>>);
+
+impl Reverted {
+    pub fn take(&self) -> Vec<TreePath> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn tell(&self, changes: &[Change]) {
+        let paths = changes.iter().map(|change| change.path.clone()).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+    }
+}
+
+/// Two are one if they answer to the same caller.
+impl PartialEq for RevertWish {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.reverted.0, &other.reverted.0)
+    }
+}
+
+impl Eq for RevertWish {}
 
 impl Broker {
     /// Answers with the paths that were not so.
@@ -40,3 +101,123 @@ impl Broker {
         Ok(shown.collect())
     }
 }
+
+impl Supervisor {
+    pub(crate) async fn revert(&mut self, wish: RevertWish) -> Result<(), Error> {
+        self.next(Event::Begin(Verb::Revert))?;
+        let root = self.shared.storage.root(self.id()).await?;
+        let sleeps = self.status().state() == State::Stopped;
+        let wake = sleeps && matches!(root, Root::Overlay { .. });
+        let intent = Intent::of(&wish, wish.woken || wake);
+        intent.write(&*self.shared.store, self.id()).await?;
+        failpoint!("revert.after_intent");
+        let done = self.restore(&wish, &root).await;
+        failpoint!("revert.after_files");
+        // One that could not be started has failed, and says so.
+        if (wish.woken || wake) && self.status().state() == State::Running {
+            self.stop().await?;
+        }
+        // Also of one that failed: its caller knows, and may ask again.
+        Intent::over(&*self.shared.store, self.id()).await?;
+        failpoint!("revert.after_outcome");
+        done
+    }
+
+    async fn restore(&mut self, wish: &RevertWish, root: &Root) -> Result<(), Error> {
+        let snapshots = Arc::clone(&self.snapshots);
+        let _kept = snapshots.reading().await;
+        let storage = &self.shared.storage;
+        let now = storage.view(self.id(), None).await?;
+        let then = storage.view(self.id(), Some(&wish.snapshot)).await?;
+        let (paths, hidden) = (wish.paths.clone(), wish.hidden.clone());
+        let compared = reading(&self.shared, move || {
+            let diff = compare(&now, &then, &paths, hidden)?;
+            Ok((diff, then))
+        });
+        let (diff, then) = compared.await?;
+        if diff.truncated {
+            let limit = limits::DIFF_CHANGES_MAX;
+            return Err(Error::LimitReached { what: "files that differ; name fewer paths", limit });
+        }
+        wish.reverted.tell(&diff.changes);
+        if diff.changes.is_empty() {
+            return Ok(());
+        }
+        match root {
+            // What runs sees it at once, and the rights of whoever is inside do not matter.
+            Root::Dir(path) | Root::Shifted(path) => {
+                let path = path.clone();
+                let restored = reading(&self.shared, move || {
+                    let archive = archive::of(diff, then);
+                    ::toolbox::restore(&path, archive).map_err(std::io::Error::other)
+                });
+                restored.await.map(drop)
+            }
+            Root::Overlay { .. } => {
+                if self.status().state() == State::Stopped {
+                    self.wake().await?;
+                }
+                self.restore_inside(diff, then).await
+            }
+        }
+    }
+
+    async fn restore_inside(&self, diff: Diff, then: View) -> Result<(), Error> {
+        let id = self.id();
+        let handle = self.shared.supervised(id);
+        let handle = handle.ok_or_else(|| Error::NotFound { id: id.clone() })?;
+        let errand = Errand {
+            whom: Whom::Root,
+            timeout: Some(limits::REVERT_MAX),
+            ..Errand::long(::toolbox::Operation::Restore {})
+        };
+        let mut run = toolbox::begin(&self.shared, &handle, errand).await?;
+        let input = run.input();
+        let (sender, mut pieces) = tokio::sync::mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
+        let packing =
+            reading(&self.shared, move || archive::pack(archive::of(diff, then), &sender));
+        let handing_over = async {
+            while let Some(piece) = pieces.recv().await {
+                let piece: bytes::Bytes = piece;
+                input.send(&piece).await;
+            }
+        };
+        let sending = async {
+            let (packed, ()) = tokio::join!(packing, handing_over);
+            // What is not whole is not ended, and changes no more.
+            packed?;
+            input.end().await;
+            Ok::<(), Error>(())
+        };
+        run.answer_while::<::toolbox::Unpacked, Error>(sending).await.map(drop)
+    }
+}
+
+/// What must be done to `now` so that these paths are as `then`.
+fn compare(
+    now: &View,
+    then: &View,
+    paths: &[TreePath],
+    hidden: Vec<TreePath>,
+) -> std::io::Result<Diff> {
+    let mut beneath = Vec::with_capacity(paths.len());
+    for path in paths {
+        // As the path was meant in the snapshot, or else as it is meant now.
+        let meant = match then.resolve(path, Last::Itself)? {
+            Some(meant) => Some(meant),
+            None => now.resolve(path, Last::Itself)?,
+        };
+        beneath.push(meant.unwrap_or_else(|| path.clone()));
+    }
+    let options = Options {
+        hidden,
+        beneath,
+        lineage: Lineage::Unrelated,
+        renames: Renames::Ignored,
+        changes_max: limits::DIFF_CHANGES_MAX,
+    };
+    diff::compare(now, then, &options)
+}
+
+#[cfg(test)]
+mod tests;

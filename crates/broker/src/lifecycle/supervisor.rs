@@ -4,6 +4,8 @@
 //! A caller only waits for the answer: a verb that was taken is finished whether or not anybody still
 //! listens. Reading and execs do not come here; they use the snapshot that every change publishes.
 
+mod steps;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,22 +14,24 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use super::activity::Activity;
-use super::snapshots::SnapshotShelf;
-use super::verbs::{InFlight, RevertWish, RollbackWish, SnapshotWish};
+use super::amend::Amendment;
+use super::handle::Handle;
+use super::pause::InFlight;
+use super::revert::RevertWish;
+use super::rollback::RollbackWish;
+use super::snapshot::{SnapshotIndex, SnapshotWish};
 use crate::error::Error;
 use crate::execs::Execs;
 use crate::images::workspace::Bringing;
-use crate::shared::{Handle, Shared};
+use crate::shared::Shared;
 use sandkeep_core::{
-    Denied, Event, Moment, Next, SandboxId, SnapshotId, State, Status, Terms, TermsPatch, Verb,
-    apply, limits,
+    Denied, Event, Moment, Next, SandboxId, SnapshotId, State, Status, Terms, Verb, apply, limits,
 };
 use sandkeep_guestlink::Guest;
 use sandkeep_home::{Home, Meta};
-use sandkeep_runtime::{Death, Plan, Runtime};
+use sandkeep_runtime::{Death, Runtime};
 use sandkeep_storage::LayerId;
 use sandkeep_store::Revision;
-use sandkeep_tree::Root;
 
 /// A verb that waits for its turn.
 pub(crate) struct Request {
@@ -54,20 +58,6 @@ pub(crate) enum LifecycleVerb {
     Expire,
     /// Write down when it was last used.
     NoteActivity(Box<Moment>),
-}
-
-/// A change of a sandbox's terms.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Amendment {
-    pub patch: TermsPatch,
-    pub restart: Restart,
-}
-
-/// Whether the timeout counts from now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Restart {
-    Yes,
-    No,
 }
 
 impl LifecycleVerb {
@@ -115,7 +105,7 @@ pub(crate) struct Supervisor {
     pub(crate) snapshot: watch::Sender<Snapshot>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) execs: Arc<Execs>,
-    pub(crate) snapshots: Arc<SnapshotShelf>,
+    pub(crate) snapshots: Arc<SnapshotIndex>,
     /// What a new sandbox is made with.
     pub(crate) bringing: Option<Box<Bringing>>,
     inbox: mpsc::Receiver<Request>,
@@ -368,34 +358,6 @@ impl Supervisor {
                 // Nobody can ask any more.
                 std::future::pending().await
             }
-        }
-    }
-
-    pub(crate) fn plan(&self, root: Root) -> Result<Plan, Error> {
-        let template = self.shared.template_of(&self.meta.spec)?;
-        Ok(Plan {
-            id: self.meta.id.clone(),
-            labels: self.meta.labels(),
-            root,
-            binds: template.binds(),
-            resources: self.meta.spec.resources().clone(),
-            privilege: self.meta.spec.privilege(),
-            home: self.home.path().to_owned(),
-            lifetime: self.shared.lifetime,
-        })
-    }
-
-    /// Writes `meta.json` as it is now.
-    pub(crate) async fn write_meta(&self) -> Result<(), Error> {
-        let (home, meta) = (self.home.clone(), self.meta.clone());
-        self.shared.blocking(move |_| home.create(&meta)).await
-    }
-
-    /// Puts `meta.json` on disk for good; see [`Home`]'s module for why nobody waits for it.
-    pub(crate) async fn sync_meta(&self) {
-        let home = self.home.clone();
-        if let Err(error) = self.shared.blocking(move |_| home.sync()).await {
-            warn!(id = %self.id(), %error, "cannot sync metadata");
         }
     }
 }

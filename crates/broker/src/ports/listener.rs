@@ -14,9 +14,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
-use super::super::shared::{Handle, Shared};
 use super::connect;
 use crate::error::Error;
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{Port, State, limits};
 use sandkeep_home::Listening;
 use sandkeep_sys::peer;

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::Broker;
 use crate::error::Error;
 use crate::execs::ExecView;
-use crate::lifecycle::snapshots::Record;
+use crate::lifecycle::snapshot::Record;
 use crate::lifecycle::supervisor::Supervisor;
 use crate::shared::Shared;
 use sandkeep_core::{ExecId, Principal, SandboxId, SnapshotId, SnapshotName};

@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::execs::{ExecDraft, OnDisconnect};
 use crate::images::layers::id_of;
 use crate::images::record::KeptLayer;
-use crate::lifecycle::making::new_meta;
+use crate::lifecycle::create::new_meta;
+use crate::lifecycle::handle::Handle;
 use crate::lifecycle::supervisor::LifecycleVerb;
-use crate::shared::Handle;
 use crate::{Broker, policy::admission};
 use sandkeep_core::{
     ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms, failpoint, limits,

@@ -6,8 +6,8 @@ use tracing::info;
 
 use crate::error::Error;
 use crate::execs::rejoin;
+use crate::lifecycle::handle::Handle;
 use crate::lifecycle::supervisor::{Fate, Supervisor};
-use crate::shared::Handle;
 use crate::{execs::processes, ports};
 use sandkeep_core::{Event, Next, Operation, State, Status, with_causes};
 use sandkeep_home::Phase;

@@ -4,10 +4,28 @@ use std::io;
 
 use tracing::warn;
 
+use super::supervisor::{LifecycleVerb, Supervisor};
+use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
-use sandkeep_core::{Event, Operation, Verb, failpoint, with_causes};
+use sandkeep_core::{Event, Operation, Principal, SandboxId, Verb, failpoint, with_causes};
 use sandkeep_home::{DataDir, Phase};
+
+impl Broker {
+    /// Removes a sandbox and all it held.
+    pub async fn destroy(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Destroy).await
+    }
+
+    pub(crate) async fn destroy_all(&self) {
+        let all = self.shared.handles().into_iter().map(|handle| async move {
+            if let Err(error) = self.ask(&handle, LifecycleVerb::Destroy).await {
+                warn!(id = %handle.id, %error, "cannot destroy a sandbox; the next start will");
+            }
+        });
+        futures_util::future::join_all(all).await;
+    }
+}
 
 impl Supervisor {
     pub(crate) async fn destroy(&mut self) -> Result<(), Error> {

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 
+use super::handle::Handle;
+use super::supervisor::Supervisor;
 use crate::error::Error;
 use crate::execs::processes;
 use crate::execs::rejoin;
-use crate::lifecycle::supervisor::Supervisor;
-use crate::shared::Handle;
 use sandkeep_core::{ExecId, StartUp, State, failpoint};
 use sandkeep_guestlink::{Guest, GuestError};
 

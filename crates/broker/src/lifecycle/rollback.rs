@@ -5,12 +5,15 @@
 
 use std::time::Duration;
 
+use super::snapshot;
+use super::supervisor::{LifecycleVerb, Supervisor};
+use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::snapshots;
-use crate::lifecycle::supervisor::Supervisor;
 use crate::records::timeline::Happening;
+use crate::view::View;
 use sandkeep_core::{
-    Begun, Event, Operation, SnapshotId, SnapshotName, State, Verb, failpoint, with_causes,
+    Begun, Event, Operation, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb,
+    failpoint, with_causes,
 };
 
 /// A rollback that is asked for.
@@ -29,11 +32,29 @@ pub enum OnExecs {
     End,
 }
 
+impl Broker {
+    /// Has the files of a sandbox be as they were at a snapshot.
+    pub async fn rollback(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        snapshot: &SnapshotName,
+        execs: OnExecs,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.activity.touch();
+        let snapshot = handle.snapshot_named(snapshot)?.id.clone();
+        let wish = Box::new(RollbackWish { snapshot, execs });
+        self.ask(&handle, LifecycleVerb::Rollback(wish)).await?;
+        Ok(handle.view())
+    }
+}
+
 impl Supervisor {
     pub(crate) async fn rollback(&mut self, wish: &RollbackWish) -> Result<(), Error> {
         let RollbackWish { snapshot, execs } = wish;
         let Some(record) = self.snapshots.get(snapshot) else {
-            return Err(snapshots::not_found(self.id(), &SnapshotName::of_id(snapshot)));
+            return Err(snapshot::not_found(self.id(), &SnapshotName::of_id(snapshot)));
         };
         let (status, _) = self.next(Event::RollBack(snapshot.clone()))?;
         if status.state() != State::Stopped {

@@ -1,18 +1,180 @@
-//! snapshot: the volume as it is now, whole, under a name or a turn's number; and the removal of one.
+//! Snapshots: points in time of a sandbox's volume, and turns, which are numbered ones.
 //!
-//! The record is the outcome: until it is written nobody was promised a snapshot, and what the storage has of
-//! it goes. So the number of a turn is taken with the record, and one that failed leaves no gap.
+//! ```text
+//!   row: operation `snapshot` ─▶ sync, freeze ─▶ storage ─▶ thaw ─▶ record ─▶ row: none
+//!                                                                      │
+//!                                         the oldest turns give way ◀──┘
+//! ```
+//!
+//! The record is the outcome: until it is written nobody was promised a snapshot, and what the storage has of it goes;
+//! after it nothing is lost. So the number of a turn is taken with the record, then written in the sandbox's row, and
+//! the next one is above both. A snapshot that failed leaves no gap.
 
+mod index;
+mod record;
+mod sweep;
+
+use serde::Serialize;
 use tracing::warn;
+use utoipa::ToSchema;
 
+use super::handle::Handle;
+use super::supervisor::{LifecycleVerb, Supervisor};
+use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::snapshots::{self, Content, Record};
-use crate::lifecycle::supervisor::Supervisor;
+use crate::health;
 use crate::records::timeline::Happening;
 use sandkeep_core::{
-    Begun, Event, Operation, SnapshotId, SnapshotKind, SnapshotName, State, Verb, failpoint,
-    with_causes,
+    Begun, Event, Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State,
+    Verb, failpoint, limits, with_causes,
 };
+
+pub(crate) use index::SnapshotIndex;
+pub use record::recorded as recorded_snapshots;
+use record::{Content, copy};
+pub(crate) use record::{Record, Records};
+pub(crate) use sweep::{InStorage, sweep, sweep_rows};
+
+/// A snapshot as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Snapshot)]
+pub struct SnapshotView {
+    pub id: SnapshotId,
+    /// Of this sandbox alone; the id, if it was given none.
+    pub name: SnapshotName,
+    /// The turn that it seals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// RFC 3339.
+    #[schema(value_type = String)]
+    pub created_at: jiff::Timestamp,
+    /// What it held when it was made, as the storage counts it.
+    pub bytes: u64,
+}
+
+impl From<&Record> for SnapshotView {
+    fn from(record: &Record) -> Self {
+        Self {
+            id: record.id.clone(),
+            name: record.name.clone(),
+            turn: record.kind.turn(),
+            note: record.note.clone(),
+            created_at: record.created_at,
+            bytes: record.bytes,
+        }
+    }
+}
+
+impl Broker {
+    /// Makes a snapshot, under a name if one is given.
+    pub async fn snapshot(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        name: Option<SnapshotName>,
+        note: Option<String>,
+    ) -> Result<SnapshotView, Error> {
+        if let Some(name) = &name
+            && name.is_taken(&self.shared.policy.turn_prefix)
+        {
+            let problem =
+                format!("{name} is the name of a turn, an id or the present; choose another");
+            return Err(Error::InvalidField { field: "name", problem });
+        }
+        self.make_snapshot(who, id, What::Asked(name), note).await
+    }
+
+    /// Seals a turn: the snapshot of the next number.
+    pub async fn seal_turn(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        note: Option<String>,
+    ) -> Result<SnapshotView, Error> {
+        self.make_snapshot(who, id, What::Turn, note).await
+    }
+
+    /// A snapshot after a tool's call. It gives way to later ones as those of turns do.
+    pub async fn snapshot_after_tool(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        tool: &str,
+    ) -> Result<SnapshotView, Error> {
+        self.make_snapshot(who, id, What::Tool, Some(format!("after {tool}"))).await
+    }
+
+    async fn make_snapshot(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        what: What,
+        note: Option<String>,
+    ) -> Result<SnapshotView, Error> {
+        check_note(note.as_deref())?;
+        let handle = self.shared.find(who, id)?;
+        health::refuse_when_full(&self.shared).await?;
+        handle.activity.touch();
+        let snapshot = SnapshotId::random();
+        let wish = Box::new(SnapshotWish { id: snapshot.clone(), what, note });
+        self.ask(&handle, LifecycleVerb::Snapshot(wish)).await?;
+        let gone = || not_found(id, &SnapshotName::of_id(&snapshot));
+        handle.snapshots.get(&snapshot).map(|record| record.as_ref().into()).ok_or_else(gone)
+    }
+
+    /// All snapshots of a sandbox, the oldest first.
+    pub fn snapshots(&self, who: &Principal, id: &SandboxId) -> Result<Vec<SnapshotView>, Error> {
+        let handle = self.shared.find(who, id)?;
+        Ok(handle.snapshots.all().iter().map(|record| record.as_ref().into()).collect())
+    }
+
+    /// One of them, by its name or id.
+    pub fn snapshot_view(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        name: &SnapshotName,
+    ) -> Result<SnapshotView, Error> {
+        let handle = self.shared.find(who, id)?;
+        Ok(handle.snapshot_named(name)?.as_ref().into())
+    }
+
+    /// Removes one. Nothing that was made from it needs it.
+    pub async fn delete_snapshot(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        name: &SnapshotName,
+    ) -> Result<(), Error> {
+        let handle = self.shared.find(who, id)?;
+        let record = handle.snapshot_named(name)?;
+        self.ask(&handle, LifecycleVerb::DeleteSnapshot(Box::new(record.id.clone()))).await
+    }
+}
+
+impl Handle {
+    /// The snapshot of this name or id.
+    pub fn snapshot_named(&self, name: &SnapshotName) -> Result<std::sync::Arc<Record>, Error> {
+        self.snapshots.find(name).ok_or_else(|| not_found(&self.id, name))
+    }
+}
+
+pub(crate) fn not_found(id: &SandboxId, name: &SnapshotName) -> Error {
+    Error::SnapshotNotFound { id: id.clone(), name: name.clone() }
+}
+
+fn check_note(note: Option<&str>) -> Result<(), Error> {
+    let max = limits::SNAPSHOT_NOTE_MAX_BYTES;
+    match note {
+        Some(note) if note.len() > max => {
+            let problem = format!("{} bytes are more than {max}", note.len());
+            Err(Error::InvalidField { field: "note", problem })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
 
 /// A snapshot that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,13 +256,6 @@ impl Supervisor {
         // Not while it stands still: this may look at all of the tree.
         self.tend_limit().await;
         Ok(())
-    }
-
-    /// Has the storage look after the limit of the tree, which it does before long in any case.
-    pub(super) async fn tend_limit(&self) {
-        if let Err(error) = self.shared.storage.tend(Some(self.id())).await {
-            warn!(id = %self.id(), %error, "cannot look after the limit of a volume");
-        }
     }
 
     /// From here on it is there. `None` for one that nobody will look for.
@@ -206,7 +361,7 @@ impl Supervisor {
     /// Brings the copies in the home in line with the rows.
     pub(crate) async fn copy_records(&self) {
         self.rewrite_meta().await;
-        let (home, copy) = (self.home.clone(), snapshots::copy(&self.snapshots.all()));
+        let (home, copy) = (self.home.clone(), copy(&self.snapshots.all()));
         if let Err(error) = self.shared.blocking(move |_| home.keep_snapshots_copy(&copy)).await {
             warn!(id = %self.id(), %error, "cannot copy the records of snapshots");
         }

@@ -4,8 +4,8 @@
 //! Nothing of it is in the sandbox's own record: whoever asks has written down that it may be frozen, and a
 //! crash here is mended by thawing it.
 
+use super::supervisor::Supervisor;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
 use sandkeep_core::{Event, Verb, failpoint};
 use sandkeep_storage::LayerId;
 

@@ -9,10 +9,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::supervisor::{LifecycleVerb, Supervisor};
+use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
 use crate::records::timeline::Happening;
-use sandkeep_core::{Event, ExecId, Next, Operation, Verb, failpoint, limits, with_causes};
+use crate::view::View;
+use sandkeep_core::{
+    Event, ExecId, Next, Operation, Principal, SandboxId, Verb, failpoint, limits, with_causes,
+};
 use sandkeep_runtime::RuntimeError;
 
 /// What is to become of commands that run.
@@ -22,6 +26,27 @@ pub enum InFlight {
     Drain(Duration),
     /// They stand still as they are.
     Freeze,
+}
+
+impl Broker {
+    /// Has every process of a sandbox stand still; nothing happens if they do.
+    pub async fn pause(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        in_flight: InFlight,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Pause(in_flight)).await?;
+        Ok(handle.view())
+    }
+
+    /// Lets a paused sandbox go on; nothing happens if it runs.
+    pub async fn resume(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        self.ask(&handle, LifecycleVerb::Resume).await?;
+        Ok(handle.view())
+    }
 }
 
 impl Supervisor {

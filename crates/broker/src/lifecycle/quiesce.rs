@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tracing::warn;
 
+use super::supervisor::Supervisor;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
 use sandkeep_core::State;
 use sandkeep_home::DataDir;
 use sandkeep_runtime::RuntimeError;

@@ -10,6 +10,7 @@
 //! nobody was told of them. Its end is the moment from which they are there.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -17,23 +18,27 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 
-use super::making;
+use super::create;
+use super::handle::Handle;
+use super::snapshot::{SnapshotWish, What};
 use super::supervisor::{LifecycleVerb, Request, Supervisor, denied_error};
-use super::verbs::{Origin, SnapshotWish, What};
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
-use crate::policy::admission;
+use crate::policy::admission::{self, volume_quota};
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::records::rows;
 use crate::records::timeline::Happening;
-use crate::shared::{Handle, Shared};
+use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::{
     Event, IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Status, Terms,
     TermsPatch, Verb, apply, failpoint, limits,
 };
+use sandkeep_home::DataDir;
+use sandkeep_image::identity;
 use sandkeep_store::{Key, Prefix, Revision, StateStore};
+use sandkeep_tree::Root;
 
 /// The first segment of every intent's key.
 const FORKS: &str = "forks";
@@ -228,7 +233,7 @@ impl Broker {
         // Until the forks are in the list their layers are needed for the source's sake alone.
         let _kept = shared.keep_layers().await;
         let unmade = (0..draft.count).map(|_| {
-            let meta = making::new_meta(
+            let meta = create::new_meta(
                 shared,
                 source.handle.owner.clone(),
                 source.handle.spec.clone(),
@@ -274,7 +279,7 @@ impl Broker {
             let origin = origin.clone();
             async move {
                 let (answer, made) = oneshot::channel();
-                let life = making::begin(supervisor, None, origin, answer);
+                let life = create::begin(supervisor, None, origin, answer);
                 self.shared.tasks.spawn(life);
                 self.answer(&handle.id, made).await
             }
@@ -323,7 +328,7 @@ impl Source {
         }
         match &self.named {
             Some(name) if self.handle.snapshots.get(&self.snapshot).is_none() => {
-                super::snapshots::not_found(&self.handle.id, name)
+                super::snapshot::not_found(&self.handle.id, name)
             }
             Some(_) | None => error,
         }
@@ -364,4 +369,39 @@ pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
         rows::remove(&*shared.store, &entry.key, Some(entry.revision)).await?;
     }
     Ok(())
+}
+
+/// What the volume of a new sandbox begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Template,
+    Snapshot { sandbox: SandboxId, snapshot: SnapshotId },
+}
+
+impl Supervisor {
+    pub(super) async fn fork_volume(
+        &self,
+        sandbox: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<Root, Error> {
+        let storage = &self.shared.storage;
+        let quota = volume_quota(self.meta.spec.resources());
+        let root = storage.fork(sandbox, snapshot, self.id(), &quota).await?;
+        failpoint!("fork.after_volume");
+        // One that is nearly full could not write anew what it begins with.
+        self.tend_limit().await;
+        let (own, id) = (root.own_dir().to_owned(), self.id().clone());
+        let renewed = self.shared.blocking(move |_: &DataDir| identity::renew(&own, &id)).await;
+        renewed.map_err(|error| match error {
+            Error::DataDir { source, .. } => self.not_renewed(source),
+            other => other,
+        })?;
+        failpoint!("fork.after_identity");
+        Ok(root)
+    }
+
+    fn not_renewed(&self, source: io::Error) -> Error {
+        let reason = format!("cannot give it an identity of its own: {source}");
+        Error::SandboxFailed { id: self.id().clone(), reason }
+    }
 }
