@@ -14,6 +14,7 @@ pub(crate) mod pause;
 mod quiesce;
 pub(crate) mod reaper;
 pub(crate) mod reconcile;
+pub(crate) mod request;
 pub(crate) mod revert;
 pub(crate) mod rollback;
 pub(crate) mod snapshot;

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Span;
 
 use super::Parts;
 use super::clock::Clock;
@@ -311,7 +312,8 @@ impl Shared {
         work: impl FnOnce(&DataDir) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
         let shared = Arc::clone(self);
-        let done = self.tasks.spawn_blocking(move || work(&shared.data)).await;
+        let span = Span::current();
+        let done = self.tasks.spawn_blocking(move || span.in_scope(|| work(&shared.data))).await;
         done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| Error::DataDir {
             path: self.data.path().display().to_string(),
             source,

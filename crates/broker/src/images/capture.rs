@@ -10,7 +10,6 @@ use super::record::{Content, KeptLayer, Record};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
-use crate::lifecycle::supervisor::LifecycleVerb;
 use sandkeep_core::{ImageDefaults, SandboxId, SnapshotId, Spec, failpoint};
 use sandkeep_image::image::ImageConfig;
 use sandkeep_storage::LayerId;
@@ -22,7 +21,7 @@ impl Broker {
         let not_found = || Error::NotFound { id: id.clone() };
         let handle = shared.supervised(id).ok_or_else(not_found)?;
         let (layer, _pin) = self.new_layer(job, &handle).await?;
-        self.ask(&handle, LifecycleVerb::Capture(Box::new(layer.clone()))).await?;
+        handle.capture(shared, layer.clone()).await?;
         failpoint!("template.after_capture");
         let bytes = shared.storage.usage(id).await.map_or(0, |usage| usage.tree.used_bytes);
         self.record_capture(job, &handle, KeptLayer { id: layer, bytes }, format!("sandbox {id}"))

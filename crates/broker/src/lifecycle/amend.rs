@@ -1,6 +1,8 @@
 //! amend and keepalive: change the terms of a sandbox, or let its timeouts count from now.
 
-use super::supervisor::{LifecycleVerb, Supervisor};
+use super::handle::Handle;
+use super::request::Command;
+use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::policy::admission;
@@ -8,7 +10,6 @@ use crate::view::View;
 use sandkeep_core::{Event, Principal, SandboxId, TermsPatch, Verb, failpoint};
 
 /// A change of a sandbox's terms.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Amendment {
     pub patch: TermsPatch,
     pub restart: Restart,
@@ -37,9 +38,7 @@ impl Broker {
             Some(_) => Restart::Yes,
             None => Restart::No,
         };
-        let amendment = Box::new(Amendment { patch, restart });
-        self.ask(&handle, LifecycleVerb::Amend(amendment)).await?;
-        Ok(handle.view())
+        self.ask_to_amend(&handle, Amendment { patch, restart }).await
     }
 
     /// Lets both timeouts of a sandbox count from now, on a new timeout if one is given.
@@ -52,12 +51,16 @@ impl Broker {
         let handle = self.shared.find(who, id)?;
         handle.activity.touch();
         let has_timeout = handle.snapshot.borrow().terms.timeout_secs.is_some();
-        if has_timeout || timeout_secs.is_some() {
-            let timeout_secs = timeout_secs.map(Some);
-            let patch = TermsPatch { timeout_secs, ..TermsPatch::default() };
-            let amendment = Box::new(Amendment { patch, restart: Restart::Yes });
-            self.ask(&handle, LifecycleVerb::Amend(amendment)).await?;
+        if !has_timeout && timeout_secs.is_none() {
+            return Ok(handle.view());
         }
+        let patch = TermsPatch { timeout_secs: timeout_secs.map(Some), ..TermsPatch::default() };
+        self.ask_to_amend(&handle, Amendment { patch, restart: Restart::Yes }).await
+    }
+
+    async fn ask_to_amend(&self, handle: &Handle, amendment: Amendment) -> Result<View, Error> {
+        let amend = |reply| Command::Amend(Box::new(amendment), reply);
+        handle.ask(&self.shared, Verb::Amend, amend).await?;
         Ok(handle.view())
     }
 }

@@ -4,10 +4,20 @@
 //! Nothing of it is in the sandbox's own record: whoever asks has written down that it may be frozen, and a
 //! crash here is mended by thawing it.
 
+use super::handle::Handle;
+use super::request::Command;
 use super::supervisor::Supervisor;
 use crate::error::Error;
+use crate::shared::Shared;
 use sandkeep_core::{Event, Verb, failpoint};
 use sandkeep_storage::LayerId;
+
+impl Handle {
+    /// Makes a layer of what the volume holds now.
+    pub async fn capture(&self, shared: &Shared, layer: LayerId) -> Result<(), Error> {
+        self.ask(shared, Verb::Capture, |reply| Command::Capture(layer, reply)).await
+    }
+}
 
 impl Supervisor {
     pub(crate) async fn capture(&mut self, layer: &LayerId) -> Result<(), Error> {

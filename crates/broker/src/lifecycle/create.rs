@@ -15,11 +15,10 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{Instrument, warn};
 
-use super::fork::Origin;
 use super::handle::Handle;
+use super::request::{Answer, Command};
 use super::supervisor::{Fate, Supervisor};
 use crate::Broker;
 use crate::error::Error;
@@ -30,115 +29,55 @@ use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::{
-    Event, HostPaths, IdempotencyKey, Labels, Operation, Owner, Principal, SandboxId, Spec,
+    Event, IdempotencyKey, Labels, Operation, Owner, Principal, SandboxId, SnapshotId, Spec,
     SpecDraft, Status, Terms, Verb, failpoint, with_causes,
 };
 use sandkeep_home::{DataDir, Meta, Phase};
-use sandkeep_image::make_workdir;
-use sandkeep_runtime::Plan;
-use sandkeep_store::Revision;
-use sandkeep_tree::Root;
+use sandkeep_image::{Template, make_workdir};
+use sandkeep_runtime::Runtime;
 
-/// Resolves when a sandbox is made, or is not.
-pub(crate) type Created = oneshot::Receiver<Result<(), Error>>;
+/// All that a supervisor needs to make a sandbox that was admitted.
+pub(crate) struct Creation {
+    pub template: Arc<dyn Template>,
+    pub origin: Origin,
+    pub claim: Option<Claim>,
+}
 
-impl Broker {
-    /// Makes and launches a sandbox.
-    pub async fn create(&self, who: &Principal, draft: SpecDraft) -> Result<View, Error> {
-        self.make(who, draft, None).await
-    }
+/// What the volume of a new sandbox begins with.
+pub(crate) enum Origin {
+    /// The template's files, and a workspace if there is one.
+    Template(Option<Bringing>),
+    Snapshot {
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+    },
+}
 
-    /// The same, but only once under this key: whoever repeats it gets the sandbox of the first time.
-    pub async fn create_once(
-        &self,
-        who: &Principal,
-        draft: SpecDraft,
-        key: IdempotencyKey,
-    ) -> Result<View, Error> {
-        let (broker, who) = (self.clone(), who.clone());
-        // A caller that leaves is likely to ask again at once, and must find its first create under way.
-        let flight = async move { broker.create_in_flight(&who, draft, key).await };
-        self.shared.tasks.spawn(flight).await.unwrap_or(Err(Error::ShuttingDown))
-    }
+/// A sandbox that nobody makes yet. The create is the first command in its supervisor's queue.
+pub(crate) struct NewSandbox {
+    supervisor: Supervisor,
+    pub handle: Arc<Handle>,
+    created: Answer<()>,
+}
 
-    async fn create_in_flight(
-        &self,
-        who: &Principal,
-        draft: SpecDraft,
-        key: IdempotencyKey,
-    ) -> Result<View, Error> {
-        let (shared, name) = (&self.shared, idempotency::entry_key(&key, who));
-        // The owner too, because a key may be bound to a project.
-        let fingerprint = idempotency::fingerprint(&(admission::owner(who, &draft)?, &draft));
-        let _only = shared.creates.join(name.clone()).await;
-        let now = shared.clock.wall();
-        let revision = match shared.idempotency.look(&name, &fingerprint, now).await? {
-            Known::Nothing(revision) => revision,
-            Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
-            Known::Sandboxes(made) => match made.answer(shared, &key)?.map(|mut views| views.pop())
-            {
-                Ok(Some(view)) => return Ok(view),
-                Ok(None) => None,
-                Err(revision) => Some(revision),
-            },
-        };
-        let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
-        self.make(who, draft, Some(vacancy)).await
-    }
-
-    async fn make(
-        &self,
-        who: &Principal,
-        draft: SpecDraft,
-        key: Option<Vacancy>,
-    ) -> Result<View, Error> {
-        let runtime = self.shared.runtime_label(draft.runtime.as_deref());
-        let verbs = self.shared.telemetry.verbs();
-        verbs.measure(Verb::Create, runtime, self.admit_and_make(who, draft, key)).await
-    }
-
-    async fn admit_and_make(
-        &self,
-        who: &Principal,
-        draft: SpecDraft,
-        key: Option<Vacancy>,
-    ) -> Result<View, Error> {
-        if self.shared.closing.is_cancelled() {
-            return Err(Error::ShuttingDown);
-        }
-        let owner = admission::owner(who, &draft)?;
-        let slot = draft.slot.clone();
-        let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
-        let admitted = admission::admit(&self.shared, &owner, draft).await?;
-        health::refuse_when_full(&self.shared).await?;
-        let bringing = self.open_source(who, &admitted.spec, reach).await?;
-        let (spec, terms) = (admitted.spec.clone(), admitted.terms.clone());
-        let mut meta = new_meta(&self.shared, owner, spec, terms);
-        meta.slot = slot;
-        admission::check_row(&meta)?;
-        let claim = key.map(|key| key.claim(&self.shared.idempotency, vec![meta.id.clone()]));
-        let (handle, created) = self.begin(meta, claim, bringing)?;
-        // From here on the sandbox itself is seen to need its template's layers.
-        drop(admitted);
-        self.answer(&handle.id, created).await?;
-        Ok(handle.view())
-    }
-
-    /// Finds a place for a sandbox that was admitted, and has its supervisor begin to make it.
-    pub(crate) fn begin(
-        &self,
+impl NewSandbox {
+    pub fn new(
+        shared: &Arc<Shared>,
+        runtime: Arc<dyn Runtime>,
         meta: Meta,
-        claim: Option<Claim>,
-        bringing: Option<Box<Bringing>>,
-    ) -> Result<(Arc<Handle>, Created), Error> {
-        let runtime = Arc::clone(self.shared.runtime(meta.spec.runtime())?);
-        let (mut supervisor, handle) =
-            Supervisor::new(&self.shared, runtime, meta, Status::creating(), None);
-        supervisor.bringing = bringing;
-        self.shared.admit(std::slice::from_ref(&handle))?;
-        let (answer, created) = oneshot::channel();
-        self.shared.tasks.spawn(begin(supervisor, claim, Origin::Template, answer));
-        Ok((handle, created))
+        creation: Creation,
+    ) -> Self {
+        let (supervisor, handle) = Supervisor::new(shared, runtime, meta, Status::creating(), None);
+        let create = |reply| Command::Create(Box::new(creation), reply);
+        let created = handle.enqueue(create).expect("a new queue is empty and open");
+        Self { supervisor, handle, created }
+    }
+
+    /// Has the supervisor make it, once it has its place. It is made whether or not somebody still waits.
+    pub fn make(self, shared: &Arc<Shared>) -> impl Future<Output = Result<(), Error>> + Send {
+        let Self { supervisor, handle, created } = self;
+        shared.tasks.spawn(supervisor.run());
+        async move { handle.answer(shared, created).await }
     }
 }
 
@@ -154,110 +93,106 @@ pub(crate) fn new_meta(shared: &Shared, owner: Owner, spec: Spec, terms: Terms) 
 }
 
 impl Broker {
-    /// What a sandbox is to be made with; what is wrong with that is said before anything is made.
-    async fn open_source(
+    /// Makes and launches a sandbox.
+    pub async fn create(&self, who: &Principal, draft: SpecDraft) -> Result<View, Error> {
+        self.admit_and_create(who, draft, None).await
+    }
+
+    /// The same, but only once under this key: whoever repeats it gets the sandbox of the first time.
+    pub async fn create_once(
         &self,
         who: &Principal,
-        spec: &Spec,
-        reach: HostPaths,
-    ) -> Result<Option<Box<Bringing>>, Error> {
-        let Some(source) = spec.source().cloned() else { return Ok(None) };
-        let opened = workspace::open(&self.shared, who, &source, reach).await?;
-        Ok(Some(Box::new(Bringing { source, opened })))
+        draft: SpecDraft,
+        key: IdempotencyKey,
+    ) -> Result<View, Error> {
+        let (broker, who) = (self.clone(), who.clone());
+        let flight = async move {
+            let (shared, name) = (&broker.shared, idempotency::entry_key(&key, &who));
+            // The owner too, because a key may be bound to a project.
+            let fingerprint = idempotency::fingerprint(&(admission::owner(&who, &draft)?, &draft));
+            let _only = shared.creates.join(name.clone()).await;
+            let now = shared.clock.wall();
+            let revision = match shared.idempotency.look(&name, &fingerprint, now).await? {
+                Known::Nothing(revision) => revision,
+                Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
+                Known::Sandboxes(made) => match made.answer(shared, &key)? {
+                    Ok(mut views) => return Ok(views.pop().expect("a create makes one sandbox")),
+                    Err(revision) => Some(revision),
+                },
+            };
+            let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
+            broker.admit_and_create(&who, draft, Some(vacancy)).await
+        };
+        // A caller that leaves is likely to ask again at once, and must find its first create under way.
+        let flight = self.shared.tasks.spawn(flight.in_current_span());
+        flight.await.unwrap_or(Err(Error::ShuttingDown))
     }
-}
 
-/// The life of a new sandbox's supervisor.
-pub(crate) async fn begin(
-    mut supervisor: Supervisor,
-    claim: Option<Claim>,
-    origin: Origin,
-    answer: oneshot::Sender<Result<(), Error>>,
-) {
-    let (fate, result) = supervisor.create(claim, &origin).await;
-    // What was held open for it is not needed any more.
-    supervisor.bringing = None;
-    if fate == Fate::Gone {
-        supervisor.leave();
-    }
-    // Nobody may be waiting any more.
-    let _ = answer.send(result);
-    match fate {
-        Fate::Lives => {
-            supervisor.sync_meta().await;
-            supervisor.run().await;
-        }
-        Fate::Gone => {}
+    async fn admit_and_create(
+        &self,
+        who: &Principal,
+        draft: SpecDraft,
+        key: Option<Vacancy>,
+    ) -> Result<View, Error> {
+        let shared = &self.shared;
+        let runtime = shared.runtime_label(draft.runtime.as_deref());
+        let created = async {
+            if shared.closing.is_cancelled() {
+                return Err(Error::ShuttingDown);
+            }
+            let owner = admission::owner(who, &draft)?;
+            let slot = draft.slot.clone();
+            let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
+            let admitted = admission::admit(shared, &owner, draft).await?;
+            health::refuse_when_full(shared).await?;
+            // What is wrong with a source is said before anything is made.
+            let workspace = match admitted.spec.source().cloned() {
+                Some(source) => {
+                    let opened = workspace::open(shared, who, &source, reach).await?;
+                    Some(Bringing { source, opened })
+                }
+                None => None,
+            };
+            let mut meta = new_meta(shared, owner, admitted.spec.clone(), admitted.terms.clone());
+            meta.slot = slot;
+            admission::check_row(&meta)?;
+            let claim = key.map(|key| key.claim(&shared.idempotency, vec![meta.id.clone()]));
+            let template = Arc::clone(&admitted.template.template);
+            let creation = Creation { template, origin: Origin::Template(workspace), claim };
+            let new = NewSandbox::new(shared, Arc::clone(admitted.runtime), meta, creation);
+            shared.admit(std::slice::from_ref(&new.handle))?;
+            // From here on the sandbox itself is seen to need its template's layers.
+            drop(admitted);
+            let handle = Arc::clone(&new.handle);
+            new.make(shared).await?;
+            Ok(handle.view())
+        };
+        shared.telemetry.verbs().measure(Verb::Create, runtime, created).await
     }
 }
 
 impl Supervisor {
     /// Makes and launches the sandbox. If that fails, all of it is removed again and the error is
     /// the first cause.
-    pub(crate) async fn create(
-        &mut self,
-        mut key: Option<Claim>,
-        origin: &Origin,
-    ) -> (Fate, Result<(), Error>) {
-        let (fate, result) = self.create_under(key.as_mut(), origin).await;
-        if let (Err(_), Some(key)) = (&result, &key) {
-            key.withdraw().await;
+    pub(crate) async fn create(&mut self, creation: Creation) -> (Fate, Result<(), Error>) {
+        let Creation { template, origin, mut claim } = creation;
+        let (fate, result) = match self.claim_names(claim.as_mut()).await {
+            Err(refused) => (Fate::Gone, Err(refused)),
+            Ok(()) => match self.make(template.as_ref(), &origin, claim.as_mut()).await {
+                Ok(()) => (Fate::Lives, Ok(())),
+                Err(cause) => (self.unmake(&cause).await, Err(cause)),
+            },
+        };
+        if let (Err(_), Some(claim)) = (&result, &claim) {
+            claim.withdraw().await;
         }
         (fate, result)
     }
 
-    async fn create_under(
-        &mut self,
-        mut key: Option<&mut Claim>,
-        origin: &Origin,
-    ) -> (Fate, Result<(), Error>) {
-        if let Err(refused) = self.claim_names(key.as_deref_mut()).await {
-            return (Fate::Gone, Err(refused));
-        }
-        let (cause, event) = match self.make(key, origin).await {
-            Err(cause) => {
-                let event = Event::Failed(Operation::Create, with_causes(&cause));
-                (cause, event)
-            }
-            Ok(()) => match self.start_up().await {
-                // It was made, and is taken back.
-                Err(cause) => (cause, Event::Begin(Verb::Destroy)),
-                Ok(()) => {
-                    self.set_alarm();
-                    failpoint!("create.before_answer");
-                    return (Fate::Lives, Ok(()));
-                }
-            },
-        };
-        self.expect_death();
-        let status = self.after(event);
-        self.record_removal(status).await;
-        let fate = match self.tear_down().await {
-            Ok(()) => Fate::Gone,
-            Err(error) => {
-                // The row and the meta are there still and say so; reconcile comes back to it.
-                warn!(id = %self.id(), %error, "cannot remove what a failed create left");
-                Fate::Lives
-            }
-        };
-        (fate, Err(cause))
-    }
-
-    /// Says, as well as it can, that what was made is to go: a crash from here on must not bring back
-    /// a sandbox whose caller was told that there is none.
-    async fn record_removal(&mut self, status: Status) {
-        match self.revision {
-            Some(_) => self.settle(status).await,
-            // There is no row to correct.
-            None => self.publish(status),
-        }
-        self.mark_destroying().await;
-    }
-
     /// Takes the names that lead to this sandbox, before anything of it is made.
-    async fn claim_names(&self, key: Option<&mut Claim>) -> Result<(), Error> {
-        if let Some(key) = key {
-            key.begin().await?;
+    async fn claim_names(&self, claim: Option<&mut Claim>) -> Result<(), Error> {
+        if let Some(claim) = claim {
+            claim.begin().await?;
             failpoint!("create.after_key");
         }
         if let Some(slot) = &self.meta.slot {
@@ -267,16 +202,75 @@ impl Supervisor {
         Ok(())
     }
 
-    async fn make(&mut self, key: Option<&mut Claim>, origin: &Origin) -> Result<(), Error> {
-        let (home, (revision, plan)) = tokio::join!(self.make_home(), self.make_parts(origin));
+    /// The recipe, as the diagram above shows it.
+    async fn make(
+        &mut self,
+        template: &dyn Template,
+        origin: &Origin,
+        claim: Option<&mut Claim>,
+    ) -> Result<(), Error> {
+        let home = async {
+            let (home, meta) = (self.home.clone(), self.meta.clone());
+            let make = move |_: &DataDir| {
+                home.create(&meta)?;
+                home.sync_meta()
+            };
+            self.shared.blocking(make).await?;
+            failpoint!("create.after_home");
+            Ok::<(), Error>(())
+        };
+        // The row's revision counts even if the rest fails.
+        let mut revision = None;
+        let parts = async {
+            let intent = self.shared.registry.put(&self.meta, &self.status(), None).await?;
+            revision = Some(intent);
+            failpoint!("create.after_intent");
+            let root = match origin {
+                Origin::Template(workspace) => {
+                    let base = crate::images::base(&self.meta.spec)?;
+                    let quota = volume_quota(self.meta.spec.resources());
+                    let root = self.shared.storage.create(self.id(), &base, &quota).await?;
+                    failpoint!("create.after_volume");
+                    template.lay_out(&root, self.id()).await?;
+                    if let Some(defaults) = self.meta.spec.image_defaults() {
+                        make_workdir(&root, &defaults.workdir).await?;
+                    }
+                    failpoint!("create.after_template");
+                    if let Some(workspace) = workspace {
+                        self.bring_source(workspace, &root).await?;
+                    }
+                    failpoint!("create.after_source");
+                    root
+                }
+                Origin::Snapshot { sandbox, snapshot } => {
+                    self.fork_volume(sandbox, snapshot).await?
+                }
+            };
+            let plan = self.plan(template, root);
+            self.runtime.create(&plan).await?;
+            failpoint!("create.after_runtime_create");
+            Ok::<_, Error>(plan)
+        };
+        let (home, plan) = tokio::join!(home, parts);
         self.revision = revision;
         home?;
         self.runtime.start(&plan?).await?;
         failpoint!("create.after_launch");
         let guest = self.enter().await?;
-        self.finish_source(&guest).await?;
+        if let Origin::Template(Some(workspace)) = origin {
+            self.finish_source(workspace, &guest).await?;
+        }
         self.expect_start_up().await?;
         failpoint!("create.after_source_finished");
+        self.record_made(claim).await?;
+        self.start_up().await?;
+        self.set_alarm();
+        failpoint!("create.before_answer");
+        Ok(())
+    }
+
+    /// Writes the outcome, in the row, the metadata and under the key.
+    async fn record_made(&mut self, claim: Option<&mut Claim>) -> Result<(), Error> {
         self.meta.phase = Phase::Ready;
         let status = self.after(Event::Done(Operation::Create));
         let running = async {
@@ -290,8 +284,8 @@ impl Supervisor {
             Ok::<(), Error>(())
         };
         let settled = async {
-            if let Some(key) = key {
-                key.made().await;
+            if let Some(claim) = claim {
+                claim.made().await;
                 failpoint!("create.after_key_outcome");
             }
         };
@@ -302,52 +296,30 @@ impl Supervisor {
         Ok(())
     }
 
-    async fn make_home(&self) -> Result<(), Error> {
-        let (home, meta) = (self.home.clone(), self.meta.clone());
-        let make = move |_: &DataDir| {
-            home.create(&meta)?;
-            home.sync_meta()
+    /// Removes what was made. First it says, as well as it can, that all of it is to go: a crash from here on
+    /// must not bring back a sandbox whose caller was told that there is none.
+    async fn unmake(&mut self, cause: &Error) -> Fate {
+        self.expect_death();
+        let event = if self.status().operation() == Some(Operation::Create) {
+            Event::Failed(Operation::Create, with_causes(cause))
+        } else {
+            // It was made, and is taken back.
+            Event::Begin(Verb::Destroy)
         };
-        self.shared.blocking(make).await?;
-        failpoint!("create.after_home");
-        Ok(())
-    }
-
-    /// Records the intent, then makes the volume and what the runtime needs; the row's revision counts
-    /// even if the rest fails.
-    async fn make_parts(&self, origin: &Origin) -> (Option<Revision>, Result<Plan, Error>) {
-        let revision = match self.shared.registry.put(&self.meta, &self.status(), None).await {
-            Ok(revision) => revision,
-            Err(error) => return (None, Err(error.into())),
-        };
-        failpoint!("create.after_intent");
-        (Some(revision), self.make_volume_and_shell(origin).await)
-    }
-
-    async fn make_volume_and_shell(&self, origin: &Origin) -> Result<Plan, Error> {
-        let root = match origin {
-            Origin::Template => self.make_volume().await?,
-            Origin::Snapshot { sandbox, snapshot } => self.fork_volume(sandbox, snapshot).await?,
-        };
-        let plan = self.plan(root)?;
-        self.runtime.create(&plan).await?;
-        failpoint!("create.after_runtime_create");
-        Ok(plan)
-    }
-
-    async fn make_volume(&self) -> Result<Root, Error> {
-        let template = self.shared.template_of(&self.meta.spec)?;
-        let base = crate::images::base(&self.meta.spec)?;
-        let quota = volume_quota(self.meta.spec.resources());
-        let root = self.shared.storage.create(self.id(), &base, &quota).await?;
-        failpoint!("create.after_volume");
-        template.lay_out(&root, self.id()).await?;
-        if let Some(defaults) = self.meta.spec.image_defaults() {
-            make_workdir(&root, &defaults.workdir).await?;
+        let status = self.after(event);
+        match self.revision {
+            Some(_) => self.settle(status).await,
+            // There is no row to correct.
+            None => self.publish(status),
         }
-        failpoint!("create.after_template");
-        self.bring_source(&root).await?;
-        failpoint!("create.after_source");
-        Ok(root)
+        self.mark_destroying().await;
+        match self.tear_down().await {
+            Ok(()) => Fate::Gone,
+            Err(error) => {
+                // The row and the meta are there still and say so; reconcile comes back to it.
+                warn!(id = %self.id(), %error, "cannot remove what a failed create left");
+                Fate::Lives
+            }
+        }
     }
 }

@@ -4,22 +4,24 @@ use std::io;
 
 use tracing::warn;
 
-use super::supervisor::{LifecycleVerb, Supervisor};
+use super::handle::Handle;
+use super::request::Command;
+use super::supervisor::{Fate, Supervisor};
 use crate::Broker;
 use crate::error::Error;
+use crate::shared::Shared;
 use sandkeep_core::{Event, Operation, Principal, SandboxId, Verb, failpoint, with_causes};
 use sandkeep_home::{DataDir, Phase};
 
 impl Broker {
     /// Removes a sandbox and all it held.
     pub async fn destroy(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
-        let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Destroy).await
+        self.shared.find(who, id)?.destroy(&self.shared).await
     }
 
     pub(crate) async fn destroy_all(&self) {
         let all = self.shared.handles().into_iter().map(|handle| async move {
-            if let Err(error) = self.ask(&handle, LifecycleVerb::Destroy).await {
+            if let Err(error) = handle.destroy(&self.shared).await {
                 warn!(id = %handle.id, %error, "cannot destroy a sandbox; the next start will");
             }
         });
@@ -27,8 +29,26 @@ impl Broker {
     }
 }
 
+impl Handle {
+    pub async fn destroy(&self, shared: &Shared) -> Result<(), Error> {
+        let runtime = shared.runtime_label(Some(self.spec.runtime()));
+        shared.telemetry.verbs().measure(Verb::Destroy, runtime, self.remove(shared)).await
+    }
+
+    /// The same, not counted: nobody was ever told of this sandbox.
+    pub async fn remove(&self, shared: &Shared) -> Result<(), Error> {
+        let _waits = self.wait_for_destroy();
+        self.hand_over(shared, Command::Destroy).await
+    }
+}
+
 impl Supervisor {
-    pub(crate) async fn destroy(&mut self) -> Result<(), Error> {
+    pub(crate) async fn destroy(&mut self) -> (Fate, Result<(), Error>) {
+        let destroyed = self.begin_destroy().await;
+        (if destroyed.is_ok() { Fate::Gone } else { Fate::Lives }, destroyed)
+    }
+
+    async fn begin_destroy(&mut self) -> Result<(), Error> {
         let (status, _) = self.next(Event::Begin(Verb::Destroy))?;
         // The row decides, so it comes first: a mark whose row was refused would make the next daemon
         // remove a sandbox that is to stay.

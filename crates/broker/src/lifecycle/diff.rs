@@ -13,11 +13,10 @@ mod bundle;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tracing::warn;
+use tracing::{Instrument, Span, warn};
 
 use super::handle::Handle;
-use super::snapshot::{Record, SnapshotWish, What};
-use super::supervisor::LifecycleVerb;
+use super::snapshot::Record;
 use crate::Broker;
 use crate::error::Error;
 use crate::shared::Shared;
@@ -88,12 +87,13 @@ impl Broker {
         let mut comparison = self.comparison(who, id, wish)?;
         let broker = self.clone();
         // Whoever leaves in between leaves no snapshot behind.
-        let told = self.shared.tasks.spawn(async move {
+        let told = async move {
             broker.stand_in(&mut comparison).await?;
             let told = broker.told(&comparison).await;
             broker.remove_stand_in(&comparison).await;
             told
-        });
+        };
+        let told = self.shared.tasks.spawn(told.in_current_span());
         told.await.unwrap_or(Err(Error::ShuttingDown))
     }
 
@@ -184,18 +184,14 @@ impl Broker {
             comparison.frozen = false;
             return Ok(());
         }
-        let id = SnapshotId::random();
-        let wish = SnapshotWish { id: id.clone(), what: What::Transient, note: None };
-        self.ask(handle, LifecycleVerb::Snapshot(Box::new(wish))).await?;
-        comparison.stand_in = Some(id);
+        comparison.stand_in = Some(handle.transient_snapshot(&self.shared).await?);
         Ok(())
     }
 
     async fn remove_stand_in(&self, comparison: &Comparison) {
         let Some(id) = &comparison.stand_in else { return };
         let handle = &comparison.handle;
-        let verb = LifecycleVerb::DeleteSnapshot(Box::new(id.clone()));
-        if let Err(error) = self.ask(handle, verb).await {
+        if let Err(error) = handle.delete_snapshot(&self.shared, id.clone()).await {
             warn!(id = %handle.id, %error, "cannot remove a snapshot that a diff was made of");
         }
     }
@@ -224,7 +220,8 @@ pub(crate) async fn reading<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
     let storage = shared.storage.name();
-    let done = tokio::task::spawn_blocking(work).await;
+    let span = Span::current();
+    let done = tokio::task::spawn_blocking(move || span.in_scope(work)).await;
     let done = done.unwrap_or_else(|error| Err(std::io::Error::other(error)));
     let what = "read files of two points in time".to_owned();
     done.map_err(|source| StorageError::Io { storage, what, source }.into())

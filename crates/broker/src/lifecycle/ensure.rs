@@ -18,7 +18,7 @@ use std::time::Instant;
 use tokio::time::timeout;
 use tracing::info;
 
-use super::supervisor::LifecycleVerb;
+use super::request::Command;
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
@@ -101,7 +101,7 @@ impl Broker {
     }
 
     async fn remove(&self, handle: &Handle) -> Result<(), Error> {
-        match self.ask(handle, LifecycleVerb::Destroy).await {
+        match handle.destroy(&self.shared).await {
             // Somebody else was faster.
             Err(Error::NotFound { .. }) => Ok(()),
             other => other,
@@ -157,7 +157,7 @@ impl Broker {
     /// Starts a stopped one. If it cannot be started for a reason that is not its own, it is kept and
     /// the caller is told.
     async fn revive(&self, handle: &Handle) -> Result<Health, Error> {
-        match self.ask(handle, LifecycleVerb::Start).await {
+        match handle.ask(&self.shared, Verb::Start, Command::Start).await {
             Ok(()) => Ok(self.ping(handle).await),
             Err(Error::NotFound { .. }) => Ok(Health::Gone),
             Err(error) => match handle.snapshot.borrow().status.state() {

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{Span, debug};
 
 use super::activity::Activity;
+use super::request::{Answer, Command, Reply, Request};
 use super::snapshot::SnapshotIndex;
-use super::supervisor::{LifecycleVerb, Request, Snapshot};
-use crate::Broker;
+use super::supervisor::Snapshot;
 use crate::error::Error;
 use crate::execs::Execs;
 use crate::execs::processes::Processes;
 use crate::ports::Ports;
+use crate::shared::Shared;
 use crate::stats::Space;
-use sandkeep_core::{Owner, SandboxId, SlotName, Spec, limits};
+use sandkeep_core::{Owner, SandboxId, SlotName, Spec, Verb, limits};
 use sandkeep_home::Meta;
 
 /// The way to a supervisor, and what can be known of its sandbox without asking it.
@@ -79,59 +81,68 @@ impl Drop for WaitsForDestroy<'_> {
     }
 }
 
-impl Broker {
-    /// Hands a verb to the sandbox's supervisor and waits for its end.
-    pub(crate) async fn ask(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
-        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
-        let verbs = self.shared.telemetry.verbs();
-        match verb.named() {
-            Some(name) => verbs.measure(name, runtime, self.hand_over(handle, verb)).await,
-            None => self.hand_over(handle, verb).await,
-        }
+impl Handle {
+    /// Has the supervisor carry out a verb, and waits for its answer. The verb is measured.
+    pub async fn ask<T>(
+        &self,
+        shared: &Shared,
+        verb: Verb,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, Error> {
+        let runtime = shared.runtime_label(Some(self.spec.runtime()));
+        let answered = self.hand_over(shared, command);
+        shared.telemetry.verbs().measure(verb, runtime, answered).await
     }
 
-    pub(crate) async fn hand_over(
+    /// The same for what no caller has asked for as a verb.
+    pub async fn hand_over<T>(
         &self,
-        handle: &Handle,
-        verb: LifecycleVerb,
-    ) -> Result<(), Error> {
-        if self.shared.closing.is_cancelled() {
+        shared: &Shared,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, Error> {
+        if shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
-        let destroys = verb == LifecycleVerb::Destroy;
-        let _waits = destroys.then(|| handle.wait_for_destroy());
-        let (answer, done) = oneshot::channel();
-        match handle.inbox.try_send(Request { verb, answer }) {
-            Ok(()) => self.answer(&handle.id, done).await,
-            Err(TrySendError::Full(_)) => {
+        match self.enqueue(command) {
+            Ok(answer) => self.answer(shared, answer).await,
+            Err(TrySendError::Full(())) => {
                 let limit = limits::SUPERVISOR_QUEUE_MAX;
                 Err(Error::LimitReached { what: "verbs that wait for one sandbox", limit })
             }
-            Err(TrySendError::Closed(_)) => Err(self.unanswered(&handle.id)),
+            Err(TrySendError::Closed(())) => Err(self.unanswered(shared)),
         }
     }
 
-    pub(crate) async fn answer(
+    /// Puts a command in the supervisor's queue without waiting for the answer.
+    pub fn enqueue<T>(
         &self,
-        id: &SandboxId,
-        answer: oneshot::Receiver<Result<(), Error>>,
-    ) -> Result<(), Error> {
-        answer.await.unwrap_or_else(|_| Err(self.unanswered(id)))
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<Answer<T>, TrySendError<()>> {
+        let (reply, answer) = oneshot::channel();
+        let request = Request { command: command(reply), span: Span::current() };
+        debug!(id = %self.id, command = request.command.name(), "asking the supervisor");
+        match self.inbox.try_send(request) {
+            Ok(()) => Ok(answer),
+            Err(TrySendError::Full(_)) => Err(TrySendError::Full(())),
+            Err(TrySendError::Closed(_)) => Err(TrySendError::Closed(())),
+        }
+    }
+
+    pub async fn answer<T>(&self, shared: &Shared, answer: Answer<T>) -> Result<T, Error> {
+        answer.await.unwrap_or_else(|_| Err(self.unanswered(shared)))
     }
 
     /// The supervisor ended without an answer: with the broker, with its sandbox, or by a fault of
     /// ours, which reconcile then mends.
-    fn unanswered(&self, id: &SandboxId) -> Error {
-        let id = id.clone();
-        if self.shared.closing.is_cancelled() {
+    fn unanswered(&self, shared: &Shared) -> Error {
+        let id = self.id.clone();
+        if shared.closing.is_cancelled() {
             return Error::ShuttingDown;
         }
-        match self.shared.supervised(&id).is_some() {
-            true => {
-                let reason = "its supervisor ended; ask again in a minute".to_owned();
-                Error::SandboxFailed { id, reason }
-            }
-            false => Error::NotFound { id },
+        if shared.supervised(&id).is_none() {
+            return Error::NotFound { id };
         }
+        let reason = "its supervisor ended; ask again in a minute".to_owned();
+        Error::SandboxFailed { id, reason }
     }
 }

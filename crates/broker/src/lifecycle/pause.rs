@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::supervisor::{LifecycleVerb, Supervisor};
+use super::request::Command;
+use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::records::timeline::Happening;
@@ -37,14 +38,15 @@ impl Broker {
         in_flight: InFlight,
     ) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Pause(in_flight)).await?;
+        let pause = |reply| Command::Pause(in_flight, reply);
+        handle.ask(&self.shared, Verb::Pause, pause).await?;
         Ok(handle.view())
     }
 
     /// Lets a paused sandbox go on; nothing happens if it runs.
     pub async fn resume(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Resume).await?;
+        handle.ask(&self.shared, Verb::Resume, Command::Resume).await?;
         Ok(handle.view())
     }
 }

@@ -12,14 +12,15 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::activity::Activity;
 use super::handle::Handle;
-use super::supervisor::{Fate, LifecycleVerb, Request, Snapshot, Supervisor};
+use super::request::{Command, Reply};
+use super::supervisor::{Fate, Snapshot, Supervisor};
 use crate::Broker;
 use crate::error::Error;
 use crate::shared::Shared;
@@ -132,7 +133,7 @@ fn reap(shared: &Shared) -> Option<Duration> {
         let wait = match left.is_zero() {
             true => {
                 debug!(id = %handle.id, ?expiry, "the time of a sandbox is over");
-                tell(&handle, LifecycleVerb::Expire);
+                tell(&handle, Command::Expire);
                 // Looked at again, lest its supervisor was too busy or could not do it.
                 limits::REAPER_AGAIN
             }
@@ -146,16 +147,15 @@ fn reap(shared: &Shared) -> Option<Duration> {
 fn note_activities(shared: &Shared) {
     for handle in shared.handles() {
         if let Some(last) = handle.activity.take_unnoted() {
-            tell(&handle, LifecycleVerb::NoteActivity(Box::new(last)));
+            tell(&handle, |reply| Command::NoteActivity(Box::new(last), reply));
         }
     }
 }
 
 /// Says something to a supervisor without waiting for what it does about it. A full queue has enough
 /// to do; it will be told again.
-fn tell(handle: &Handle, verb: LifecycleVerb) {
-    let (answer, _) = oneshot::channel();
-    let _ = handle.inbox.try_send(Request { verb, answer });
+pub(super) fn tell(handle: &Handle, command: impl FnOnce(Reply<()>) -> Command) {
+    let _ = handle.enqueue(command);
 }
 
 impl Broker {
@@ -163,8 +163,8 @@ impl Broker {
     pub(crate) async fn note_activities(&self) {
         let noted = self.shared.handles().into_iter().map(|handle| async move {
             let Some(last) = handle.activity.take_unnoted() else { return };
-            let note = LifecycleVerb::NoteActivity(Box::new(last));
-            if let Err(error) = self.hand_over(&handle, note).await {
+            let note = |reply| Command::NoteActivity(Box::new(last), reply);
+            if let Err(error) = handle.hand_over(&self.shared, note).await {
                 debug!(id = %handle.id, %error, "cannot note down when a sandbox was last used");
             }
         });
@@ -178,10 +178,7 @@ impl Supervisor {
         let Some(expiry) = self.expiry().await else { return (Fate::Lives, Ok(())) };
         info!(id = %self.id(), why = %expiry, "the time of a sandbox is over");
         match self.meta.terms.on_timeout {
-            OnTimeout::Destroy => {
-                let result = self.destroy().await;
-                (if result.is_ok() { Fate::Gone } else { Fate::Lives }, result)
-            }
+            OnTimeout::Destroy => self.destroy().await,
             OnTimeout::Stop => (Fate::Lives, self.stop_because(expiry).await),
             OnTimeout::Pause => (Fate::Lives, self.pause_because(expiry).await),
         }

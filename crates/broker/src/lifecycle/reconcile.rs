@@ -11,11 +11,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
+use super::reaper;
+use super::request::Command;
 use super::snapshot::{self, InStorage};
-use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
+use super::supervisor::{Fate, Supervisor};
 use crate::error::Error;
 use crate::execs::rejoin;
 use crate::health;
@@ -63,9 +64,7 @@ pub(crate) async fn tend_limits(shared: Arc<Shared>) {
 fn repeat_destroys(shared: &Shared) {
     for handle in shared.handles() {
         if handle.snapshot.borrow().status.state() == State::Destroying {
-            let (answer, _) = oneshot::channel();
-            // A full queue has enough to do.
-            let _ = handle.inbox.try_send(Request { verb: LifecycleVerb::Destroy, answer });
+            reaper::tell(&handle, Command::Destroy);
         }
     }
 }

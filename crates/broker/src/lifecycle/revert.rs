@@ -14,10 +14,11 @@
 mod archive;
 mod intent;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::diff::{inside, reading};
-use super::supervisor::{LifecycleVerb, Supervisor};
+use super::request::Command;
+use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::inside::toolbox::{self, Errand, Whom};
@@ -26,47 +27,21 @@ use sandkeep_core::{
 };
 use sandkeep_tree::{
     Root, TreePath, View,
-    diff::{self, Change, Diff, Lineage, Options, Renames},
+    diff::{self, Diff, Lineage, Options, Renames},
     view::Last,
 };
 
 pub(crate) use intent::{Intent, finish_all};
 
-/// What is to be as it was.
-#[derive(Clone, Debug)]
-pub(crate) struct RevertWish {
+/// The files to restore.
+pub(crate) struct RevertRequest {
     pub snapshot: SnapshotId,
     pub paths: Vec<TreePath>,
     /// What is mounted inside.
     pub hidden: Vec<TreePath>,
-    pub reverted: Reverted,
     /// It was started for this, and is to be stopped.
     pub woken: bool,
 }
-
-/// Where it is told what was not as it should be.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Reverted(Arc<Mutex<Vec<TreePath>>>);
-
-impl Reverted {
-    pub fn take(&self) -> Vec<TreePath> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn tell(&self, changes: &[Change]) {
-        let paths = changes.iter().map(|change| change.path.clone()).collect();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = paths;
-    }
-}
-
-/// Two are one if they answer to the same caller.
-impl PartialEq for RevertWish {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.reverted.0, &other.reverted.0)
-    }
-}
-
-impl Eq for RevertWish {}
 
 impl Broker {
     /// Answers with the paths that were not so.
@@ -85,16 +60,15 @@ impl Broker {
             return Err(Error::InvalidField { field: "paths", problem });
         }
         let paths: Result<_, Error> = paths.iter().map(|path| inside("paths", path)).collect();
-        let reverted = Reverted::default();
-        let wish = RevertWish {
+        let request = RevertRequest {
             snapshot: handle.snapshot_named(snapshot)?.id.clone(),
             paths: paths?,
             hidden: self.hidden(&handle)?,
-            reverted: reverted.clone(),
             woken: false,
         };
-        self.ask(&handle, LifecycleVerb::Revert(Box::new(wish))).await?;
-        let shown = reverted.take().into_iter().map(|path| match path.is_root() {
+        let revert = |reply| Command::Revert(Box::new(request), reply);
+        let reverted = handle.ask(&self.shared, Verb::Revert, revert).await?;
+        let shown = reverted.into_iter().map(|path| match path.is_root() {
             true => "/".to_owned(),
             false => format!("/{}", path.shown()),
         });
@@ -103,18 +77,18 @@ impl Broker {
 }
 
 impl Supervisor {
-    pub(crate) async fn revert(&mut self, wish: RevertWish) -> Result<(), Error> {
+    pub(crate) async fn revert(&mut self, request: RevertRequest) -> Result<Vec<TreePath>, Error> {
         self.next(Event::Begin(Verb::Revert))?;
         let root = self.shared.storage.root(self.id()).await?;
         let sleeps = self.status().state() == State::Stopped;
         let wake = sleeps && matches!(root, Root::Overlay { .. });
-        let intent = Intent::of(&wish, wish.woken || wake);
+        let intent = Intent::of(&request, request.woken || wake);
         intent.write(&*self.shared.store, self.id()).await?;
         failpoint!("revert.after_intent");
-        let done = self.restore(&wish, &root).await;
+        let done = self.restore(&request, &root).await;
         failpoint!("revert.after_files");
         // One that could not be started has failed, and says so.
-        if (wish.woken || wake) && self.status().state() == State::Running {
+        if (request.woken || wake) && self.status().state() == State::Running {
             self.stop().await?;
         }
         // Also of one that failed: its caller knows, and may ask again.
@@ -123,13 +97,17 @@ impl Supervisor {
         done
     }
 
-    async fn restore(&mut self, wish: &RevertWish, root: &Root) -> Result<(), Error> {
+    async fn restore(
+        &mut self,
+        request: &RevertRequest,
+        root: &Root,
+    ) -> Result<Vec<TreePath>, Error> {
         let snapshots = Arc::clone(&self.snapshots);
         let _kept = snapshots.reading().await;
         let storage = &self.shared.storage;
         let now = storage.view(self.id(), None).await?;
-        let then = storage.view(self.id(), Some(&wish.snapshot)).await?;
-        let (paths, hidden) = (wish.paths.clone(), wish.hidden.clone());
+        let then = storage.view(self.id(), Some(&request.snapshot)).await?;
+        let (paths, hidden) = (request.paths.clone(), request.hidden.clone());
         let compared = reading(&self.shared, move || {
             let diff = compare(&now, &then, &paths, hidden)?;
             Ok((diff, then))
@@ -139,9 +117,10 @@ impl Supervisor {
             let limit = limits::DIFF_CHANGES_MAX;
             return Err(Error::LimitReached { what: "files that differ; name fewer paths", limit });
         }
-        wish.reverted.tell(&diff.changes);
-        if diff.changes.is_empty() {
-            return Ok(());
+        let differed: Vec<TreePath> =
+            diff.changes.iter().map(|change| change.path.clone()).collect();
+        if differed.is_empty() {
+            return Ok(differed);
         }
         match root {
             // What runs sees it at once, and the rights of whoever is inside do not matter.
@@ -151,15 +130,16 @@ impl Supervisor {
                     let archive = archive::of(diff, then);
                     ::toolbox::restore(&path, archive).map_err(std::io::Error::other)
                 });
-                restored.await.map(drop)
+                restored.await?;
             }
             Root::Overlay { .. } => {
                 if self.status().state() == State::Stopped {
                     self.wake().await?;
                 }
-                self.restore_inside(diff, then).await
+                self.restore_inside(diff, then).await?;
             }
         }
+        Ok(differed)
     }
 
     async fn restore_inside(&self, diff: Diff, then: View) -> Result<(), Error> {

@@ -3,23 +3,24 @@
 //!
 //! There is no way back from the intent, which names the snapshot: whoever finds it does all of it (again).
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::snapshot;
-use super::supervisor::{LifecycleVerb, Supervisor};
+use super::request::Command;
+use super::snapshot::{Record, not_found};
+use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::records::timeline::Happening;
 use crate::view::View;
 use sandkeep_core::{
-    Begun, Event, Operation, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb,
-    failpoint, with_causes,
+    Begun, Event, Operation, Principal, SandboxId, SnapshotName, State, Verb, failpoint,
+    with_causes,
 };
 
 /// A rollback that is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RollbackWish {
-    pub snapshot: SnapshotId,
+pub(crate) struct RollbackRequest {
+    pub snapshot: Arc<Record>,
     pub execs: OnExecs,
 }
 
@@ -43,35 +44,36 @@ impl Broker {
     ) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
         handle.activity.touch();
-        let snapshot = handle.snapshot_named(snapshot)?.id.clone();
-        let wish = Box::new(RollbackWish { snapshot, execs });
-        self.ask(&handle, LifecycleVerb::Rollback(wish)).await?;
+        let request = RollbackRequest { snapshot: handle.snapshot_named(snapshot)?, execs };
+        let rollback = |reply| Command::Rollback(request, reply);
+        handle.ask(&self.shared, Verb::Rollback, rollback).await?;
         Ok(handle.view())
     }
 }
 
 impl Supervisor {
-    pub(crate) async fn rollback(&mut self, wish: &RollbackWish) -> Result<(), Error> {
-        let RollbackWish { snapshot, execs } = wish;
-        let Some(record) = self.snapshots.get(snapshot) else {
-            return Err(snapshot::not_found(self.id(), &SnapshotName::of_id(snapshot)));
-        };
-        let (status, _) = self.next(Event::RollBack(snapshot.clone()))?;
+    pub(crate) async fn rollback(&mut self, request: RollbackRequest) -> Result<(), Error> {
+        let RollbackRequest { snapshot, execs } = request;
+        // It may have been deleted while the request waited for its turn.
+        if self.snapshots.get(&snapshot.id).is_none() {
+            return Err(not_found(self.id(), &snapshot.name));
+        }
+        let (status, _) = self.next(Event::RollBack(snapshot.id.clone()))?;
         if status.state() != State::Stopped {
             self.shared.usable_runtime(self.meta.spec.runtime())?;
         }
-        self.commands_allow(*execs)?;
+        self.commands_allow(execs)?;
         self.begin_anew(status.state());
         self.record(status).await?;
         failpoint!("rollback.after_intent");
         // With the intent no more commands begin; one may have slipped in before.
-        if let Err(running) = self.commands_allow(*execs) {
+        if let Err(running) = self.commands_allow(execs) {
             let status = self.after(Event::CalledOff(Begun::Rollback));
             self.settle(status).await;
             return Err(running);
         }
         self.finish_rollback().await?;
-        self.note(Happening::RolledBack { name: record.name.clone() }).await;
+        self.note(Happening::RolledBack { name: snapshot.name.clone() }).await;
         Ok(())
     }
 

@@ -14,16 +14,20 @@ mod index;
 mod record;
 mod sweep;
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use tracing::warn;
 use utoipa::ToSchema;
 
 use super::handle::Handle;
-use super::supervisor::{LifecycleVerb, Supervisor};
+use super::request::Command;
+use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
 use crate::records::timeline::Happening;
+use crate::shared::Shared;
 use sandkeep_core::{
     Begun, Event, Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State,
     Verb, failpoint, limits, with_causes,
@@ -118,10 +122,8 @@ impl Broker {
         health::refuse_when_full(&self.shared).await?;
         handle.activity.touch();
         let snapshot = SnapshotId::random();
-        let wish = Box::new(SnapshotWish { id: snapshot.clone(), what, note });
-        self.ask(&handle, LifecycleVerb::Snapshot(wish)).await?;
-        let gone = || not_found(id, &SnapshotName::of_id(&snapshot));
-        handle.snapshots.get(&snapshot).map(|record| record.as_ref().into()).ok_or_else(gone)
+        let record = handle.snapshot(&self.shared, snapshot, what, note).await?;
+        Ok(record.expect("only a transient snapshot has no record").as_ref().into())
     }
 
     /// All snapshots of a sandbox, the oldest first.
@@ -150,14 +152,36 @@ impl Broker {
     ) -> Result<(), Error> {
         let handle = self.shared.find(who, id)?;
         let record = handle.snapshot_named(name)?;
-        self.ask(&handle, LifecycleVerb::DeleteSnapshot(Box::new(record.id.clone()))).await
+        handle.delete_snapshot(&self.shared, record.id.clone()).await
     }
 }
 
 impl Handle {
     /// The snapshot of this name or id.
-    pub fn snapshot_named(&self, name: &SnapshotName) -> Result<std::sync::Arc<Record>, Error> {
+    pub fn snapshot_named(&self, name: &SnapshotName) -> Result<Arc<Record>, Error> {
         self.snapshots.find(name).ok_or_else(|| not_found(&self.id, name))
+    }
+
+    async fn snapshot(
+        &self,
+        shared: &Shared,
+        id: SnapshotId,
+        what: What,
+        note: Option<String>,
+    ) -> Result<Option<Arc<Record>>, Error> {
+        let request = Box::new(SnapshotRequest { id, what, note });
+        self.ask(shared, Verb::Snapshot, |reply| Command::Snapshot(request, reply)).await
+    }
+
+    /// A snapshot that its maker removes after use. It is recorded nowhere; reconcile removes it after a crash.
+    pub async fn transient_snapshot(&self, shared: &Shared) -> Result<SnapshotId, Error> {
+        let id = SnapshotId::random();
+        self.snapshot(shared, id.clone(), What::Transient, None).await?;
+        Ok(id)
+    }
+
+    pub async fn delete_snapshot(&self, shared: &Shared, id: SnapshotId) -> Result<(), Error> {
+        self.hand_over(shared, |reply| Command::DeleteSnapshot(id, reply)).await
     }
 }
 
@@ -177,8 +201,7 @@ fn check_note(note: Option<&str>) -> Result<(), Error> {
 }
 
 /// A snapshot that is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SnapshotWish {
+pub(crate) struct SnapshotRequest {
     pub id: SnapshotId,
     pub what: What,
     pub note: Option<String>,
@@ -194,21 +217,24 @@ pub(crate) enum What {
 }
 
 impl Supervisor {
-    pub(crate) async fn snapshot(&mut self, wish: SnapshotWish) -> Result<(), Error> {
+    pub(crate) async fn snapshot(
+        &mut self,
+        request: SnapshotRequest,
+    ) -> Result<Option<Arc<Record>>, Error> {
         let (status, _) = self.next(Event::Begin(Verb::Snapshot))?;
         self.shared.require_snapshots()?;
         self.can_stand_still()?;
-        self.check_wish(&wish)?;
+        self.check_request(&request)?;
         self.write_back().await;
         self.record(status).await?;
         failpoint!("snapshot.after_intent");
-        self.snapshots.expect(&wish.id);
-        let made = match self.copy_volume(&wish.id).await {
-            Ok(()) => self.write_down(&wish).await,
+        self.snapshots.expect(&request.id);
+        let made = match self.copy_volume(&request.id).await {
+            Ok(()) => self.write_down(&request).await,
             Err(error) => Err(error),
         };
         if let Err(cause) = &made {
-            self.discard(&wish.id).await;
+            self.discard(&request.id).await;
             let status = self.after(Event::Failed(Operation::Snapshot, with_causes(cause)));
             self.settle(status).await;
         }
@@ -216,24 +242,24 @@ impl Supervisor {
         let status = self.after(Event::Done(Operation::Snapshot));
         self.settle(status).await;
         failpoint!("snapshot.after_outcome");
-        if let Some(record) = record {
+        if let Some(record) = &record {
             self.copy_records().await;
-            self.note(Happening::of_snapshot(&record)).await;
+            self.note(Happening::of_snapshot(record)).await;
             self.prune().await;
         }
-        Ok(())
+        Ok(record)
     }
 
     /// What can be refused before anything is done.
-    fn check_wish(&self, wish: &SnapshotWish) -> Result<(), Error> {
-        if let What::Asked(Some(name)) = &wish.what
+    fn check_request(&self, request: &SnapshotRequest) -> Result<(), Error> {
+        if let What::Asked(Some(name)) = &request.what
             && self.snapshots.find(name).is_some()
         {
             return Err(Error::SnapshotExists { id: self.id().clone(), name: name.clone() });
         }
         let limit = self.max_snapshots();
         let full = self.snapshots.count_asked() >= limit;
-        match full && wish.what != What::Transient {
+        match full && request.what != What::Transient {
             true => Err(Error::SnapshotsFull { id: self.id().clone(), limit }),
             false => Ok(()),
         }
@@ -259,9 +285,12 @@ impl Supervisor {
     }
 
     /// From here on it is there. `None` for one that nobody will look for.
-    async fn write_down(&mut self, wish: &SnapshotWish) -> Result<Option<Record>, Error> {
-        let id = wish.id.clone();
-        let (name, kind) = match &wish.what {
+    async fn write_down(
+        &mut self,
+        request: &SnapshotRequest,
+    ) -> Result<Option<Arc<Record>>, Error> {
+        let id = request.id.clone();
+        let (name, kind) = match &request.what {
             What::Transient => return Ok(None),
             What::Asked(name) => {
                 let name = name.clone().unwrap_or_else(|| SnapshotName::of_id(&id));
@@ -274,13 +303,13 @@ impl Supervisor {
             }
         };
         let bytes = self.shared.storage.snapshot_bytes(self.id(), &id).await?;
-        let (note, place) = (wish.note.clone(), self.snapshots.next_place());
+        let (note, place) = (request.note.clone(), self.snapshots.next_place());
         let content = Content { id, name, kind, note, place };
-        let record = Record::new(content, self.shared.clock.wall(), bytes);
+        let record = Arc::new(Record::new(content, self.shared.clock.wall(), bytes));
         self.shared.snapshots.put(self.id(), &record).await?;
         failpoint!("snapshot.after_record");
         self.meta.turn = kind.turn().unwrap_or(self.meta.turn);
-        self.snapshots.keep(record.clone());
+        self.snapshots.keep(Arc::clone(&record));
         Ok(Some(record))
     }
 

@@ -1,6 +1,7 @@
 //! start: launch again on the volume that is there.
 
-use super::supervisor::{LifecycleVerb, Supervisor};
+use super::request::Command;
+use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::records::timeline::Happening;
@@ -11,7 +12,7 @@ impl Broker {
     /// Launches a stopped or failed sandbox; nothing happens if it runs.
     pub async fn start(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Start).await?;
+        handle.ask(&self.shared, Verb::Start, Command::Start).await?;
         Ok(handle.view())
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::supervisor::{LifecycleVerb, Supervisor};
+use super::request::Command;
+use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::view::View;
@@ -15,7 +16,7 @@ impl Broker {
     /// Ends all processes of a sandbox; nothing happens if it is stopped.
     pub async fn stop(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Stop).await?;
+        handle.ask(&self.shared, Verb::Stop, Command::Stop).await?;
         Ok(handle.view())
     }
 }

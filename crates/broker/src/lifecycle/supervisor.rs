@@ -10,75 +10,21 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
-use tracing::{info, warn};
+use tokio::sync::{mpsc, watch};
+use tracing::{Instrument, debug, info, warn};
 
 use super::activity::Activity;
-use super::amend::Amendment;
 use super::handle::Handle;
-use super::pause::InFlight;
-use super::revert::RevertWish;
-use super::rollback::RollbackWish;
-use super::snapshot::{SnapshotIndex, SnapshotWish};
+use super::request::{Command, Reply, Request, answer};
+use super::snapshot::SnapshotIndex;
 use crate::error::Error;
 use crate::execs::Execs;
-use crate::images::workspace::Bringing;
 use crate::shared::Shared;
-use sandkeep_core::{
-    Denied, Event, Moment, Next, SandboxId, SnapshotId, State, Status, Terms, Verb, apply, limits,
-};
+use sandkeep_core::{Denied, Event, Moment, Next, SandboxId, State, Status, Terms, apply, limits};
 use sandkeep_guestlink::Guest;
 use sandkeep_home::{Home, Meta};
 use sandkeep_runtime::{Death, Runtime};
-use sandkeep_storage::LayerId;
 use sandkeep_store::Revision;
-
-/// A verb that waits for its turn.
-pub(crate) struct Request {
-    pub verb: LifecycleVerb,
-    pub answer: oneshot::Sender<Result<(), Error>>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LifecycleVerb {
-    Start,
-    Stop,
-    Pause(InFlight),
-    Resume,
-    Destroy,
-    Amend(Box<Amendment>),
-    /// Make a layer of what its volume holds.
-    Capture(Box<LayerId>),
-    Snapshot(Box<SnapshotWish>),
-    DeleteSnapshot(Box<SnapshotId>),
-    /// Bring some files back.
-    Revert(Box<RevertWish>),
-    Rollback(Box<RollbackWish>),
-    /// End it, if its time is over.
-    Expire,
-    /// Write down when it was last used.
-    NoteActivity(Box<Moment>),
-}
-
-impl LifecycleVerb {
-    /// What it is counted as; `None` for what only the reaper asks for, and what touches no sandbox itself.
-    pub fn named(&self) -> Option<Verb> {
-        match self {
-            Self::Start => Some(Verb::Start),
-            Self::Stop => Some(Verb::Stop),
-            Self::Pause(_) => Some(Verb::Pause),
-            Self::Resume => Some(Verb::Resume),
-            Self::Destroy => Some(Verb::Destroy),
-            Self::Amend(_) => Some(Verb::Amend),
-            Self::Capture(_) => Some(Verb::Capture),
-            Self::Snapshot(_) => Some(Verb::Snapshot),
-            Self::Rollback(_) => Some(Verb::Rollback),
-            Self::DeleteSnapshot(_) => None,
-            Self::Revert(_) => Some(Verb::Revert),
-            Self::Expire | Self::NoteActivity(_) => None,
-        }
-    }
-}
 
 /// Resolves when the sandbox is dead.
 type End = Pin<Box<dyn Future<Output = Death> + Send>>;
@@ -106,16 +52,14 @@ pub(crate) struct Supervisor {
     pub(crate) activity: Arc<Activity>,
     pub(crate) execs: Arc<Execs>,
     pub(crate) snapshots: Arc<SnapshotIndex>,
-    /// What a new sandbox is made with.
-    pub(crate) bringing: Option<Box<Bringing>>,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
-    vigil: Vigil,
+    death_watch: DeathWatch,
 }
 
 /// Whether the sandbox's end is news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Vigil {
+enum DeathWatch {
     /// It was launched anew: the end of what ran before is no news.
     Begun,
     /// It runs, and is meant to.
@@ -169,10 +113,9 @@ impl Supervisor {
             activity: Arc::clone(&handle.activity),
             execs: Arc::clone(&handle.execs),
             snapshots: Arc::clone(&handle.snapshots),
-            bringing: None,
             inbox,
             destroys,
-            vigil: Vigil::Off,
+            death_watch: DeathWatch::Off,
         };
         (supervisor, handle)
     }
@@ -190,13 +133,13 @@ impl Supervisor {
         let closing = self.shared.closing.clone();
         let mut end: Option<End> = None;
         loop {
-            end = match self.vigil {
-                Vigil::Begun => {
-                    self.vigil = Vigil::Kept;
+            end = match self.death_watch {
+                DeathWatch::Begun => {
+                    self.death_watch = DeathWatch::Kept;
                     Some(self.end())
                 }
-                Vigil::Kept => end.or_else(|| Some(self.end())),
-                Vigil::Off => None,
+                DeathWatch::Kept => end.or_else(|| Some(self.end())),
+                DeathWatch::Off => None,
             };
             let request = tokio::select! {
                 biased;
@@ -208,68 +151,71 @@ impl Supervisor {
                 }
                 request = self.inbox.recv() => request,
             };
-            let Some(Request { verb, answer }) = request else { return };
-            let (fate, result) = self.carry_out(verb).await;
-            if fate == Fate::Gone {
-                self.leave();
-            }
-            // Nobody may be waiting any more.
-            let _ = answer.send(result);
-            match fate {
+            let Some(Request { command, span }) = request else { return };
+            match self.carry_out(command).instrument(span).await {
                 Fate::Lives => {}
                 Fate::Gone => return,
             }
         }
     }
 
-    async fn carry_out(&mut self, verb: LifecycleVerb) -> (Fate, Result<(), Error>) {
-        let result = match verb {
-            LifecycleVerb::Start => self.start().await,
-            LifecycleVerb::Stop => self.stop().await,
-            LifecycleVerb::Pause(in_flight) => self.pause(in_flight).await,
-            LifecycleVerb::Resume => self.resume().await,
-            LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
-            LifecycleVerb::Capture(layer) => self.capture(&layer).await,
-            LifecycleVerb::Snapshot(wish) => self.snapshot(*wish).await,
-            LifecycleVerb::DeleteSnapshot(id) => self.delete_snapshot(&id).await,
-            LifecycleVerb::Revert(wish) => self.revert(*wish).await,
-            LifecycleVerb::Rollback(wish) => self.rollback(&wish).await,
-            LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
-            LifecycleVerb::Destroy => {
-                let result = self.destroy().await;
-                return (if result.is_ok() { Fate::Gone } else { Fate::Lives }, result);
+    /// Carries out a command and answers it.
+    async fn carry_out(&mut self, command: Command) -> Fate {
+        debug!(id = %self.id(), command = command.name(), "carrying out a command");
+        match command {
+            Command::Create(creation, reply) => {
+                let (fate, made) = self.create(*creation).await;
+                self.conclude(fate, reply, made);
+                if fate == Fate::Lives {
+                    self.sync_meta().await;
+                }
+                return fate;
             }
-            LifecycleVerb::Expire => return self.expire().await,
-        };
-        (Fate::Lives, result)
+            Command::Destroy(reply) => {
+                let (fate, destroyed) = self.destroy().await;
+                return self.conclude(fate, reply, destroyed);
+            }
+            Command::Expire(reply) => {
+                let (fate, expired) = self.expire().await;
+                return self.conclude(fate, reply, expired);
+            }
+            Command::Start(reply) => answer(reply, self.start().await),
+            Command::Stop(reply) => answer(reply, self.stop().await),
+            Command::Pause(in_flight, reply) => answer(reply, self.pause(in_flight).await),
+            Command::Resume(reply) => answer(reply, self.resume().await),
+            Command::Amend(amendment, reply) => answer(reply, self.amend(*amendment).await),
+            Command::Capture(layer, reply) => answer(reply, self.capture(&layer).await),
+            Command::Snapshot(request, reply) => answer(reply, self.snapshot(*request).await),
+            Command::DeleteSnapshot(id, reply) => answer(reply, self.delete_snapshot(&id).await),
+            Command::Revert(request, reply) => answer(reply, self.revert(*request).await),
+            Command::Rollback(request, reply) => answer(reply, self.rollback(request).await),
+            Command::NoteActivity(last, reply) => answer(reply, self.note_activity(*last).await),
+        }
+        Fate::Lives
     }
 
-    /// Gives the slot back and answers whoever still waits in the queue.
-    pub fn leave(&mut self) {
+    /// Answers a command after which the sandbox may be gone; then its place is free before the caller hears of it.
+    fn conclude<T>(&mut self, fate: Fate, reply: Reply<T>, result: Result<T, Error>) -> Fate {
+        if fate == Fate::Gone {
+            self.leave();
+        }
+        answer(reply, result);
+        fate
+    }
+
+    /// Gives the place back. Commands that still wait for their turn find no sandbox, which is what a destroy wants.
+    fn leave(&mut self) {
         self.shared.release(&self.meta.id);
         self.inbox.close();
-        while let Ok(Request { verb, answer }) = self.inbox.try_recv() {
-            let result = match verb {
-                LifecycleVerb::Destroy | LifecycleVerb::Expire | LifecycleVerb::NoteActivity(_) => {
-                    Ok(())
-                }
-                LifecycleVerb::Start
-                | LifecycleVerb::Stop
-                | LifecycleVerb::Pause(_)
-                | LifecycleVerb::Resume
-                | LifecycleVerb::Amend(_)
-                | LifecycleVerb::Capture(_)
-                | LifecycleVerb::Snapshot(_)
-                | LifecycleVerb::DeleteSnapshot(_)
-                | LifecycleVerb::Revert(_)
-                | LifecycleVerb::Rollback(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
-            };
-            let _ = answer.send(result);
+        while let Ok(request) = self.inbox.try_recv() {
+            if let Command::Destroy(reply) = request.command {
+                answer(reply, Ok(()));
+            }
         }
     }
 
     async fn died(&mut self, death: Death) {
-        self.vigil = Vigil::Off;
+        self.death_watch = DeathWatch::Off;
         info!(id = %self.id(), reason = death.reason, "a sandbox died");
         let (status, next) = self.next(Event::Died(death.reason)).expect("a death is never denied");
         if next == Next::Record {
@@ -331,7 +277,7 @@ impl Supervisor {
     pub(crate) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
         let guest = self.runtime.connect(self.id()).await?;
         self.snapshot.send_modify(|snapshot| snapshot.guest = Some(Arc::clone(&guest)));
-        self.vigil = Vigil::Begun;
+        self.death_watch = DeathWatch::Begun;
         Ok(guest)
     }
 
@@ -347,7 +293,7 @@ impl Supervisor {
 
     /// From now on its end is what was asked for.
     pub(crate) fn expect_death(&mut self) {
-        self.vigil = Vigil::Off;
+        self.death_watch = DeathWatch::Off;
     }
 
     /// Resolves when somebody waits for this sandbox to be destroyed.

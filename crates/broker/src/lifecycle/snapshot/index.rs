@@ -84,10 +84,10 @@ impl SnapshotIndex {
     }
 
     /// It is recorded.
-    pub fn keep(&self, record: Record) {
+    pub fn keep(&self, record: Arc<Record>) {
         let mut inner = self.inner();
         inner.unrecorded.remove(&record.id);
-        inner.records.push(Arc::new(record));
+        inner.records.push(record);
     }
 
     /// What an earlier daemon left.

@@ -9,6 +9,7 @@ use super::Supervisor;
 use crate::error::Error;
 use sandkeep_core::{State, failpoint};
 use sandkeep_home::{DataDir, HomeState, Phase};
+use sandkeep_image::Template;
 use sandkeep_runtime::Plan;
 use sandkeep_tree::Root;
 
@@ -21,7 +22,7 @@ impl Supervisor {
         self.renew_meta().await?;
         self.expect_start_up().await?;
         let root = self.shared.storage.root(self.id()).await?;
-        let plan = self.plan(root)?;
+        let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
         self.runtime.create(&plan).await?;
         failpoint!("start.after_runtime_create");
         self.runtime.start(&plan).await?;
@@ -53,9 +54,8 @@ impl Supervisor {
         self.shared.blocking(renew).await
     }
 
-    pub(crate) fn plan(&self, root: Root) -> Result<Plan, Error> {
-        let template = self.shared.template_of(&self.meta.spec)?;
-        Ok(Plan {
+    pub(crate) fn plan(&self, template: &dyn Template, root: Root) -> Plan {
+        Plan {
             id: self.meta.id.clone(),
             labels: self.meta.labels(),
             root,
@@ -64,7 +64,7 @@ impl Supervisor {
             privilege: self.meta.spec.privilege(),
             home: self.home.path().to_owned(),
             lifetime: self.shared.lifetime,
-        })
+        }
     }
 
     /// Writes `meta.json` as it is now.
