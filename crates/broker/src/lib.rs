@@ -26,6 +26,7 @@ mod ports;
 mod records;
 mod shared;
 mod stats;
+mod tasks;
 pub mod telemetry;
 mod view;
 
@@ -152,7 +153,7 @@ impl Broker {
     /// Those that this principal may see and the filter lets through, the oldest first.
     pub async fn list(&self, who: &Principal, filter: &Filter) -> Result<Page, Error> {
         let mut handles = self.shared.handles();
-        handles.retain(|handle| handle.spec.purpose() == Purpose::Use);
+        handles.retain(|handle| handle.meta().spec.purpose() == Purpose::Use);
         Ok(filter.page(who, handles))
     }
 

@@ -6,8 +6,6 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tracing::Span;
 
 use super::Parts;
 use super::clock::Clock;
@@ -29,6 +27,7 @@ use crate::policy::rate::Rates;
 use crate::records::idempotency::Idempotency;
 use crate::records::registry::Registry;
 use crate::records::slots::Slots;
+use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use sandkeep_core::{HostLimits, Moment, Principal, Purpose, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
@@ -72,7 +71,7 @@ pub(super) struct Shared {
     /// Calls of tools that have an id.
     pub calls: Calls,
     /// Supervisors, drains, reconcile: all that ends with the broker.
-    pub tasks: TaskTracker,
+    pub tasks: Tasks,
     pub closing: CancellationToken,
     /// Cancelled before `closing`: who watches an exec is told to come back later.
     pub detaching: CancellationToken,
@@ -106,14 +105,16 @@ impl Place {
 impl Places {
     /// Puts a sandbox in its place, on the account, and takes off what was there before.
     fn put(&mut self, handle: Arc<Handle>) {
-        self.account.add(&handle.owner, handle.spec.resources());
+        let meta = handle.meta();
+        self.account.add(&meta.owner, meta.spec.resources());
         let before = self.by_id.insert(handle.id.clone(), Place::Supervised(handle));
         self.take_off(before);
     }
 
     fn take_off(&mut self, place: Option<Place>) {
         if let Some(handle) = place.as_ref().and_then(Place::handle) {
-            self.account.remove(&handle.owner, handle.spec.resources());
+            let meta = handle.meta();
+            self.account.remove(&meta.owner, meta.spec.resources());
         }
     }
 }
@@ -153,7 +154,7 @@ impl Shared {
             creates: Flights::default(),
             ensures: Flights::default(),
             calls: Calls::default(),
-            tasks: TaskTracker::new(),
+            tasks: Tasks::default(),
             leaving_ports: closing.child_token(),
             closing,
             detaching: CancellationToken::new(),
@@ -179,7 +180,10 @@ impl Shared {
     pub fn find(&self, who: &Principal, id: &SandboxId) -> Result<Arc<Handle>, Error> {
         match self.supervised(id) {
             // What is there for a build is the build's alone.
-            Some(handle) if handle.spec.purpose() == Purpose::Use && who.may_see(&handle.owner) => {
+            Some(handle)
+                if handle.meta().spec.purpose() == Purpose::Use
+                    && who.may_see(&handle.meta().owner) =>
+            {
                 Ok(handle)
             }
             Some(_) | None => Err(Error::NotFound { id: id.clone() }),
@@ -215,9 +219,11 @@ impl Shared {
             return Err(Error::LimitReached { what: "sandboxes", limit });
         }
         for (count, handle) in handles.iter().enumerate() {
-            if let Err(refused) = places.account.reserve(&handle.owner, handle.spec.resources()) {
+            let meta = handle.meta();
+            if let Err(refused) = places.account.reserve(&meta.owner, meta.spec.resources()) {
                 for reserved in &handles[..count] {
-                    places.account.remove(&reserved.owner, reserved.spec.resources());
+                    let meta = reserved.meta();
+                    places.account.remove(&meta.owner, meta.spec.resources());
                 }
                 return Err(refused);
             }
@@ -312,8 +318,7 @@ impl Shared {
         work: impl FnOnce(&DataDir) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
         let shared = Arc::clone(self);
-        let span = Span::current();
-        let done = self.tasks.spawn_blocking(move || span.in_scope(|| work(&shared.data))).await;
+        let done = self.tasks.spawn_blocking(move || work(&shared.data)).await;
         done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| Error::DataDir {
             path: self.data.path().display().to_string(),
             source,

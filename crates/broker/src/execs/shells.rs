@@ -139,7 +139,7 @@ impl Broker {
         draft: ShellExecDraft,
     ) -> Result<Running, Error> {
         let handle = self.shared.find(who, id)?;
-        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
+        let runtime = self.shared.runtime_label(Some(handle.meta().spec.runtime()));
         let command = ShellCommand { id: ExecId::random(), shell: shell.clone(), draft };
         let begun = exec_in_shell(&self.shared, &handle, command);
         self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
@@ -148,13 +148,13 @@ impl Broker {
 
 fn shell_request(handle: &Arc<Handle>, draft: ShellDraft) -> Result<ShellRequest, Error> {
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
-    let Place { env, cwd, user } = Place::fill(&handle.spec, wanted)?;
+    let Place { env, cwd, user } = Place::fill(&handle.meta().spec, wanted)?;
     Ok(ShellRequest {
         id: ShellId::random(),
         program: draft.program,
         env,
         cwd,
         user,
-        privilege: handle.spec.privilege(),
+        privilege: handle.meta().spec.privilege(),
     })
 }

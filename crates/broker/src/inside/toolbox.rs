@@ -157,7 +157,7 @@ pub(crate) async fn begin(
     let held = hold(handle, errand.presence)?;
     // Who was admitted before a pause that has not seen it yet is turned away.
     let guest = admitted(handle)?;
-    run(shared, guest, &handle.spec, errand, held).await
+    run(shared, guest, &handle.meta().spec, errand, held).await
 }
 
 /// The same in a sandbox that is being made, whatever is said of who is present.

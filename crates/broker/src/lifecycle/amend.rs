@@ -1,5 +1,7 @@
 //! amend and keepalive: change the terms of a sandbox, or let its timeouts count from now.
 
+use std::sync::Arc;
+
 use super::handle::Handle;
 use super::request::Command;
 use super::supervisor::Supervisor;
@@ -50,7 +52,7 @@ impl Broker {
     ) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
         handle.activity.touch();
-        let has_timeout = handle.snapshot.borrow().terms.timeout_secs.is_some();
+        let has_timeout = handle.published.borrow().meta.terms.timeout_secs.is_some();
         if !has_timeout && timeout_secs.is_none() {
             return Ok(handle.view());
         }
@@ -78,8 +80,9 @@ impl Supervisor {
         if (&terms, &began) == (&self.meta.terms, &self.meta.began) {
             return Ok(());
         }
-        let before = self.meta.clone();
-        (self.meta.terms, self.meta.began) = (terms, began);
+        let before = Arc::clone(&self.meta);
+        let meta = self.meta_mut();
+        (meta.terms, meta.began) = (terms, began);
         let recorded = match admission::check_row(&self.meta) {
             Ok(()) => self.record(status).await,
             Err(error) => Err(error),

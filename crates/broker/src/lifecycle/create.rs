@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use tracing::{Instrument, warn};
+use tracing::warn;
 
 use super::handle::Handle;
 use super::request::{Answer, Command};
@@ -76,7 +76,7 @@ impl NewSandbox {
     /// Has the supervisor make it, once it has its place. It is made whether or not somebody still waits.
     pub fn make(self, shared: &Arc<Shared>) -> impl Future<Output = Result<(), Error>> + Send {
         let Self { supervisor, handle, created } = self;
-        shared.tasks.spawn(supervisor.run());
+        shared.tasks.spawn_apart(supervisor.run());
         async move { handle.answer(shared, created).await }
     }
 }
@@ -124,7 +124,7 @@ impl Broker {
             broker.admit_and_create(&who, draft, Some(vacancy)).await
         };
         // A caller that leaves is likely to ask again at once, and must find its first create under way.
-        let flight = self.shared.tasks.spawn(flight.in_current_span());
+        let flight = self.shared.tasks.spawn(flight);
         flight.await.unwrap_or(Err(Error::ShuttingDown))
     }
 
@@ -271,7 +271,7 @@ impl Supervisor {
 
     /// Writes the outcome, in the row, the metadata and under the key.
     async fn record_made(&mut self, claim: Option<&mut Claim>) -> Result<(), Error> {
-        self.meta.phase = Phase::Ready;
+        self.meta_mut().phase = Phase::Ready;
         let status = self.after(Event::Done(Operation::Create));
         let running = async {
             let put = self.shared.registry.put(&self.meta, &status, self.revision).await;

@@ -31,7 +31,7 @@ impl Broker {
 
 impl Handle {
     pub async fn destroy(&self, shared: &Shared) -> Result<(), Error> {
-        let runtime = shared.runtime_label(Some(self.spec.runtime()));
+        let runtime = shared.runtime_label(Some(self.meta().spec.runtime()));
         shared.telemetry.verbs().measure(Verb::Destroy, runtime, self.remove(shared)).await
     }
 
@@ -98,7 +98,7 @@ impl Supervisor {
     /// Tells those who may have lost the row. A home that is gone needs no mark, and none is made anew
     /// for it; one that cannot be marked is removed all the same.
     pub(crate) async fn mark_destroying(&mut self) {
-        self.meta.phase = Phase::Destroying;
+        self.meta_mut().phase = Phase::Destroying;
         let (home, meta) = (self.home.clone(), self.meta.clone());
         let mark = move |_: &DataDir| match home.write(&meta) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -13,7 +13,7 @@ mod bundle;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tracing::{Instrument, Span, warn};
+use tracing::warn;
 
 use super::handle::Handle;
 use super::snapshot::Record;
@@ -87,13 +87,12 @@ impl Broker {
         let mut comparison = self.comparison(who, id, wish)?;
         let broker = self.clone();
         // Whoever leaves in between leaves no snapshot behind.
-        let told = async move {
+        let told = self.shared.tasks.spawn(async move {
             broker.stand_in(&mut comparison).await?;
             let told = broker.told(&comparison).await;
             broker.remove_stand_in(&comparison).await;
             told
-        };
-        let told = self.shared.tasks.spawn(told.in_current_span());
+        });
         told.await.unwrap_or(Err(Error::ShuttingDown))
     }
 
@@ -151,7 +150,7 @@ impl Broker {
 
     /// What is mounted in a sandbox, and not part of its volume.
     pub(crate) fn hidden(&self, handle: &Handle) -> Result<Vec<TreePath>, Error> {
-        let binds = self.shared.template_of(&handle.spec)?.binds();
+        let binds = self.shared.template_of(&handle.meta().spec)?.binds();
         let bound = binds.iter().map(|bind| bind.target.as_os_str().as_encoded_bytes());
         let all = MOUNTED.iter().map(|name| name.as_bytes()).chain(bound);
         Ok(all.filter_map(|path| TreePath::clean(path).ok()).collect())
@@ -163,7 +162,7 @@ impl Broker {
             return Lineage::Unrelated;
         }
         let made = |point: &Point| match point {
-            Point::Base => SystemTime::from(handle.created_at),
+            Point::Base => SystemTime::from(handle.meta().created_at),
             Point::Snapshot(record) => SystemTime::from(record.created_at),
             Point::Now => SystemTime::from(self.shared.clock.wall()),
         };
@@ -175,11 +174,11 @@ impl Broker {
     async fn stand_in(&self, comparison: &mut Comparison) -> Result<(), Error> {
         let handle = &comparison.handle;
         let present = [&comparison.from, &comparison.to].iter().any(|p| matches!(p, Point::Now));
-        let runs = handle.snapshot.borrow().status.state() == State::Running;
+        let runs = handle.published.borrow().status.state() == State::Running;
         if !present || !runs {
             return Ok(());
         }
-        let freezes = self.shared.runtime(handle.spec.runtime())?.capabilities().pause;
+        let freezes = self.shared.runtime(handle.meta().spec.runtime())?.capabilities().pause;
         if !freezes || !self.shared.storage.capabilities().snapshots {
             comparison.frozen = false;
             return Ok(());
@@ -205,7 +204,7 @@ impl Broker {
         let id = &comparison.handle.id;
         let snapshot = match point {
             Point::Base => {
-                return base::view(&self.shared, id, &comparison.handle.spec).await;
+                return base::view(&self.shared, id, &comparison.handle.meta().spec).await;
             }
             Point::Snapshot(record) => Some(&record.id),
             Point::Now => comparison.stand_in.as_ref(),
@@ -220,8 +219,7 @@ pub(crate) async fn reading<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
     let storage = shared.storage.name();
-    let span = Span::current();
-    let done = tokio::task::spawn_blocking(move || span.in_scope(work)).await;
+    let done = tokio::task::spawn_blocking(work).await;
     let done = done.unwrap_or_else(|error| Err(std::io::Error::other(error)));
     let what = "read files of two points in time".to_owned();
     done.map_err(|source| StorageError::Io { storage, what, source }.into())

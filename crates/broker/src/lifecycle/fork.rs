@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tracing::{Instrument, debug, info, warn};
+use tracing::{debug, info, warn};
 
 use super::create::{Creation, NewSandbox, Origin, new_meta};
 use super::handle::Handle;
@@ -93,7 +93,7 @@ impl Broker {
         let (broker, who, id) = (self.clone(), who.clone(), id.clone());
         // A caller that leaves is likely to ask again at once, and half of them are of no use to anybody.
         let flight = async move { broker.fork_in_flight(&who, &id, draft, key).await };
-        self.shared.tasks.spawn(flight.in_current_span()).await.unwrap_or(Err(Error::ShuttingDown))
+        self.shared.tasks.spawn(flight).await.unwrap_or(Err(Error::ShuttingDown))
     }
 
     async fn fork_in_flight(
@@ -105,7 +105,7 @@ impl Broker {
     ) -> Result<Vec<View>, Error> {
         let shared = &self.shared;
         let handle = shared.find(who, id)?;
-        let runtime = shared.runtime_label(Some(handle.spec.runtime()));
+        let runtime = shared.runtime_label(Some(handle.meta().spec.runtime()));
         let verbs = shared.telemetry.verbs();
         let Some(key) = key else {
             return verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, None)).await;
@@ -154,11 +154,11 @@ impl Broker {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
-        let status = source.snapshot.borrow().status.clone();
+        let status = source.published.borrow().status.clone();
         let denied = |denied| denied_error(source.id.clone(), denied);
         apply(&status, Event::Begin(Verb::Fork)).map_err(denied)?;
         self.shared.require_snapshots()?;
-        self.shared.usable_runtime(source.spec.runtime()).map(|_| ())
+        self.shared.usable_runtime(source.meta().spec.runtime()).map(|_| ())
     }
 
     /// If it cannot be removed now, reconcile does: nobody knows it any more.
@@ -220,15 +220,15 @@ impl Broker {
     ) -> Result<Vec<NewSandbox>, Error> {
         let shared = &self.shared;
         let terms = terms_of(shared, source, draft)?;
-        let runtime = shared.runtime(source.handle.spec.runtime())?;
-        let template = shared.template_of(&source.handle.spec)?;
+        let runtime = shared.runtime(source.handle.meta().spec.runtime())?;
+        let template = shared.template_of(&source.handle.meta().spec)?;
         // Until the forks are in the list their layers are needed for the source's sake alone.
         let _kept = shared.keep_layers().await;
         let unmade = (0..draft.count).map(|_| {
             let meta = new_meta(
                 shared,
-                source.handle.owner.clone(),
-                source.handle.spec.clone(),
+                source.handle.meta().owner.clone(),
+                source.handle.meta().spec.clone(),
                 terms.clone(),
             );
             admission::check_row(&meta)?;
@@ -329,7 +329,8 @@ impl Begun {
 fn terms_of(shared: &Shared, source: &Source, draft: &ForkDraft) -> Result<Terms, Error> {
     let labels = Some(Some(draft.labels.clone()));
     let patch = TermsPatch { labels, ..TermsPatch::default() };
-    let terms = source.handle.snapshot.borrow().terms.patched(&patch, &shared.policy.timeouts)?;
+    let terms =
+        source.handle.published.borrow().meta.terms.patched(&patch, &shared.policy.timeouts)?;
     Ok(terms)
 }
 

@@ -9,25 +9,21 @@ use tracing::{Span, debug};
 use super::activity::Activity;
 use super::request::{Answer, Command, Reply, Request};
 use super::snapshot::SnapshotIndex;
-use super::supervisor::Snapshot;
+use super::supervisor::Published;
 use crate::error::Error;
 use crate::execs::Execs;
 use crate::execs::processes::Processes;
 use crate::ports::Ports;
 use crate::shared::Shared;
 use crate::stats::Space;
-use sandkeep_core::{Owner, SandboxId, SlotName, Spec, Verb, limits};
+use sandkeep_core::{SandboxId, Verb, limits};
 use sandkeep_home::Meta;
 
 /// The way to a supervisor, and what can be known of its sandbox without asking it.
 pub(crate) struct Handle {
     pub id: SandboxId,
-    pub owner: Owner,
-    pub slot: Option<SlotName>,
-    pub spec: Spec,
-    pub created_at: jiff::Timestamp,
     pub inbox: mpsc::Sender<Request>,
-    pub snapshot: watch::Receiver<Snapshot>,
+    pub published: watch::Receiver<Published>,
     /// How many callers wait for a destroy: a stop before it need not be gentle.
     destroys: watch::Sender<usize>,
     pub execs: Arc<Execs>,
@@ -41,21 +37,17 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub fn new(
-        meta: &Meta,
+        id: SandboxId,
         inbox: mpsc::Sender<Request>,
-        snapshot: watch::Receiver<Snapshot>,
+        published: watch::Receiver<Published>,
         destroys: watch::Sender<usize>,
         execs: Execs,
         activity: Arc<Activity>,
     ) -> Self {
         Self {
-            id: meta.id.clone(),
-            owner: meta.owner.clone(),
-            slot: meta.slot.clone(),
-            spec: meta.spec.clone(),
-            created_at: meta.created_at,
+            id,
             inbox,
-            snapshot,
+            published,
             destroys,
             execs: Arc::new(execs),
             snapshots: Arc::default(),
@@ -64,6 +56,11 @@ impl Handle {
             ports: Ports::default(),
             processes: Processes::default(),
         }
+    }
+
+    /// The metadata as last published. Its spec, owner, slot and creation never change.
+    pub fn meta(&self) -> Arc<Meta> {
+        Arc::clone(&self.published.borrow().meta)
     }
 
     /// Says that somebody waits for a destroy, until it is dropped.
@@ -89,7 +86,7 @@ impl Handle {
         verb: Verb,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, Error> {
-        let runtime = shared.runtime_label(Some(self.spec.runtime()));
+        let runtime = shared.runtime_label(Some(self.meta().spec.runtime()));
         let answered = self.hand_over(shared, command);
         shared.telemetry.verbs().measure(verb, runtime, answered).await
     }

@@ -114,7 +114,7 @@ impl Supervisor {
             return Ok(());
         }
         // Its time begins anew: a sandbox that was paused at its timeout could not be used otherwise.
-        self.meta.began = self.shared.now();
+        self.meta_mut().began = self.shared.now();
         self.activity.touch();
         self.record(status).await?;
         failpoint!("resume.after_intent");

@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 use super::activity::Activity;
 use super::handle::Handle;
 use super::request::{Command, Reply};
-use super::supervisor::{Fate, Snapshot, Supervisor};
+use super::supervisor::{Fate, Published, Supervisor};
 use crate::Broker;
 use crate::error::Error;
 use crate::shared::Shared;
@@ -56,11 +56,11 @@ impl Alarm {
 /// How long a sandbox still has, and which of its times ends first; `None` if none will.
 pub(crate) fn time_left(
     activity: &Activity,
-    snapshot: &Snapshot,
+    published: &Published,
     now: &Moment,
 ) -> Option<(Duration, Expiry)> {
-    let terms = &snapshot.terms;
-    let (timeout_counts, idle_counts) = match (snapshot.status.state(), terms.on_timeout) {
+    let terms = &published.meta.terms;
+    let (timeout_counts, idle_counts) = match (published.status.state(), terms.on_timeout) {
         (State::Running, _) => (true, true),
         (State::Paused, OnTimeout::Destroy | OnTimeout::Stop)
         | (State::Stopped, OnTimeout::Destroy) => (true, false),
@@ -70,10 +70,9 @@ pub(crate) fn time_left(
         | (State::Paused | State::Stopped | State::Failed, OnTimeout::Pause) => (false, false),
         (State::Creating | State::Destroying, _) => (false, false),
     };
-    let timeout = terms
-        .timeout()
-        .filter(|_| timeout_counts)
-        .map(|timeout| (timeout.saturating_sub(snapshot.began.elapsed(now)), Expiry::Timeout));
+    let timeout = terms.timeout().filter(|_| timeout_counts).map(|timeout| {
+        (timeout.saturating_sub(published.meta.began.elapsed(now)), Expiry::Timeout)
+    });
     let idle = terms
         .idle_timeout()
         .filter(|_| idle_counts)
@@ -128,7 +127,7 @@ fn reap(shared: &Shared) -> Option<Duration> {
     let now = shared.now();
     let mut next: Option<Duration> = None;
     for handle in shared.handles() {
-        let left = time_left(&handle.activity, &handle.snapshot.borrow(), &now);
+        let left = time_left(&handle.activity, &handle.published.borrow(), &now);
         let Some((left, expiry)) = left else { continue };
         let wait = match left.is_zero() {
             true => {
@@ -209,7 +208,7 @@ impl Supervisor {
     /// earlier daemon may have left a command that still runs.
     async fn expiry(&self) -> Option<Expiry> {
         let now = self.shared.now();
-        let left = time_left(&self.activity, &self.snapshot.borrow(), &now);
+        let left = time_left(&self.activity, &self.published.borrow(), &now);
         match left {
             Some((left, expiry)) if left.is_zero() => match expiry {
                 Expiry::Timeout => Some(expiry),
@@ -224,7 +223,7 @@ impl Supervisor {
     }
 
     async fn runs_commands(&self) -> bool {
-        let Some(guest) = self.snapshot.borrow().guest.clone() else { return false };
+        let Some(guest) = self.published.borrow().guest.clone() else { return false };
         match timeout(limits::ENSURE_PING, guest.execs()).await {
             Ok(Ok(execs)) => execs.iter().any(|exec| exec.running),
             Ok(Err(_)) | Err(_) => false,

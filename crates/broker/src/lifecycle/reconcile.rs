@@ -63,7 +63,7 @@ pub(crate) async fn tend_limits(shared: Arc<Shared>) {
 /// A destroy that failed is recorded and stays so until it succeeds.
 fn repeat_destroys(shared: &Shared) {
     for handle in shared.handles() {
-        if handle.snapshot.borrow().status.state() == State::Destroying {
+        if handle.published.borrow().status.state() == State::Destroying {
             reaper::tell(&handle, Command::Destroy);
         }
     }
@@ -283,10 +283,11 @@ async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
     if copy == Copy::Stale {
         supervisor.copy_records().await;
     }
-    if let (None, Some(slot)) = (revision, &handle.slot) {
-        shared.reclaim_slot(&handle.owner, slot, &handle.id).await;
+    let meta = handle.meta();
+    if let (None, Some(slot)) = (revision, &meta.slot) {
+        shared.reclaim_slot(&meta.owner, slot, &handle.id).await;
     }
     shared.supervise(handle);
     claim.held = false;
-    shared.tasks.spawn(supervisor.run());
+    shared.tasks.spawn_apart(supervisor.run());
 }

@@ -90,7 +90,7 @@ impl Supervisor {
     /// used otherwise.
     fn begin_anew(&mut self, before: State) {
         if !matches!(before, State::Running | State::Stopped) {
-            self.meta.began = self.shared.now();
+            self.meta_mut().began = self.shared.now();
             self.activity.touch();
         }
     }
@@ -133,7 +133,7 @@ impl Supervisor {
         // What came back can be written anew from the start.
         self.tend_limit().await;
         if status.state() != State::Stopped {
-            self.meta.boot_id = self.shared.data.boot_id().to_owned();
+            self.meta_mut().boot_id = self.shared.data.boot_id().to_owned();
             self.launch(State::Stopped).await?;
             failpoint!("rollback.after_launch");
         }

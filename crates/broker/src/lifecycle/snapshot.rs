@@ -308,7 +308,9 @@ impl Supervisor {
         let record = Arc::new(Record::new(content, self.shared.clock.wall(), bytes));
         self.shared.snapshots.put(self.id(), &record).await?;
         failpoint!("snapshot.after_record");
-        self.meta.turn = kind.turn().unwrap_or(self.meta.turn);
+        if let Some(turn) = kind.turn() {
+            self.meta_mut().turn = turn;
+        }
         self.snapshots.keep(Arc::clone(&record));
         Ok(Some(record))
     }

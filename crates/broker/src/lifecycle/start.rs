@@ -33,9 +33,9 @@ impl Supervisor {
         // Who looks at a broken runtime twice gets the same answer, not a second failure.
         self.shared.usable_runtime(self.meta.spec.runtime())?;
         let before = self.status().state();
-        self.meta.boot_id = self.shared.data.boot_id().to_owned();
+        self.meta_mut().boot_id = self.shared.data.boot_id().to_owned();
         // Its time begins anew: a sandbox that was stopped at its timeout could not be used otherwise.
-        self.meta.began = self.shared.now();
+        self.meta_mut().began = self.shared.now();
         self.activity.touch();
         self.record(status).await?;
         failpoint!("start.after_intent");

@@ -2,7 +2,7 @@
 //! sandbox's death, and is the only writer of its state, in the registry and in `meta.json`.
 //!
 //! A caller only waits for the answer: a verb that was taken is finished whether or not anybody still
-//! listens. Reading and execs do not come here; they use the snapshot that every change publishes.
+//! listens. Reading and execs do not come here; they use what every change publishes.
 
 mod steps;
 
@@ -20,7 +20,7 @@ use super::snapshot::SnapshotIndex;
 use crate::error::Error;
 use crate::execs::Execs;
 use crate::shared::Shared;
-use sandkeep_core::{Denied, Event, Moment, Next, SandboxId, State, Status, Terms, apply, limits};
+use sandkeep_core::{Denied, Event, Next, SandboxId, State, Status, apply, limits};
 use sandkeep_guestlink::Guest;
 use sandkeep_home::{Home, Meta};
 use sandkeep_runtime::{Death, Runtime};
@@ -31,24 +31,21 @@ type End = Pin<Box<dyn Future<Output = Death> + Send>>;
 
 /// What anybody may know at once.
 #[derive(Clone)]
-pub(crate) struct Snapshot {
+pub(crate) struct Published {
     pub status: Status,
     /// The way inside, while it runs.
     pub guest: Option<Arc<dyn Guest>>,
-    pub terms: Arc<Terms>,
-    /// From when its timeout counts.
-    pub began: Moment,
-    pub turn: u64,
+    pub meta: Arc<Meta>,
 }
 
 pub(crate) struct Supervisor {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) home: Home,
-    pub(crate) meta: Meta,
+    pub(crate) meta: Arc<Meta>,
     /// Where the row stands; `None` before the first write.
     pub(crate) revision: Option<Revision>,
-    pub(crate) snapshot: watch::Sender<Snapshot>,
+    pub(crate) published: watch::Sender<Published>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) execs: Arc<Execs>,
     pub(crate) snapshots: Arc<SnapshotIndex>,
@@ -85,13 +82,9 @@ impl Supervisor {
         revision: Option<Revision>,
     ) -> (Self, Arc<Handle>) {
         let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
-        let (snapshot, receiver) = watch::channel(Snapshot {
-            status,
-            guest: None,
-            terms: Arc::new(meta.terms.clone()),
-            began: meta.began.clone(),
-            turn: meta.turn,
-        });
+        let meta = Arc::new(meta);
+        let (published, receiver) =
+            watch::channel(Published { status, guest: None, meta: Arc::clone(&meta) });
         let none_waits: usize = 0;
         let (waiting, destroys) = watch::channel(none_waits);
         let activity = Arc::new(Activity::new(
@@ -102,14 +95,15 @@ impl Supervisor {
         ));
         let home = shared.data.home(&meta.id);
         let execs = Execs::new(&home, shared.journal, Arc::clone(&activity));
-        let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting, execs, activity));
+        let handle =
+            Arc::new(Handle::new(meta.id.clone(), sender, receiver, waiting, execs, activity));
         let supervisor = Self {
             shared: Arc::clone(shared),
             runtime,
             home,
             meta,
             revision,
-            snapshot,
+            published,
             activity: Arc::clone(&handle.activity),
             execs: Arc::clone(&handle.execs),
             snapshots: Arc::clone(&handle.snapshots),
@@ -124,8 +118,13 @@ impl Supervisor {
         &self.meta.id
     }
 
+    /// The metadata, to be changed; others see the change with the next [`Self::publish`].
+    pub fn meta_mut(&mut self) -> &mut Meta {
+        Arc::make_mut(&mut self.meta)
+    }
+
     pub fn status(&self) -> Status {
-        self.snapshot.borrow().status.clone()
+        self.published.borrow().status.clone()
     }
 
     /// Serves verbs until the sandbox is gone or the broker closes.
@@ -226,7 +225,7 @@ impl Supervisor {
 
     /// What the state machine says to an event now.
     pub(crate) fn next(&self, event: Event) -> Result<(Status, Next), Error> {
-        apply(&self.snapshot.borrow().status, event).map_err(|denied| self.denied(denied))
+        apply(&self.published.borrow().status, event).map_err(|denied| self.denied(denied))
     }
 
     fn denied(&self, denied: Denied) -> Error {
@@ -258,32 +257,26 @@ impl Supervisor {
 
     /// Shows a status; what does not run has no way inside.
     pub(crate) fn publish(&self, status: Status) {
-        self.snapshot.send_modify(|snapshot| {
+        self.published.send_modify(|published| {
             if !matches!(status.state(), State::Running | State::Paused) {
-                snapshot.guest = None;
+                published.guest = None;
             }
-            snapshot.status = status;
-            if *snapshot.terms != self.meta.terms {
-                snapshot.terms = Arc::new(self.meta.terms.clone());
-            }
-            if snapshot.began != self.meta.began {
-                snapshot.began = self.meta.began.clone();
-            }
-            snapshot.turn = self.meta.turn;
+            published.status = status;
+            published.meta = Arc::clone(&self.meta);
         });
     }
 
     /// Opens the way inside a sandbox that runs, and watches for its death.
     pub(crate) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
         let guest = self.runtime.connect(self.id()).await?;
-        self.snapshot.send_modify(|snapshot| snapshot.guest = Some(Arc::clone(&guest)));
+        self.published.send_modify(|published| published.guest = Some(Arc::clone(&guest)));
         self.death_watch = DeathWatch::Begun;
         Ok(guest)
     }
 
     /// Nobody gets inside until the next [`Self::enter`].
     pub(crate) fn forget_guest(&self) {
-        self.snapshot.send_modify(|snapshot| snapshot.guest = None);
+        self.published.send_modify(|published| published.guest = None);
     }
 
     fn end(&self) -> End {

@@ -152,9 +152,9 @@ async fn serve(
     port: Port,
     end: CancellationToken,
 ) {
-    let mut snapshot = handle.snapshot.clone();
-    let mut stopped = std::pin::pin!(snapshot.wait_for(|snapshot| {
-        !matches!(snapshot.status.state(), State::Running | State::Paused)
+    let mut published = handle.published.clone();
+    let mut stopped = std::pin::pin!(published.wait_for(|published| {
+        !matches!(published.status.state(), State::Running | State::Paused)
     }));
     loop {
         let accepted = tokio::select! {
@@ -184,7 +184,7 @@ async fn serve(
 async fn forget(shared: &Arc<Shared>, handle: &Handle) {
     let mut listeners = handle.ports.listeners.0.lock().await;
     listeners.retain(|_, listener| !listener.end.is_cancelled());
-    let state = handle.snapshot.borrow().status.state();
+    let state = handle.published.borrow().status.state();
     if state != State::Stopped {
         // Its home is on its way out, or somebody is to look at it.
         return;

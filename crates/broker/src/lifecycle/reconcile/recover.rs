@@ -57,7 +57,7 @@ impl Supervisor {
         if self.meta.phase == Phase::Ready {
             return Ok(());
         }
-        self.meta.phase = Phase::Ready;
+        self.meta_mut().phase = Phase::Ready;
         self.write_meta().await?;
         self.sync_meta().await;
         Ok(())

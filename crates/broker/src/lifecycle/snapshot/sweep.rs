@@ -61,7 +61,8 @@ impl Supervisor {
             }
         }
         let last_turn = records.iter().filter_map(|record| record.kind.turn()).max();
-        self.meta.turn = self.meta.turn.max(last_turn.unwrap_or(0));
+        let turn = self.meta.turn.max(last_turn.unwrap_or(0));
+        self.meta_mut().turn = turn;
         if adopted {
             for record in &records {
                 self.shared.snapshots.put(&id, record).await?;

@@ -34,7 +34,7 @@ impl Supervisor {
     /// a daemon that starts after a crash would take what runs for the remains of an earlier boot.
     /// The file itself is asked, because an earlier start may have failed before it was written.
     async fn renew_meta(&mut self) -> Result<(), Error> {
-        self.meta.phase = Phase::Ready;
+        self.meta_mut().phase = Phase::Ready;
         let (home, meta) = (self.home.clone(), self.meta.clone());
         let renew = move |_: &DataDir| match home.read() {
             HomeState::Known(found)
