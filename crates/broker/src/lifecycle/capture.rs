@@ -22,13 +22,13 @@ impl Handle {
 impl Supervisor {
     pub(crate) async fn capture(&mut self, layer: &LayerId) -> Result<(), Error> {
         self.next(Event::Begin(Verb::Capture))?;
-        self.can_stand_still()?;
+        self.can_quiesce()?;
         self.write_back().await;
-        let still = self.stand_still().await?;
+        let quiesced = self.quiesce().await?;
         failpoint!("template.after_freeze");
         let made = self.make_layer(layer).await;
         failpoint!("template.after_layer");
-        self.go_on(still).await?;
+        self.unquiesce(quiesced).await?;
         made
     }
 

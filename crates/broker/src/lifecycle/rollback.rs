@@ -14,8 +14,7 @@ use crate::error::Error;
 use crate::records::timeline::Happening;
 use crate::view::View;
 use sandkeep_core::{
-    Begun, Event, Operation, Principal, SandboxId, SnapshotName, State, Verb, failpoint,
-    with_causes,
+    Event, Operation, Principal, SandboxId, SnapshotName, State, Verb, failpoint, with_causes,
 };
 
 /// A rollback that is asked for.
@@ -68,13 +67,11 @@ impl Supervisor {
         failpoint!("rollback.after_intent");
         // With the intent no more commands begin; one may have slipped in before.
         if let Err(running) = self.commands_allow(execs) {
-            let status = self.after(Event::CalledOff(Begun::Rollback));
+            let status = self.after(Event::CalledOff(Operation::Rollback));
             self.settle(status).await;
             return Err(running);
         }
-        self.finish_rollback().await?;
-        self.note(Happening::RolledBack { name: snapshot.name.clone() }).await;
-        Ok(())
+        self.finish_rollback().await
     }
 
     fn commands_allow(&self, execs: OnExecs) -> Result<(), Error> {
@@ -97,16 +94,27 @@ impl Supervisor {
 
     /// Everything after the intent: also what reconcile does for a rollback that was cut short.
     pub(crate) async fn finish_rollback(&mut self) -> Result<(), Error> {
+        let to = self.status().rollback_to().and_then(|id| self.snapshots.get(id));
         let result = self.swap_and_launch().await;
-        let event = match &result {
-            Ok(()) => Event::Done(Operation::Rollback),
+        let (event, happened) = match &result {
+            Ok(()) => {
+                let happened = to.map(|to| Happening::RolledBack { name: to.name.clone() });
+                (Event::Done(Operation::Rollback), happened)
+            }
             Err(cause) => {
                 self.expect_death();
-                Event::Failed(Operation::Rollback, with_causes(cause))
+                (Event::Failed(Operation::Rollback, with_causes(cause)), None)
             }
         };
         let status = self.after(event);
-        self.settle(status).await;
+        let (shared, home) = (Arc::clone(&self.shared), self.home.clone());
+        // Nothing follows from the note, so it is written beside the outcome.
+        let note = async {
+            if let Some(happened) = happened {
+                shared.note(&home, happened).await;
+            }
+        };
+        tokio::join!(self.settle(status), note);
         self.set_alarm();
         failpoint!("rollback.after_outcome");
         result?;
@@ -128,13 +136,14 @@ impl Supervisor {
         // What they would still write is thrown away in any case.
         self.runtime.stop(self.id(), Duration::ZERO).await?;
         failpoint!("rollback.after_processes");
-        self.shared.storage.rollback(self.id(), &snapshot).await?;
+        let root = self.shared.storage.rollback(self.id(), &snapshot).await?;
         failpoint!("rollback.after_volume");
         // What came back can be written anew from the start.
         self.tend_limit().await;
         if status.state() != State::Stopped {
             self.meta_mut().boot_id = self.shared.data.boot_id().to_owned();
-            self.launch(State::Stopped).await?;
+            self.prepare_launch().await?;
+            self.launch(root).await?;
             failpoint!("rollback.after_launch");
         }
         Ok(())

@@ -29,8 +29,8 @@ use crate::health;
 use crate::records::timeline::Happening;
 use crate::shared::Shared;
 use sandkeep_core::{
-    Begun, Event, Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State,
-    Verb, failpoint, limits, with_causes,
+    Event, Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Verb,
+    failpoint, limits, with_causes,
 };
 
 pub(crate) use index::SnapshotIndex;
@@ -223,7 +223,7 @@ impl Supervisor {
     ) -> Result<Option<Arc<Record>>, Error> {
         let (status, _) = self.next(Event::Begin(Verb::Snapshot))?;
         self.shared.require_snapshots()?;
-        self.can_stand_still()?;
+        self.can_quiesce()?;
         self.check_request(&request)?;
         self.write_back().await;
         self.record(status).await?;
@@ -272,11 +272,11 @@ impl Supervisor {
     }
 
     async fn copy_volume(&self, snapshot: &SnapshotId) -> Result<(), Error> {
-        let still = self.stand_still().await?;
+        let quiesced = self.quiesce().await?;
         failpoint!("snapshot.after_freeze");
         let made = self.shared.storage.snapshot(self.id(), snapshot).await;
         failpoint!("snapshot.after_snapshot");
-        self.go_on(still).await?;
+        self.unquiesce(quiesced).await?;
         failpoint!("snapshot.after_thaw");
         made?;
         // Not while it stands still: this may look at all of the tree.
@@ -339,7 +339,7 @@ impl Supervisor {
         if self.status().state() == State::Running {
             self.runtime.thaw(self.id()).await?;
         }
-        let status = self.after(Event::CalledOff(Begun::Snapshot));
+        let status = self.after(Event::CalledOff(Operation::Snapshot));
         self.settle(status).await;
         Ok(())
     }

@@ -1,12 +1,16 @@
 //! start: launch again on the volume that is there.
 
+use std::time::Duration;
+
 use super::request::Command;
 use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::records::timeline::Happening;
 use crate::view::View;
-use sandkeep_core::{Event, Next, Operation, Principal, SandboxId, Verb, failpoint, with_causes};
+use sandkeep_core::{
+    Event, Next, Operation, Principal, SandboxId, State, Verb, failpoint, with_causes,
+};
 
 impl Broker {
     /// Launches a stopped or failed sandbox; nothing happens if it runs.
@@ -39,7 +43,16 @@ impl Supervisor {
         self.activity.touch();
         self.record(status).await?;
         failpoint!("start.after_intent");
-        match self.launch(before).await {
+        let launched = async {
+            if before == State::Failed {
+                // Whatever went wrong, nothing of it may still run.
+                self.runtime.stop(self.id(), Duration::ZERO).await?;
+            }
+            self.prepare_launch().await?;
+            let root = self.shared.storage.root(self.id()).await?;
+            self.launch(root).await
+        };
+        match launched.await {
             Ok(()) => {
                 let status = self.after(Event::Done(Operation::Start));
                 self.settle(status).await;

@@ -1,27 +1,26 @@
 //! Steps that several verbs share.
 
 use std::io;
-use std::time::Duration;
 
 use tracing::warn;
 
 use super::Supervisor;
 use crate::error::Error;
-use sandkeep_core::{State, failpoint};
+use sandkeep_core::failpoint;
 use sandkeep_home::{DataDir, HomeState, Phase};
 use sandkeep_image::Template;
 use sandkeep_runtime::Plan;
 use sandkeep_tree::Root;
 
 impl Supervisor {
-    pub(crate) async fn launch(&mut self, before: State) -> Result<(), Error> {
-        if before == State::Failed {
-            // Whatever went wrong, nothing of it may still run.
-            self.runtime.stop(self.id(), Duration::ZERO).await?;
-        }
+    /// Writes down what a later daemon must know of a launch, before the launch.
+    pub(crate) async fn prepare_launch(&mut self) -> Result<(), Error> {
         self.renew_meta().await?;
-        self.expect_start_up().await?;
-        let root = self.shared.storage.root(self.id()).await?;
+        self.expect_start_up().await
+    }
+
+    /// Launches a sandbox that was made before.
+    pub(crate) async fn launch(&mut self, root: Root) -> Result<(), Error> {
         let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
         self.runtime.create(&plan).await?;
         failpoint!("start.after_runtime_create");
