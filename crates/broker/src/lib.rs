@@ -67,7 +67,7 @@ pub use inside::tools::{
     Annotations, Block, GitVerb, Listener, SnapshotAfter, Tier, Tool, ToolAnswer, ToolDraft,
     ToolEvent, ToolName, ToolResources, UnknownTool, catalogue, parameter,
 };
-pub use lifecycle::diff::{DiffBundle, DiffWish, TextWish};
+pub use lifecycle::diff::{DiffBundle, DiffRequest, DiffText};
 pub use lifecycle::ensure::Ensured;
 pub use lifecycle::fork::ForkDraft;
 pub use lifecycle::pause::InFlight;

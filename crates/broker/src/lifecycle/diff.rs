@@ -37,7 +37,7 @@ const MOUNTED: [&str; 2] = ["dev", "proc"];
 
 /// What is to be compared.
 #[derive(Clone, Debug, Default)]
-pub struct DiffWish {
+pub struct DiffRequest {
     /// The newest snapshot, or what the sandbox was made from, if it is not said.
     pub from: Option<String>,
     /// The present, if it is not said.
@@ -46,12 +46,12 @@ pub struct DiffWish {
     pub path: Option<String>,
     /// How many changes are told; [`limits::DIFF_CHANGES_DEFAULT`] if it is not said.
     pub limit: Option<usize>,
-    pub text: TextWish,
+    pub text: DiffText,
 }
 
 /// Whether the lines that differ are told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TextWish {
+pub enum DiffText {
     Told,
     #[default]
     NotTold,
@@ -71,7 +71,7 @@ struct Comparison {
     from: Point,
     to: Point,
     options: Options,
-    text: TextWish,
+    text: DiffText,
     /// What stands for the present.
     stand_in: Option<SnapshotId>,
     frozen: bool,
@@ -82,9 +82,9 @@ impl Broker {
         &self,
         who: &Principal,
         id: &SandboxId,
-        wish: DiffWish,
+        request: DiffRequest,
     ) -> Result<ToldDiff, Error> {
-        let mut comparison = self.comparison(who, id, wish)?;
+        let mut comparison = self.comparison(who, id, request)?;
         let broker = self.clone();
         // Whoever leaves in between leaves no snapshot behind.
         let told = self.shared.tasks.spawn(async move {
@@ -102,7 +102,7 @@ impl Broker {
         let (options, text) = (comparison.options.clone(), comparison.text);
         let diff = reading(&self.shared, move || {
             let mut diff = diff::compare(&from, &to, &options)?;
-            if text == TextWish::Told {
+            if text == DiffText::Told {
                 diff::add_text(&mut diff, &from, &to)?;
             }
             Ok(diff)
@@ -116,22 +116,22 @@ impl Broker {
         &self,
         who: &Principal,
         id: &SandboxId,
-        wish: DiffWish,
+        request: DiffRequest,
     ) -> Result<Comparison, Error> {
         let handle = self.shared.find(who, id)?;
-        let from = match &wish.from {
+        let from = match &request.from {
             Some(text) => point(&handle, "from", text)?,
             None => match handle.snapshots.all().last() {
                 Some(newest) => Point::Snapshot(Arc::clone(newest)),
                 None => Point::Base,
             },
         };
-        let to = match &wish.to {
+        let to = match &request.to {
             Some(text) => point(&handle, "to", text)?,
             None => Point::Now,
         };
-        let beneath = wish.path.as_deref().map(|path| inside("path", path)).transpose()?;
-        let (limit, max) = (wish.limit, limits::DIFF_CHANGES_MAX);
+        let beneath = request.path.as_deref().map(|path| inside("path", path)).transpose()?;
+        let (limit, max) = (request.limit, limits::DIFF_CHANGES_MAX);
         let limit = limit.unwrap_or(limits::DIFF_CHANGES_DEFAULT);
         if limit == 0 || limit > max {
             let problem = format!("it must be from 1 to {max}");
@@ -144,7 +144,7 @@ impl Broker {
             renames: Renames::Found,
             changes_max: limit,
         };
-        let (text, stand_in, frozen) = (wish.text, None, true);
+        let (text, stand_in, frozen) = (request.text, None, true);
         Ok(Comparison { handle, from, to, options, text, stand_in, frozen })
     }
 
