@@ -6,9 +6,9 @@
 //! ```text
 //!   Broker ──▶ shared      who supervises what; the parts
 //!     │          │
-//!     │          └─▶ supervisor (one task per sandbox) ──▶ verbs ──▶ registry, home, storage, runtime
-//!     │                   │ publishes a snapshot
-//!     └──▶ exec ◀─────────┘ the guest, without going through the task
+//!     │          └─▶ handle ──command──▶ supervisor (one task per sandbox) ──▶ registry, home, storage, runtime
+//!     │                 ◀──typed reply──    │ publishes status, guest, metadata
+//!     └──▶ exec ◀───────────────────────────┘ the guest, without going through the task
 //!
 //!   reconcile: puts a supervisor on whatever has none
 //! ```

@@ -260,10 +260,15 @@ impl Supervisor {
         if let Origin::Template(Some(workspace)) = origin {
             self.finish_source(workspace, &guest).await?;
         }
-        self.expect_start_up().await?;
+        let starts_up = self.template_start_up().is_some();
+        if starts_up {
+            self.expect_start_up().await?;
+        }
         failpoint!("create.after_source_finished");
         self.record_made(claim).await?;
-        self.start_up().await?;
+        if starts_up {
+            self.start_up().await?;
+        }
         self.set_alarm();
         failpoint!("create.before_answer");
         Ok(())

@@ -1,7 +1,5 @@
 //! destroy: from anywhere to nothing. Once recorded it is never taken back, only repeated.
 
-use std::io;
-
 use tracing::warn;
 
 use super::handle::Handle;
@@ -11,7 +9,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::shared::Shared;
 use sandkeep_core::{Event, Operation, Principal, SandboxId, Verb, failpoint, with_causes};
-use sandkeep_home::{DataDir, Phase};
+use sandkeep_home::Phase;
 
 impl Broker {
     /// Removes a sandbox and all it held.
@@ -99,13 +97,6 @@ impl Supervisor {
     /// for it; one that cannot be marked is removed all the same.
     pub(crate) async fn mark_destroying(&mut self) {
         self.meta_mut().phase = Phase::Destroying;
-        let (home, meta) = (self.home.clone(), self.meta.clone());
-        let mark = move |_: &DataDir| match home.write(&meta) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            written => written,
-        };
-        if let Err(error) = self.shared.blocking(mark).await {
-            warn!(id = %self.id(), %error, "cannot mark a home as destroying");
-        }
+        self.rewrite_meta().await;
     }
 }

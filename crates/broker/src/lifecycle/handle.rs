@@ -25,7 +25,7 @@ pub(crate) struct Handle {
     pub inbox: mpsc::Sender<Request>,
     pub published: watch::Receiver<Published>,
     /// How many callers wait for a destroy: a stop before it need not be gentle.
-    destroys: watch::Sender<usize>,
+    pub(super) destroys: watch::Sender<usize>,
     pub execs: Arc<Execs>,
     pub snapshots: Arc<SnapshotIndex>,
     pub activity: Arc<Activity>,
@@ -36,28 +36,6 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    pub fn new(
-        id: SandboxId,
-        inbox: mpsc::Sender<Request>,
-        published: watch::Receiver<Published>,
-        destroys: watch::Sender<usize>,
-        execs: Execs,
-        activity: Arc<Activity>,
-    ) -> Self {
-        Self {
-            id,
-            inbox,
-            published,
-            destroys,
-            execs: Arc::new(execs),
-            snapshots: Arc::default(),
-            activity,
-            space: Space::default(),
-            ports: Ports::default(),
-            processes: Processes::default(),
-        }
-    }
-
     /// The metadata as last published. Its spec, owner, slot and creation never change.
     pub fn meta(&self) -> Arc<Meta> {
         Arc::clone(&self.published.borrow().meta)
@@ -68,17 +46,7 @@ impl Handle {
         self.destroys.send_modify(|waiting| *waiting += 1);
         WaitsForDestroy(self)
     }
-}
 
-pub(crate) struct WaitsForDestroy<'a>(&'a Handle);
-
-impl Drop for WaitsForDestroy<'_> {
-    fn drop(&mut self) {
-        self.0.destroys.send_modify(|waiting| *waiting -= 1);
-    }
-}
-
-impl Handle {
     /// Has the supervisor carry out a verb, and waits for its answer. The verb is measured.
     pub async fn ask<T>(
         &self,
@@ -141,5 +109,13 @@ impl Handle {
         }
         let reason = "its supervisor ended; ask again in a minute".to_owned();
         Error::SandboxFailed { id, reason }
+    }
+}
+
+pub(crate) struct WaitsForDestroy<'a>(&'a Handle);
+
+impl Drop for WaitsForDestroy<'_> {
+    fn drop(&mut self) {
+        self.0.destroys.send_modify(|waiting| *waiting -= 1);
     }
 }

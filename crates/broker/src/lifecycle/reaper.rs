@@ -178,30 +178,28 @@ impl Supervisor {
         info!(id = %self.id(), why = %expiry, "the time of a sandbox is over");
         match self.meta.terms.on_timeout {
             OnTimeout::Destroy => self.destroy().await,
-            OnTimeout::Stop => (Fate::Lives, self.stop_because(expiry).await),
-            OnTimeout::Pause => (Fate::Lives, self.pause_because(expiry).await),
+            OnTimeout::Stop => (Fate::Lives, self.end_because(expiry, AtExpiry::Stop).await),
+            OnTimeout::Pause => (Fate::Lives, self.end_because(expiry, AtExpiry::Pause).await),
         }
     }
 
-    async fn stop_because(&mut self, expiry: Expiry) -> Result<(), Error> {
-        let (status, next) = self.next(Event::Expired(expiry, AtExpiry::Stop))?;
+    /// A command that runs is frozen as it is: the time of its sandbox is over.
+    async fn end_because(&mut self, expiry: Expiry, how: AtExpiry) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Expired(expiry, how))?;
         if next == Next::Stay {
             return Ok(());
         }
         self.record(status).await?;
-        failpoint!("stop.after_intent");
-        self.finish_stop().await
-    }
-
-    /// What runs stands still as it is: its time is over, whatever it does.
-    async fn pause_because(&mut self, expiry: Expiry) -> Result<(), Error> {
-        let (status, next) = self.next(Event::Expired(expiry, AtExpiry::Pause))?;
-        if next == Next::Stay {
-            return Ok(());
+        match how {
+            AtExpiry::Stop => {
+                failpoint!("stop.after_intent");
+                self.finish_stop().await
+            }
+            AtExpiry::Pause => {
+                failpoint!("pause.after_intent");
+                self.finish_pause().await
+            }
         }
-        self.record(status).await?;
-        failpoint!("pause.after_intent");
-        self.finish_pause().await
     }
 
     /// Which of its times is over. That it is idle is a guess of ours until the guest says so: an

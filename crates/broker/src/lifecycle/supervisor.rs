@@ -18,8 +18,10 @@ use super::handle::Handle;
 use super::request::{Command, Reply, Request, answer};
 use super::snapshot::SnapshotIndex;
 use crate::error::Error;
-use crate::execs::Execs;
+use crate::execs::{Execs, processes::Processes};
+use crate::ports::Ports;
 use crate::shared::Shared;
+use crate::stats::Space;
 use sandkeep_core::{Denied, Event, Next, SandboxId, State, Status, apply, limits};
 use sandkeep_guestlink::Guest;
 use sandkeep_home::{Home, Meta};
@@ -85,8 +87,7 @@ impl Supervisor {
         let meta = Arc::new(meta);
         let (published, receiver) =
             watch::channel(Published { status, guest: None, meta: Arc::clone(&meta) });
-        let none_waits: usize = 0;
-        let (waiting, destroys) = watch::channel(none_waits);
+        let (waiting, destroys) = watch::channel(0);
         let activity = Arc::new(Activity::new(
             Arc::clone(&shared.clock),
             shared.data.boot_id(),
@@ -94,9 +95,18 @@ impl Supervisor {
             shared.policy.max_concurrent_tasks,
         ));
         let home = shared.data.home(&meta.id);
-        let execs = Execs::new(&home, shared.journal, Arc::clone(&activity));
-        let handle =
-            Arc::new(Handle::new(meta.id.clone(), sender, receiver, waiting, execs, activity));
+        let handle = Arc::new(Handle {
+            id: meta.id.clone(),
+            inbox: sender,
+            published: receiver,
+            destroys: waiting,
+            execs: Arc::new(Execs::new(&home, shared.journal, Arc::clone(&activity))),
+            snapshots: Arc::default(),
+            activity,
+            space: Space::default(),
+            ports: Ports::default(),
+            processes: Processes::default(),
+        });
         let supervisor = Self {
             shared: Arc::clone(shared),
             runtime,
@@ -225,12 +235,8 @@ impl Supervisor {
 
     /// What the state machine says to an event now.
     pub(crate) fn next(&self, event: Event) -> Result<(Status, Next), Error> {
-        apply(&self.published.borrow().status, event).map_err(|denied| self.denied(denied))
-    }
-
-    fn denied(&self, denied: Denied) -> Error {
-        let id = self.meta.id.clone();
-        denied_error(id, denied)
+        apply(&self.published.borrow().status, event)
+            .map_err(|denied| denied_error(self.meta.id.clone(), denied))
     }
 
     /// The status after an operation that this supervisor itself began.
