@@ -28,7 +28,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
-use super::shared::{Handle, Shared};
+use super::lifecycle::handle::Handle;
+use super::shared::Shared;
 use crate::error::Error;
 use crate::lifecycle::activity::{Activity, Busy};
 use crate::lifecycle::supervisor::denied_error;
@@ -258,7 +259,7 @@ pub(crate) async fn measured(
     handle: &Handle,
     draft: ExecDraft,
 ) -> Result<Running, Error> {
-    let runtime = shared.runtime_label(Some(handle.spec.runtime()));
+    let runtime = shared.runtime_label(Some(handle.meta().spec.runtime()));
     let begun = exec(shared, handle, draft);
     shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
 }
@@ -284,7 +285,7 @@ pub(crate) async fn exec_as(
     }
     let guest = admitted(handle)?;
     let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
-    let limits = draft.limits.check(shared, &handle.spec)?;
+    let limits = draft.limits.check(shared, &handle.meta().spec)?;
     let request = ExecRequest { id: id.clone(), limits, ..request(handle, draft)? };
     failpoint!("exec.after_admission");
     let berth = berth(shared, handle, &description(&request, source, keep))?;
@@ -330,24 +331,24 @@ fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Descrip
 
 /// The way inside, if the sandbox is in a state for it.
 pub(crate) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
-    let snapshot = handle.snapshot.borrow();
-    apply(&snapshot.status, Event::Begin(Verb::Exec))
+    let published = handle.published.borrow();
+    apply(&published.status, Event::Begin(Verb::Exec))
         .map_err(|denied| denied_error(handle.id.clone(), denied))?;
     let unreachable = || {
         let reason = "its guest cannot be reached".to_owned();
         Error::SandboxFailed { id: handle.id.clone(), reason }
     };
-    snapshot.guest.clone().ok_or_else(unreachable)
+    published.guest.clone().ok_or_else(unreachable)
 }
 
 /// A command as the guest is asked for it, without limits of its own.
 pub(crate) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecRequest, Error> {
     if draft.argv.is_empty() {
-        draft.argv = place::own_command(&handle.spec)?;
+        draft.argv = place::own_command(&handle.meta().spec)?;
     }
     check(&draft)?;
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
-    let Place { env, cwd, user } = Place::fill(&handle.spec, wanted)?;
+    let Place { env, cwd, user } = Place::fill(&handle.meta().spec, wanted)?;
     let request = ExecRequest {
         id: ExecId::random(),
         argv: draft.argv,
@@ -360,7 +361,7 @@ pub(crate) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecReque
         },
         terminal: draft.terminal,
         timeout: draft.timeout,
-        privilege: handle.spec.privilege(),
+        privilege: handle.meta().spec.privilege(),
         limits: LeafLimits::NONE,
     };
     let env: usize = request.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();

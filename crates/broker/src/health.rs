@@ -182,8 +182,8 @@ pub(super) async fn reading(shared: &Arc<Shared>) -> Reading {
         counts.extend(State::ALL.map(|state| ((runtime.name(), state.as_str()), 0)));
     }
     for handle in shared.handles() {
-        let state = handle.snapshot.borrow().status.state();
-        let runtime = shared.runtime_label(Some(handle.spec.runtime()));
+        let state = handle.published.borrow().status.state();
+        let runtime = shared.runtime_label(Some(handle.meta().spec.runtime()));
         *counts.entry((runtime, state.as_str())).or_default() += 1;
     }
     let sandboxes = counts.into_iter().map(|((runtime, state), n)| (runtime, state, n)).collect();
@@ -268,7 +268,7 @@ fn pool_state(used_bytes: u64, total_bytes: u64, marks: &PoolMarks) -> PoolState
 fn count(shared: &Shared) -> SandboxCount {
     let mut by_state: BTreeMap<_, _> = State::ALL.map(|state| (state.as_str(), 0)).into();
     for handle in shared.handles() {
-        let state = handle.snapshot.borrow().status.state();
+        let state = handle.published.borrow().status.state();
         *by_state.entry(state.as_str()).or_default() += 1;
     }
     SandboxCount { total: by_state.values().sum(), by_state }

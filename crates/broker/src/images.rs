@@ -220,10 +220,11 @@ impl Shared {
 
     /// The sandboxes that were made from it as it is now.
     fn users(&self, whose: &Whose, record: &Record) -> Vec<SandboxId> {
-        let uses = |handle: &&Arc<super::shared::Handle>| {
-            let same_image = handle.spec.image().is_some_and(|image| image.digest == record.digest);
-            let same_name = handle.spec.template() == record.name.as_str();
-            same_image && same_name && whose.includes(&handle.owner)
+        let uses = |handle: &&Arc<crate::lifecycle::handle::Handle>| {
+            let meta = handle.meta();
+            let same_image = meta.spec.image().is_some_and(|image| image.digest == record.digest);
+            let same_name = meta.spec.template() == record.name.as_str();
+            same_image && same_name && whose.includes(&meta.owner)
         };
         let mut users: Vec<SandboxId> =
             self.handles().iter().filter(uses).map(|handle| handle.id.clone()).collect();

@@ -6,9 +6,9 @@
 //! ```text
 //!   Broker ──▶ shared      who supervises what; the parts
 //!     │          │
-//!     │          └─▶ supervisor (one task per sandbox) ──▶ verbs ──▶ registry, home, storage, runtime
-//!     │                   │ publishes a snapshot
-//!     └──▶ exec ◀─────────┘ the guest, without going through the task
+//!     │          └─▶ handle ──command──▶ supervisor (one task per sandbox) ──▶ registry, home, storage, runtime
+//!     │                 ◀──typed reply──    │ publishes status, guest, metadata
+//!     └──▶ exec ◀───────────────────────────┘ the guest, without going through the task
 //!
 //!   reconcile: puts a supervisor on whatever has none
 //! ```
@@ -26,6 +26,7 @@ mod ports;
 mod records;
 mod shared;
 mod stats;
+mod tasks;
 pub mod telemetry;
 mod view;
 
@@ -34,23 +35,19 @@ mod tests;
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::oneshot;
 use tokio_util::sync::DropGuard;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::error::Error;
 use crate::telemetry::Telemetry;
-use lifecycle::supervisor::{Amendment, LifecycleVerb, Request, Restart};
-use lifecycle::verbs::RollbackWish;
-use sandkeep_core::{Principal, Purpose, SandboxId, SnapshotName, TermsPatch, limits};
+use sandkeep_core::{Principal, Purpose, SandboxId, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::{Battery, DataDir};
 use sandkeep_image::{Template, source::registry::Registries};
 use sandkeep_runtime::{Lifetime, Runtime, Usable};
 use sandkeep_storage::Storage;
 use sandkeep_store::StateStore;
-use shared::{Handle, Shared};
+use shared::Shared;
 
 pub use clock::{Clock, SystemClock};
 pub use execs::processes::{ProcessStatus, ProcessView};
@@ -70,11 +67,12 @@ pub use inside::tools::{
     Annotations, Block, GitVerb, Listener, SnapshotAfter, Tier, Tool, ToolAnswer, ToolDraft,
     ToolEvent, ToolName, ToolResources, UnknownTool, catalogue, parameter,
 };
-pub use lifecycle::diff::{DiffBundle, DiffWish, TextWish};
+pub use lifecycle::diff::{DiffBundle, DiffRequest, DiffText};
 pub use lifecycle::ensure::Ensured;
-pub use lifecycle::forks::ForkDraft;
-pub use lifecycle::snapshots::{SnapshotView, recorded_snapshots};
-pub use lifecycle::verbs::{InFlight, OnExecs};
+pub use lifecycle::fork::ForkDraft;
+pub use lifecycle::pause::InFlight;
+pub use lifecycle::rollback::OnExecs;
+pub use lifecycle::snapshot::{SnapshotView, recorded_snapshots};
 pub use policy::abilities::{Abilities, IdRangeKind};
 pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
 pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
@@ -128,10 +126,10 @@ impl Broker {
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         lifecycle::reconcile::once(&shared).await?;
         shared.sweep_slots().await?;
-        lifecycle::forks::sweep(&shared).await?;
-        lifecycle::snapshots::sweep_rows(&shared).await?;
-        lifecycle::snapshots::sweep(&shared).await?;
-        lifecycle::verbs::finish_reverts(&shared).await?;
+        lifecycle::fork::sweep(&shared).await?;
+        lifecycle::snapshot::sweep_rows(&shared).await?;
+        lifecycle::snapshot::sweep(&shared).await?;
+        lifecycle::revert::finish_all(&shared).await?;
         images::sweep(&shared).await?;
         lifecycle::reconcile::report_orphans(&shared).await;
         health::begin(&shared).await;
@@ -155,7 +153,7 @@ impl Broker {
     /// Those that this principal may see and the filter lets through, the oldest first.
     pub async fn list(&self, who: &Principal, filter: &Filter) -> Result<Page, Error> {
         let mut handles = self.shared.handles();
-        handles.retain(|handle| handle.spec.purpose() == Purpose::Use);
+        handles.retain(|handle| handle.meta().spec.purpose() == Purpose::Use);
         Ok(filter.page(who, handles))
     }
 
@@ -165,106 +163,12 @@ impl Broker {
         self.shared.stats(&handle).await
     }
 
-    /// Changes labels and timeouts. A timeout that is set counts from now.
-    pub async fn amend(
-        &self,
-        who: &Principal,
-        id: &SandboxId,
-        patch: TermsPatch,
-    ) -> Result<View, Error> {
-        let handle = self.shared.find(who, id)?;
-        if patch.idle_timeout_secs.is_some() {
-            handle.activity.touch();
-        }
-        let restart = match patch.timeout_secs {
-            Some(_) => Restart::Yes,
-            None => Restart::No,
-        };
-        let amendment = Box::new(Amendment { patch, restart });
-        self.ask(&handle, LifecycleVerb::Amend(amendment)).await?;
-        Ok(handle.view())
-    }
-
-    /// Lets both timeouts of a sandbox count from now, on a new timeout if one is given.
-    pub async fn keepalive(
-        &self,
-        who: &Principal,
-        id: &SandboxId,
-        timeout_secs: Option<u64>,
-    ) -> Result<View, Error> {
-        let handle = self.shared.find(who, id)?;
-        handle.activity.touch();
-        let has_timeout = handle.snapshot.borrow().terms.timeout_secs.is_some();
-        if has_timeout || timeout_secs.is_some() {
-            let timeout_secs = timeout_secs.map(Some);
-            let patch = TermsPatch { timeout_secs, ..TermsPatch::default() };
-            let amendment = Box::new(Amendment { patch, restart: Restart::Yes });
-            self.ask(&handle, LifecycleVerb::Amend(amendment)).await?;
-        }
-        Ok(handle.view())
-    }
-
     /// Whether this principal may make one more request now.
     pub fn admit_request(&self, who: &Principal) -> Result<(), Error> {
         match self.shared.rates.are_limited() {
             true => self.shared.rates.admit(who, self.shared.clock.uptime()),
             false => Ok(()),
         }
-    }
-
-    /// Launches a stopped or failed sandbox; nothing happens if it runs.
-    pub async fn start(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
-        let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Start).await?;
-        Ok(handle.view())
-    }
-
-    /// Ends all processes of a sandbox; nothing happens if it is stopped.
-    pub async fn stop(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
-        let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Stop).await?;
-        Ok(handle.view())
-    }
-
-    /// Has every process of a sandbox stand still; nothing happens if they do.
-    pub async fn pause(
-        &self,
-        who: &Principal,
-        id: &SandboxId,
-        in_flight: InFlight,
-    ) -> Result<View, Error> {
-        let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Pause(in_flight)).await?;
-        Ok(handle.view())
-    }
-
-    /// Lets a paused sandbox go on; nothing happens if it runs.
-    pub async fn resume(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
-        let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Resume).await?;
-        Ok(handle.view())
-    }
-
-    /// Has the files of a sandbox be as they were at a snapshot.
-    pub async fn rollback(
-        &self,
-        who: &Principal,
-        id: &SandboxId,
-        snapshot: &SnapshotName,
-        execs: OnExecs,
-    ) -> Result<View, Error> {
-        let handle = self.shared.find(who, id)?;
-        handle.activity.touch();
-        let snapshot = handle.snapshot_named(snapshot)?.id.clone();
-        let wish = Box::new(RollbackWish { snapshot, execs });
-        self.ask(&handle, LifecycleVerb::Rollback(wish)).await?;
-        Ok(handle.view())
-    }
-
-    /// Removes a sandbox and all it held.
-    pub async fn destroy(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
-        let handle = self.shared.find(who, id)?;
-        self.ask(&handle, LifecycleVerb::Destroy).await
     }
 
     /// Starts a command in a running sandbox.
@@ -343,78 +247,6 @@ impl Broker {
         self.shared.tasks.wait().await;
         if let Err(error) = self.shared.storage.close().await {
             warn!(%error, "cannot close the storage");
-        }
-    }
-
-    /// Leaves the next daemon when each sandbox was last used.
-    async fn note_activities(&self) {
-        let noted = self.shared.handles().into_iter().map(|handle| async move {
-            let Some(last) = handle.activity.take_unnoted() else { return };
-            let note = LifecycleVerb::NoteActivity(Box::new(last));
-            if let Err(error) = self.hand_over(&handle, note).await {
-                debug!(id = %handle.id, %error, "cannot note down when a sandbox was last used");
-            }
-        });
-        futures_util::future::join_all(noted).await;
-    }
-
-    async fn destroy_all(&self) {
-        let all = self.shared.handles().into_iter().map(|handle| async move {
-            if let Err(error) = self.ask(&handle, LifecycleVerb::Destroy).await {
-                warn!(id = %handle.id, %error, "cannot destroy a sandbox; the next start will");
-            }
-        });
-        futures_util::future::join_all(all).await;
-    }
-
-    /// Hands a verb to the sandbox's supervisor and waits for its end.
-    async fn ask(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
-        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
-        let verbs = self.shared.telemetry.verbs();
-        match verb.named() {
-            Some(name) => verbs.measure(name, runtime, self.hand_over(handle, verb)).await,
-            None => self.hand_over(handle, verb).await,
-        }
-    }
-
-    async fn hand_over(&self, handle: &Handle, verb: LifecycleVerb) -> Result<(), Error> {
-        if self.shared.closing.is_cancelled() {
-            return Err(Error::ShuttingDown);
-        }
-        let destroys = verb == LifecycleVerb::Destroy;
-        let _waits = destroys.then(|| handle.wait_for_destroy());
-        let (answer, done) = oneshot::channel();
-        match handle.inbox.try_send(Request { verb, answer }) {
-            Ok(()) => self.answer(&handle.id, done).await,
-            Err(TrySendError::Full(_)) => {
-                let limit = limits::SUPERVISOR_QUEUE_MAX;
-                Err(Error::LimitReached { what: "verbs that wait for one sandbox", limit })
-            }
-            Err(TrySendError::Closed(_)) => Err(self.unanswered(&handle.id)),
-        }
-    }
-
-    async fn answer(
-        &self,
-        id: &SandboxId,
-        answer: oneshot::Receiver<Result<(), Error>>,
-    ) -> Result<(), Error> {
-        answer.await.unwrap_or_else(|_| Err(self.unanswered(id)))
-    }
-
-    /// The supervisor ended without an answer: with the broker, with its sandbox, or by a fault of
-    /// ours, which reconcile then mends.
-    fn unanswered(&self, id: &SandboxId) -> Error {
-        let id = id.clone();
-        if self.shared.closing.is_cancelled() {
-            return Error::ShuttingDown;
-        }
-        match self.shared.supervised(&id).is_some() {
-            true => {
-                let reason = "its supervisor ended; ask again in a minute".to_owned();
-                Error::SandboxFailed { id, reason }
-            }
-            false => Error::NotFound { id },
         }
     }
 }

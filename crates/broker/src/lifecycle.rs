@@ -1,14 +1,28 @@
-//! What becomes of sandboxes: one supervisor per sandbox carries out the verbs in turn; reconcile finds what a crash left,
-//! and the reaper what nobody needs any more.
+//! What becomes of sandboxes. One supervisor per sandbox carries out its commands in turn; reconcile finishes what a crash
+//! left, and the reaper ends sandboxes whose time is over.
+//!
+//! Each verb is one file with both of its halves: what the caller does ([`handle`] hands the command over) and what the
+//! supervisor does. The second half goes: intent in the registry → effects, every one of which may be repeated → outcome
+//! in the registry. Between any two steps there is a failpoint, and a test that crashes there.
 
 pub(crate) mod activity;
+pub(crate) mod amend;
+pub(crate) mod capture;
+pub(crate) mod create;
+pub(crate) mod destroy;
 pub(crate) mod diff;
 pub(crate) mod ensure;
-pub(crate) mod forks;
-pub(crate) mod making;
+pub(crate) mod fork;
+pub(crate) mod handle;
+pub(crate) mod pause;
+mod quiesce;
 pub(crate) mod reaper;
 pub(crate) mod reconcile;
+pub(crate) mod request;
 pub(crate) mod revert;
-pub(crate) mod snapshots;
+pub(crate) mod rollback;
+pub(crate) mod snapshot;
+mod start;
+mod start_up;
+mod stop;
 pub(crate) mod supervisor;
-pub(crate) mod verbs;

@@ -16,7 +16,8 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::Broker;
-use super::shared::{Handle, Shared};
+use super::lifecycle::handle::Handle;
+use super::shared::Shared;
 use crate::error::Error;
 use crate::execs::admitted;
 use sandkeep_core::{Port, Principal, SandboxId, limits};

@@ -5,38 +5,33 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::Parts;
 use super::clock::Clock;
 use super::flight::Flights;
 use super::health::Pulse;
 use super::policy::Policy;
-use super::ports::Ports;
-use super::stats::Space;
 use crate::error::Error;
-use crate::execs::Execs;
-use crate::execs::processes::Processes;
 use crate::images::Templates;
 use crate::images::workspace::Uploads;
 use crate::inside::tools::Calls;
-use crate::lifecycle::activity::{Activity, moment};
+use crate::lifecycle::activity::moment;
 use crate::lifecycle::ensure::Verified;
+use crate::lifecycle::handle::Handle;
 use crate::lifecycle::reaper::Alarm;
-use crate::lifecycle::snapshots::{Records, SnapshotShelf};
-use crate::lifecycle::supervisor::{Request, Snapshot};
+use crate::lifecycle::snapshot::Records;
 use crate::policy::batteries::Batteries;
 use crate::policy::quota::Account;
 use crate::policy::rate::Rates;
 use crate::records::idempotency::Idempotency;
 use crate::records::registry::Registry;
 use crate::records::slots::Slots;
+use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
-use sandkeep_core::{HostLimits, Moment, Owner, Principal, Purpose, SandboxId, SlotName, Spec};
+use sandkeep_core::{HostLimits, Moment, Principal, Purpose, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
-use sandkeep_home::{DataDir, Meta};
+use sandkeep_home::DataDir;
 use sandkeep_image::{Template, source::registry::Registries};
 use sandkeep_runtime::{Lifetime, Runtime, Usable};
 use sandkeep_storage::Storage;
@@ -76,7 +71,7 @@ pub(super) struct Shared {
     /// Calls of tools that have an id.
     pub calls: Calls,
     /// Supervisors, drains, reconcile: all that ends with the broker.
-    pub tasks: TaskTracker,
+    pub tasks: Tasks,
     pub closing: CancellationToken,
     /// Cancelled before `closing`: who watches an exec is told to come back later.
     pub detaching: CancellationToken,
@@ -110,77 +105,17 @@ impl Place {
 impl Places {
     /// Puts a sandbox in its place, on the account, and takes off what was there before.
     fn put(&mut self, handle: Arc<Handle>) {
-        self.account.add(&handle.owner, handle.spec.resources());
+        let meta = handle.meta();
+        self.account.add(&meta.owner, meta.spec.resources());
         let before = self.by_id.insert(handle.id.clone(), Place::Supervised(handle));
         self.take_off(before);
     }
 
     fn take_off(&mut self, place: Option<Place>) {
         if let Some(handle) = place.as_ref().and_then(Place::handle) {
-            self.account.remove(&handle.owner, handle.spec.resources());
+            let meta = handle.meta();
+            self.account.remove(&meta.owner, meta.spec.resources());
         }
-    }
-}
-
-/// The way to a supervisor, and what can be known of its sandbox without asking it.
-pub(super) struct Handle {
-    pub id: SandboxId,
-    pub owner: Owner,
-    pub slot: Option<SlotName>,
-    pub spec: Spec,
-    pub created_at: jiff::Timestamp,
-    pub inbox: mpsc::Sender<Request>,
-    pub snapshot: watch::Receiver<Snapshot>,
-    /// How many callers wait for a destroy: a stop before it need not be gentle.
-    destroys: watch::Sender<usize>,
-    pub execs: Arc<Execs>,
-    pub snapshots: Arc<SnapshotShelf>,
-    pub activity: Arc<Activity>,
-    /// How much its volume held when somebody last looked.
-    pub space: Space,
-    pub ports: Ports,
-    pub processes: Processes,
-}
-
-impl Handle {
-    pub fn new(
-        meta: &Meta,
-        inbox: mpsc::Sender<Request>,
-        snapshot: watch::Receiver<Snapshot>,
-        destroys: watch::Sender<usize>,
-        execs: Execs,
-        activity: Arc<Activity>,
-    ) -> Self {
-        Self {
-            id: meta.id.clone(),
-            owner: meta.owner.clone(),
-            slot: meta.slot.clone(),
-            spec: meta.spec.clone(),
-            created_at: meta.created_at,
-            inbox,
-            snapshot,
-            destroys,
-            execs: Arc::new(execs),
-            snapshots: Arc::default(),
-            activity,
-            space: Space::default(),
-            ports: Ports::default(),
-            processes: Processes::default(),
-        }
-    }
-
-    /// Says that somebody waits for a destroy, until it is dropped.
-    pub fn wait_for_destroy(&self) -> WaitsForDestroy<'_> {
-        self.destroys.send_modify(|waiting| *waiting += 1);
-        WaitsForDestroy(self)
-    }
-}
-
-pub(super) struct WaitsForDestroy<'a>(&'a Handle);
-
-impl Drop for WaitsForDestroy<'_> {
-    fn drop(&mut self) {
-        self.0.destroys.send_modify(|waiting| *waiting -= 1);
     }
 }
 
@@ -219,7 +154,7 @@ impl Shared {
             creates: Flights::default(),
             ensures: Flights::default(),
             calls: Calls::default(),
-            tasks: TaskTracker::new(),
+            tasks: Tasks::default(),
             leaving_ports: closing.child_token(),
             closing,
             detaching: CancellationToken::new(),
@@ -245,7 +180,10 @@ impl Shared {
     pub fn find(&self, who: &Principal, id: &SandboxId) -> Result<Arc<Handle>, Error> {
         match self.supervised(id) {
             // What is there for a build is the build's alone.
-            Some(handle) if handle.spec.purpose() == Purpose::Use && who.may_see(&handle.owner) => {
+            Some(handle)
+                if handle.meta().spec.purpose() == Purpose::Use
+                    && who.may_see(&handle.meta().owner) =>
+            {
                 Ok(handle)
             }
             Some(_) | None => Err(Error::NotFound { id: id.clone() }),
@@ -281,9 +219,11 @@ impl Shared {
             return Err(Error::LimitReached { what: "sandboxes", limit });
         }
         for (count, handle) in handles.iter().enumerate() {
-            if let Err(refused) = places.account.reserve(&handle.owner, handle.spec.resources()) {
+            let meta = handle.meta();
+            if let Err(refused) = places.account.reserve(&meta.owner, meta.spec.resources()) {
                 for reserved in &handles[..count] {
-                    places.account.remove(&reserved.owner, reserved.spec.resources());
+                    let meta = reserved.meta();
+                    places.account.remove(&meta.owner, meta.spec.resources());
                 }
                 return Err(refused);
             }

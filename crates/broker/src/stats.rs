@@ -10,7 +10,8 @@ use serde::Serialize;
 use tracing::debug;
 use utoipa::ToSchema;
 
-use super::shared::{Handle, Shared};
+use super::lifecycle::handle::Handle;
+use super::shared::Shared;
 use crate::error::Error;
 use sandkeep_core::{SandboxId, State, limits};
 use sandkeep_runtime::RuntimeError;
@@ -128,7 +129,7 @@ impl Shared {
             return;
         }
         for handle in self.handles() {
-            let runs = handle.snapshot.borrow().status.state() == State::Running;
+            let runs = handle.published.borrow().status.state() == State::Running;
             if runs || handle.space.bytes().is_none() {
                 self.refresh_space(&handle).await;
             }
@@ -138,7 +139,7 @@ impl Shared {
     pub(super) async fn stats(&self, handle: &Arc<Handle>) -> Result<StatsView, Error> {
         let usage = self.measure(handle).await?;
         let Usage { tree, total } = usage;
-        let state = handle.snapshot.borrow().status.state();
+        let state = handle.published.borrow().status.state();
         let live = match state {
             State::Running | State::Paused => self.live(handle).await?,
             State::Creating | State::Stopped | State::Destroying | State::Failed => None,
@@ -165,7 +166,7 @@ impl Shared {
         &self,
         handle: &Handle,
     ) -> Result<Option<(CpuStats, MemoryStats, PidsStats)>, Error> {
-        let runtime = self.runtime(handle.spec.runtime())?;
+        let runtime = self.runtime(handle.meta().spec.runtime())?;
         let used = match runtime.stats(&handle.id).await {
             Ok(used) => used,
             Err(RuntimeError::NotRunning { .. } | RuntimeError::NotFound { .. }) => {
@@ -173,7 +174,8 @@ impl Shared {
             }
             Err(error) => return Err(error.into()),
         };
-        let (may, can) = (handle.spec.resources(), runtime.capabilities());
+        let (meta, can) = (handle.meta(), runtime.capabilities());
+        let may = meta.spec.resources();
         let usage = Duration::from_micros(used.cpu_micros);
         Ok(Some((
             CpuStats {

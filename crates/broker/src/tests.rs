@@ -11,6 +11,7 @@ mod manual_clock;
 mod named;
 mod numbers;
 mod sending;
+mod spans;
 mod stubborn;
 mod terms;
 mod time;

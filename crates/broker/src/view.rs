@@ -7,7 +7,7 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::shared::Handle;
+use super::lifecycle::handle::Handle;
 use sandkeep_core::{
     OnTimeout, Operation, Owner, Principal, Privilege, Resources, SandboxId, SlotName, Source,
     State, limits,
@@ -69,42 +69,43 @@ pub struct View {
 
 impl Handle {
     pub fn view(&self) -> View {
-        let snapshot = self.snapshot.borrow();
-        let (status, terms) = (&snapshot.status, &snapshot.terms);
+        let published = self.published.borrow();
+        let (status, meta) = (&published.status, &published.meta);
+        let (spec, terms) = (&meta.spec, &meta.terms);
         let expires_at = terms.timeout().map(|timeout| {
-            snapshot.began.wall_after(timeout, &self.activity.now(), limits::CLOCK_DRIFT)
+            published.meta.began.wall_after(timeout, &self.activity.now(), limits::CLOCK_DRIFT)
         });
         View {
             id: self.id.clone(),
             state: status.state(),
             operation: status.operation(),
             reason: status.reason().map(ToString::to_string),
-            runtime: self.spec.runtime().to_owned(),
-            template: self.spec.template().to_owned(),
-            template_digest: self.spec.image().map(|image| image.digest.clone()),
-            profile: self.spec.profile().map(str::to_owned),
-            owner: self.owner.clone(),
-            slot: self.slot.clone(),
+            runtime: spec.runtime().to_owned(),
+            template: spec.template().to_owned(),
+            template_digest: spec.image().map(|image| image.digest.clone()),
+            profile: spec.profile().map(str::to_owned),
+            owner: meta.owner.clone(),
+            slot: meta.slot.clone(),
             labels: terms.labels.clone(),
-            resources: self.spec.resources().clone(),
-            privilege: self.spec.privilege(),
-            created_at: self.created_at.to_string(),
+            resources: spec.resources().clone(),
+            privilege: spec.privilege(),
+            created_at: meta.created_at.to_string(),
             expires_at: expires_at.map(|at| at.to_string()),
             timeout_secs: terms.timeout_secs,
             idle_timeout_secs: terms.idle_timeout_secs,
             on_timeout: terms.on_timeout,
-            source: self.spec.source().cloned(),
+            source: spec.source().cloned(),
             last_activity_at: self.activity.shown().to_string(),
-            turn_count: snapshot.turn,
+            turn_count: published.meta.turn,
             max_snapshots: terms.max_snapshots,
-            snapshot_tool_calls: self.spec.snapshots_tool_calls(),
+            snapshot_tool_calls: spec.snapshots_tool_calls(),
             snapshot_count: self.snapshots.count() as u64,
             space_used: self.space.bytes(),
         }
     }
 
     fn place(&self) -> (jiff::Timestamp, &SandboxId) {
-        (self.created_at, &self.id)
+        (self.meta().created_at, &self.id)
     }
 }
 
@@ -134,18 +135,22 @@ impl Default for Filter {
 
 impl Filter {
     fn lets_through(&self, who: &Principal, handle: &Handle) -> bool {
-        if !who.may_see(&handle.owner) {
+        let published = handle.published.borrow();
+        let meta = &published.meta;
+        if !who.may_see(&meta.owner) {
             return false;
         }
-        let project = self.project.as_ref().is_none_or(|project| *project == handle.owner.project);
-        let after = self.after.as_ref().is_none_or(|at| handle.place() > (at.created_at, &at.id));
+        let project = self.project.as_ref().is_none_or(|project| *project == meta.owner.project);
+        let after = self
+            .after
+            .as_ref()
+            .is_none_or(|at| (meta.created_at, &handle.id) > (at.created_at, &at.id));
         if !project || !after {
             return false;
         }
-        let snapshot = handle.snapshot.borrow();
-        let state = self.state.is_none_or(|state| state == snapshot.status.state());
+        let state = self.state.is_none_or(|state| state == published.status.state());
         let mut wanted = self.labels.iter();
-        state && wanted.all(|(name, value)| snapshot.terms.labels.get(name) == Some(value))
+        state && wanted.all(|(name, value)| meta.terms.labels.get(name) == Some(value))
     }
 
     /// The page, the oldest first. Every sandbox that exists from the first page to the last is on
@@ -160,7 +165,8 @@ impl Filter {
         }
         all.sort_unstable_by(|a, b| a.place().cmp(&b.place()));
         let last = all.last().filter(|_| more);
-        let next = last.map(|last| Cursor { created_at: last.created_at, id: last.id.clone() });
+        let next =
+            last.map(|last| Cursor { created_at: last.meta().created_at, id: last.id.clone() });
         Page { items: all.iter().map(|handle| handle.view()).collect(), next }
     }
 }

@@ -42,8 +42,7 @@ pub use spec::{
 };
 pub use spec::{NamesOnly, within};
 pub use state::{
-    AtExpiry, Begun, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb,
-    apply,
+    AtExpiry, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
 };
 pub use template_name::{InvalidTemplateName, TemplateName};
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

@@ -279,8 +279,8 @@ pub enum Event {
     Begin(Verb),
     /// Somebody asks for a rollback to this snapshot.
     RollBack(SnapshotId),
-    /// The operation in progress has had no effect yet and will have none.
-    CalledOff(Begun),
+    /// The snapshot or rollback in progress has had no effect yet and will have none.
+    CalledOff(Operation),
     /// The operation in progress came to its end.
     Done(Operation),
     /// The operation in progress cannot be carried out.
@@ -295,22 +295,6 @@ pub enum Event {
     Missing(String),
     /// Its time is over, and this is to be done about it.
     Expired(Expiry, AtExpiry),
-}
-
-/// An operation that can be given up before it has had any effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
-    Snapshot,
-    Rollback,
-}
-
-impl From<Begun> for Operation {
-    fn from(begun: Begun) -> Self {
-        match begun {
-            Begun::Snapshot => Self::Snapshot,
-            Begun::Rollback => Self::Rollback,
-        }
-    }
 }
 
 /// What is done to a sandbox whose time is over and that is not to go.
@@ -359,8 +343,8 @@ pub fn apply(status: &Status, event: Event) -> Result<(Status, Next), Denied> {
             let (status, next) = begin(status, Verb::Rollback)?;
             Ok((Status { rollback_to: Some(snapshot), ..status }, next))
         }
-        Event::CalledOff(begun) => {
-            under_way(status, begun.into())?;
+        Event::CalledOff(operation) => {
+            under_way(status, operation)?;
             Ok((status.without_operation(), Next::Record))
         }
         Event::Done(operation) => {

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::{Running, admitted, check_timeout, invalid, sending};
 use crate::ShellExecDraft;
 use crate::error::Error;
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{ExecId, ShellId, failpoint, limits};
 use sandkeep_guestlink::{
     ShellExecRequest, Stdin,

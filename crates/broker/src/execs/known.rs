@@ -12,7 +12,8 @@ use super::stdin::{StdinTurn, Stdins};
 use super::watching::{ExecWatch, Leash, Wish};
 use crate::Broker;
 use crate::error::Error;
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{ExecId, Principal, SandboxId, ShellId, limits};
 use sandkeep_guestlink::{
     Guest, GuestError, Outcome, OutputStream, ShellFate, TerminalSize,

@@ -19,7 +19,8 @@ use tokio::sync::watch;
 use crate::Broker;
 use crate::error::Error;
 use crate::execs::{ExecDraft, ExecWatch};
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{
     ExecId, Principal, ProcessId, ProcessTerms, SandboxId, Signal, StartUp, limits,
 };

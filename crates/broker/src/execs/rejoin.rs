@@ -8,7 +8,8 @@ use tracing::{debug, info};
 
 use super::Execs;
 use super::pump::Berth;
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{ExecId, limits};
 use sandkeep_guestlink::{
     Execution, Guest, GuestError, KnownExec, Offsets, Origin,

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::execs::{Place, ShellCommand, Wanted, admitted, as_asked, exec_in_shell};
-use crate::shared::Handle;
+use crate::lifecycle::handle::Handle;
 use crate::{Broker, OnDisconnect, Running};
 use sandkeep_core::{ExecId, NamesOnly, Principal, SandboxId, ShellId, Verb};
 use sandkeep_guestlink::{
@@ -139,7 +139,7 @@ impl Broker {
         draft: ShellExecDraft,
     ) -> Result<Running, Error> {
         let handle = self.shared.find(who, id)?;
-        let runtime = self.shared.runtime_label(Some(handle.spec.runtime()));
+        let runtime = self.shared.runtime_label(Some(handle.meta().spec.runtime()));
         let command = ShellCommand { id: ExecId::random(), shell: shell.clone(), draft };
         let begun = exec_in_shell(&self.shared, &handle, command);
         self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
@@ -148,13 +148,13 @@ impl Broker {
 
 fn shell_request(handle: &Arc<Handle>, draft: ShellDraft) -> Result<ShellRequest, Error> {
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
-    let Place { env, cwd, user } = Place::fill(&handle.spec, wanted)?;
+    let Place { env, cwd, user } = Place::fill(&handle.meta().spec, wanted)?;
     Ok(ShellRequest {
         id: ShellId::random(),
         program: draft.program,
         env,
         cwd,
         user,
-        privilege: handle.spec.privilege(),
+        privilege: handle.meta().spec.privilege(),
     })
 }

@@ -9,8 +9,7 @@ use super::progress::ImportStep;
 use super::record::{Content, KeptLayer, Record};
 use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::supervisor::LifecycleVerb;
-use crate::shared::Handle;
+use crate::lifecycle::handle::Handle;
 use sandkeep_core::{ImageDefaults, SandboxId, SnapshotId, Spec, failpoint};
 use sandkeep_image::image::ImageConfig;
 use sandkeep_storage::LayerId;
@@ -22,7 +21,7 @@ impl Broker {
         let not_found = || Error::NotFound { id: id.clone() };
         let handle = shared.supervised(id).ok_or_else(not_found)?;
         let (layer, _pin) = self.new_layer(job, &handle).await?;
-        self.ask(&handle, LifecycleVerb::Capture(Box::new(layer.clone()))).await?;
+        handle.capture(shared, layer.clone()).await?;
         failpoint!("template.after_capture");
         let bytes = shared.storage.usage(id).await.map_or(0, |usage| usage.tree.used_bytes);
         self.record_capture(job, &handle, KeptLayer { id: layer, bytes }, format!("sandbox {id}"))
@@ -39,7 +38,7 @@ impl Broker {
     ) -> Result<Record, Error> {
         let storage = &self.shared.storage;
         let (layer, _pin) = self.new_layer(job, handle).await?;
-        let below = super::base(&handle.spec)?;
+        let below = super::base(&handle.meta().spec)?;
         let reading = handle.snapshots.reading().await;
         storage.layer_from(&handle.id, Some(snapshot), below.layers(), &layer).await?;
         let bytes = storage.snapshot_bytes(&handle.id, snapshot).await?;
@@ -51,7 +50,7 @@ impl Broker {
     /// The name of a layer that is not there yet; what is below it stays until the pin is dropped.
     async fn new_layer(&self, job: &Job, handle: &Handle) -> Result<(LayerId, Pin), Error> {
         job.reporter.step(ImportStep::Capturing);
-        let below = super::base(&handle.spec)?.layers().to_vec();
+        let below = super::base(&handle.meta().spec)?.layers().to_vec();
         // There is no archive that it could be named after; no two captures are the same.
         let layer = id_of(&Digest::of(job.id.as_str().as_bytes()));
         let images = &self.shared.images;
@@ -68,17 +67,17 @@ impl Broker {
         layer: KeptLayer,
         source: String,
     ) -> Result<Record, Error> {
-        let mut layers = self.kept(super::base(&handle.spec)?.layers().to_vec()).await?;
+        let mut layers = self.kept(super::base(&handle.meta().spec)?.layers().to_vec()).await?;
         layers.push(layer);
-        let config = self.config_of(&handle.spec).await?;
-        let over = match handle.spec.image() {
+        let config = self.config_of(&handle.meta().spec).await?;
+        let over = match handle.meta().spec.image() {
             Some(image) => image.over.clone(),
-            None => Some(handle.spec.template().to_owned()),
+            None => Some(handle.meta().spec.template().to_owned()),
         };
         let listed: Vec<&str> = layers.iter().map(|layer| layer.id.as_str()).collect();
         let digest = Digest::of(listed.join("\n").as_bytes()).to_string();
         let name = job.name.clone();
-        let start = handle.spec.image_defaults().and_then(|defaults| defaults.start.clone());
+        let start = handle.meta().spec.image_defaults().and_then(|defaults| defaults.start.clone());
         let content = Content { name, digest, source, layers, over, config, start };
         self.write_down(job, content).await
     }

@@ -68,7 +68,9 @@ async fn needed(shared: &Shared) -> Result<Option<BTreeSet<LayerKey>>, Error> {
     for (_, record) in &records {
         need(&record.layer_ids());
     }
-    for image in handles.iter().filter_map(|handle| handle.spec.image()) {
+    for handle in &handles {
+        let meta = handle.meta();
+        let Some(image) = meta.spec.image() else { continue };
         need(&image.layers.iter().filter_map(|layer| layer.parse().ok()).collect::<Vec<_>>());
     }
     for layers in builds::cached_layers(shared).await? {

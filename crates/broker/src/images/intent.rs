@@ -66,8 +66,8 @@ pub async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
 /// It may have been frozen when the daemon died. Thawing what runs changes nothing.
 async fn thaw(shared: &Shared, id: &SandboxId) {
     let Some(handle) = shared.supervised(id) else { return };
-    let runs = handle.snapshot.borrow().status.state() == State::Running;
-    let Ok(runtime) = shared.runtime(handle.spec.runtime()) else { return };
+    let runs = handle.published.borrow().status.state() == State::Running;
+    let Ok(runtime) = shared.runtime(handle.meta().spec.runtime()) else { return };
     if runs && let Err(error) = runtime.thaw(id).await {
         warn!(%id, %error, "cannot thaw a sandbox that was becoming a template");
     }

@@ -13,7 +13,8 @@ use super::claim::Claim;
 use super::import::unusable;
 use super::upload::Upload;
 use crate::error::Error;
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{HostPaths, Principal, SandboxId, SnapshotId, SnapshotName};
 use sandkeep_image::{
     image::Platform,

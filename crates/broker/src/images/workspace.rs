@@ -54,8 +54,7 @@ pub(crate) struct Bringing {
 
 impl Supervisor {
     /// Puts the workspace, or what it is made of, into the new volume.
-    pub(crate) async fn bring_source(&self, root: &Root) -> Result<(), Error> {
-        let Some(bringing) = &self.bringing else { return Ok(()) };
+    pub(crate) async fn bring_source(&self, bringing: &Bringing, root: &Root) -> Result<(), Error> {
         let (root, path) = (root.clone(), bringing.source.path.clone());
         match &bringing.opened {
             Opened::Directory(directory) => {
@@ -88,9 +87,12 @@ impl Supervisor {
     }
 
     /// Does what can only be done inside.
-    pub(crate) async fn finish_source(&self, guest: &Arc<dyn Guest>) -> Result<(), Error> {
-        let Some(bringing) = &self.bringing else { return Ok(()) };
-        let Bringing { source, opened } = &**bringing;
+    pub(crate) async fn finish_source(
+        &self,
+        bringing: &Bringing,
+        guest: &Arc<dyn Guest>,
+    ) -> Result<(), Error> {
+        let Bringing { source, opened } = bringing;
         match opened {
             Opened::Directory(_) | Opened::Archive(_) => Ok(()),
             Opened::Repository { url, aside, .. } => {

@@ -15,7 +15,7 @@ use toolbox::{
 use super::toolbox::{Errand, Lines, Presence, ToolboxInput, ToolboxRun, begin};
 use crate::Broker;
 use crate::error::Error;
-use crate::shared::Handle;
+use crate::lifecycle::handle::Handle;
 use sandkeep_core::{Principal, SandboxId, limits};
 
 /// A file, or an archive, on its way to the caller. Dropping it ends the reading inside.

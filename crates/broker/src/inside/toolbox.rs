@@ -27,7 +27,8 @@ use crate::error::Error;
 use crate::execs::rejoin::collect;
 use crate::execs::{ExecLimits, Place, Wanted, admitted};
 use crate::lifecycle::activity::Busy;
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{ExecId, Privilege, Spec, limits};
 use sandkeep_guestlink::{
     ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, LeafLimits,
@@ -156,7 +157,7 @@ pub(crate) async fn begin(
     let held = hold(handle, errand.presence)?;
     // Who was admitted before a pause that has not seen it yet is turned away.
     let guest = admitted(handle)?;
-    run(shared, guest, &handle.spec, errand, held).await
+    run(shared, guest, &handle.meta().spec, errand, held).await
 }
 
 /// The same in a sandbox that is being made, whatever is said of who is present.

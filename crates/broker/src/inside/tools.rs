@@ -32,7 +32,8 @@ use tokio::sync::mpsc;
 use crate::Broker;
 use crate::error::Error;
 use crate::execs::ExecLimits;
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{Principal, SandboxId, ToolCallId, limits};
 use sandkeep_store::Key;
 
@@ -152,7 +153,7 @@ impl Broker {
         let print = fingerprint(&draft);
         let timeout = asked_timeout(draft.resources)?;
         let limits = draft.resources.limits();
-        limits.check(&self.shared, &handle.spec)?;
+        limits.check(&self.shared, &handle.meta().spec)?;
         let work = Work::of(tool, draft.arguments, timeout)?.within(limits).then(draft.snapshot);
         if draft.snapshot == SnapshotAfter::Yes {
             self.shared.require_snapshots()?;

@@ -15,12 +15,11 @@ use std::time::SystemTime;
 
 use tracing::warn;
 
-use super::snapshots::Record;
-use super::supervisor::LifecycleVerb;
-use super::verbs::{SnapshotWish, What};
+use super::handle::Handle;
+use super::snapshot::Record;
 use crate::Broker;
 use crate::error::Error;
-use crate::shared::{Handle, Shared};
+use crate::shared::Shared;
 use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
 use sandkeep_storage::StorageError;
 use sandkeep_tree::{
@@ -38,7 +37,7 @@ const MOUNTED: [&str; 2] = ["dev", "proc"];
 
 /// What is to be compared.
 #[derive(Clone, Debug, Default)]
-pub struct DiffWish {
+pub struct DiffRequest {
     /// The newest snapshot, or what the sandbox was made from, if it is not said.
     pub from: Option<String>,
     /// The present, if it is not said.
@@ -47,12 +46,12 @@ pub struct DiffWish {
     pub path: Option<String>,
     /// How many changes are told; [`limits::DIFF_CHANGES_DEFAULT`] if it is not said.
     pub limit: Option<usize>,
-    pub text: TextWish,
+    pub text: DiffText,
 }
 
 /// Whether the lines that differ are told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TextWish {
+pub enum DiffText {
     Told,
     #[default]
     NotTold,
@@ -72,7 +71,7 @@ struct Comparison {
     from: Point,
     to: Point,
     options: Options,
-    text: TextWish,
+    text: DiffText,
     /// What stands for the present.
     stand_in: Option<SnapshotId>,
     frozen: bool,
@@ -83,9 +82,9 @@ impl Broker {
         &self,
         who: &Principal,
         id: &SandboxId,
-        wish: DiffWish,
+        request: DiffRequest,
     ) -> Result<ToldDiff, Error> {
-        let mut comparison = self.comparison(who, id, wish)?;
+        let mut comparison = self.comparison(who, id, request)?;
         let broker = self.clone();
         // Whoever leaves in between leaves no snapshot behind.
         let told = self.shared.tasks.spawn(async move {
@@ -103,7 +102,7 @@ impl Broker {
         let (options, text) = (comparison.options.clone(), comparison.text);
         let diff = reading(&self.shared, move || {
             let mut diff = diff::compare(&from, &to, &options)?;
-            if text == TextWish::Told {
+            if text == DiffText::Told {
                 diff::add_text(&mut diff, &from, &to)?;
             }
             Ok(diff)
@@ -117,22 +116,22 @@ impl Broker {
         &self,
         who: &Principal,
         id: &SandboxId,
-        wish: DiffWish,
+        request: DiffRequest,
     ) -> Result<Comparison, Error> {
         let handle = self.shared.find(who, id)?;
-        let from = match &wish.from {
+        let from = match &request.from {
             Some(text) => point(&handle, "from", text)?,
             None => match handle.snapshots.all().last() {
                 Some(newest) => Point::Snapshot(Arc::clone(newest)),
                 None => Point::Base,
             },
         };
-        let to = match &wish.to {
+        let to = match &request.to {
             Some(text) => point(&handle, "to", text)?,
             None => Point::Now,
         };
-        let beneath = wish.path.as_deref().map(|path| inside("path", path)).transpose()?;
-        let (limit, max) = (wish.limit, limits::DIFF_CHANGES_MAX);
+        let beneath = request.path.as_deref().map(|path| inside("path", path)).transpose()?;
+        let (limit, max) = (request.limit, limits::DIFF_CHANGES_MAX);
         let limit = limit.unwrap_or(limits::DIFF_CHANGES_DEFAULT);
         if limit == 0 || limit > max {
             let problem = format!("it must be from 1 to {max}");
@@ -145,13 +144,13 @@ impl Broker {
             renames: Renames::Found,
             changes_max: limit,
         };
-        let (text, stand_in, frozen) = (wish.text, None, true);
+        let (text, stand_in, frozen) = (request.text, None, true);
         Ok(Comparison { handle, from, to, options, text, stand_in, frozen })
     }
 
     /// What is mounted in a sandbox, and not part of its volume.
     pub(crate) fn hidden(&self, handle: &Handle) -> Result<Vec<TreePath>, Error> {
-        let binds = self.shared.template_of(&handle.spec)?.binds();
+        let binds = self.shared.template_of(&handle.meta().spec)?.binds();
         let bound = binds.iter().map(|bind| bind.target.as_os_str().as_encoded_bytes());
         let all = MOUNTED.iter().map(|name| name.as_bytes()).chain(bound);
         Ok(all.filter_map(|path| TreePath::clean(path).ok()).collect())
@@ -163,7 +162,7 @@ impl Broker {
             return Lineage::Unrelated;
         }
         let made = |point: &Point| match point {
-            Point::Base => SystemTime::from(handle.created_at),
+            Point::Base => SystemTime::from(handle.meta().created_at),
             Point::Snapshot(record) => SystemTime::from(record.created_at),
             Point::Now => SystemTime::from(self.shared.clock.wall()),
         };
@@ -175,27 +174,23 @@ impl Broker {
     async fn stand_in(&self, comparison: &mut Comparison) -> Result<(), Error> {
         let handle = &comparison.handle;
         let present = [&comparison.from, &comparison.to].iter().any(|p| matches!(p, Point::Now));
-        let runs = handle.snapshot.borrow().status.state() == State::Running;
+        let runs = handle.published.borrow().status.state() == State::Running;
         if !present || !runs {
             return Ok(());
         }
-        let freezes = self.shared.runtime(handle.spec.runtime())?.capabilities().pause;
+        let freezes = self.shared.runtime(handle.meta().spec.runtime())?.capabilities().pause;
         if !freezes || !self.shared.storage.capabilities().snapshots {
             comparison.frozen = false;
             return Ok(());
         }
-        let id = SnapshotId::random();
-        let wish = SnapshotWish { id: id.clone(), what: What::Transient, note: None };
-        self.ask(handle, LifecycleVerb::Snapshot(Box::new(wish))).await?;
-        comparison.stand_in = Some(id);
+        comparison.stand_in = Some(handle.transient_snapshot(&self.shared).await?);
         Ok(())
     }
 
     async fn remove_stand_in(&self, comparison: &Comparison) {
         let Some(id) = &comparison.stand_in else { return };
         let handle = &comparison.handle;
-        let verb = LifecycleVerb::DeleteSnapshot(Box::new(id.clone()));
-        if let Err(error) = self.ask(handle, verb).await {
+        if let Err(error) = handle.delete_snapshot(&self.shared, id.clone()).await {
             warn!(id = %handle.id, %error, "cannot remove a snapshot that a diff was made of");
         }
     }
@@ -209,7 +204,7 @@ impl Broker {
         let id = &comparison.handle.id;
         let snapshot = match point {
             Point::Base => {
-                return base::view(&self.shared, id, &comparison.handle.spec).await;
+                return base::view(&self.shared, id, &comparison.handle.meta().spec).await;
             }
             Point::Snapshot(record) => Some(&record.id),
             Point::Now => comparison.stand_in.as_ref(),

@@ -18,10 +18,10 @@ use std::time::Instant;
 use tokio::time::timeout;
 use tracing::info;
 
-use super::supervisor::LifecycleVerb;
+use super::request::Command;
 use crate::Broker;
 use crate::error::Error;
-use crate::shared::Handle;
+use crate::lifecycle::handle::Handle;
 use crate::view::View;
 use crate::{policy::admission, records::slots};
 use sandkeep_core::{Principal, SandboxId, SpecDraft, State, Verb, limits};
@@ -101,7 +101,7 @@ impl Broker {
     }
 
     async fn remove(&self, handle: &Handle) -> Result<(), Error> {
-        match self.ask(handle, LifecycleVerb::Destroy).await {
+        match handle.destroy(&self.shared).await {
             // Somebody else was faster.
             Err(Error::NotFound { .. }) => Ok(()),
             other => other,
@@ -109,16 +109,16 @@ impl Broker {
     }
 
     async fn examine(&self, handle: &Handle) -> Result<Health, Error> {
-        let mut snapshot = handle.snapshot.clone();
-        let settled = snapshot.wait_for(|snapshot| {
-            snapshot.status.operation().is_none() || snapshot.status.state() == State::Destroying
+        let mut published = handle.published.clone();
+        let settled = published.wait_for(|published| {
+            published.status.operation().is_none() || published.status.state() == State::Destroying
         });
         let state = match timeout(limits::ENSURE_WAIT, settled).await {
-            Ok(Ok(snapshot)) => snapshot.status.state(),
+            Ok(Ok(published)) => published.status.state(),
             // Its supervisor ended, and with it the sandbox or what we know of it.
             Ok(Err(_)) => return Ok(Health::Gone),
             Err(_elapsed) => {
-                let under_way = handle.snapshot.borrow().status.operation();
+                let under_way = handle.published.borrow().status.operation();
                 let under_way = under_way.map_or(Verb::Create, Verb::from);
                 return Err(Error::Busy { id: handle.id.clone(), verb: Verb::Start, under_way });
             }
@@ -127,7 +127,7 @@ impl Broker {
             State::Running | State::Paused => Ok(self.ping(handle).await),
             State::Stopped => self.revive(handle).await,
             State::Failed => {
-                let reason = handle.snapshot.borrow().status.reason().map(ToString::to_string);
+                let reason = handle.published.borrow().status.reason().map(ToString::to_string);
                 Ok(Health::Ill(reason.unwrap_or_else(|| "it failed".to_owned())))
             }
             State::Creating | State::Destroying => Ok(Health::Ill("it is going away".to_owned())),
@@ -136,7 +136,7 @@ impl Broker {
 
     /// A round trip through the guest: that a process exists says nothing.
     async fn ping(&self, handle: &Handle) -> Health {
-        let guest = handle.snapshot.borrow().guest.clone();
+        let guest = handle.published.borrow().guest.clone();
         let Some(guest) = guest else {
             return Health::Ill("its guest cannot be reached".to_owned());
         };
@@ -145,9 +145,9 @@ impl Broker {
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "its guest does not answer".to_owned(),
         };
-        let snapshot = handle.snapshot.borrow();
-        let same = snapshot.guest.as_ref().is_some_and(|now| Arc::ptr_eq(now, &guest));
-        match same && snapshot.status.operation().is_none() {
+        let published = handle.published.borrow();
+        let same = published.guest.as_ref().is_some_and(|now| Arc::ptr_eq(now, &guest));
+        match same && published.status.operation().is_none() {
             true => Health::Ill(why),
             // Somebody stopped it, or rolled it back: that guest was meant to go, and the sandbox is not ill.
             false => Health::Gone,
@@ -157,10 +157,10 @@ impl Broker {
     /// Starts a stopped one. If it cannot be started for a reason that is not its own, it is kept and
     /// the caller is told.
     async fn revive(&self, handle: &Handle) -> Result<Health, Error> {
-        match self.ask(handle, LifecycleVerb::Start).await {
+        match handle.ask(&self.shared, Verb::Start, Command::Start).await {
             Ok(()) => Ok(self.ping(handle).await),
             Err(Error::NotFound { .. }) => Ok(Health::Gone),
-            Err(error) => match handle.snapshot.borrow().status.state() {
+            Err(error) => match handle.published.borrow().status.state() {
                 State::Failed => Ok(Health::Ill(error.to_string())),
                 State::Creating
                 | State::Running

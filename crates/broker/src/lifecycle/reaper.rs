@@ -8,17 +8,24 @@
 //!
 //! [`Moment`]: sandkeep_core::Moment
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tracing::{debug, warn};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
 
 use super::activity::Activity;
-use super::supervisor::{LifecycleVerb, Request, Snapshot};
-use crate::shared::{Handle, Shared};
-use sandkeep_core::{Expiry, Moment, OnTimeout, State, limits};
+use super::handle::Handle;
+use super::request::{Command, Reply};
+use super::supervisor::{Fate, Published, Supervisor};
+use crate::Broker;
+use crate::error::Error;
+use crate::shared::Shared;
+use sandkeep_core::{AtExpiry, Event, Expiry, Moment, Next, OnTimeout, State, failpoint, limits};
+use sandkeep_home::DataDir;
 
 /// Wakes the reaper if a deadline comes before all that it knows of.
 #[derive(Default)]
@@ -49,11 +56,11 @@ impl Alarm {
 /// How long a sandbox still has, and which of its times ends first; `None` if none will.
 pub(crate) fn time_left(
     activity: &Activity,
-    snapshot: &Snapshot,
+    published: &Published,
     now: &Moment,
 ) -> Option<(Duration, Expiry)> {
-    let terms = &snapshot.terms;
-    let (timeout_counts, idle_counts) = match (snapshot.status.state(), terms.on_timeout) {
+    let terms = &published.meta.terms;
+    let (timeout_counts, idle_counts) = match (published.status.state(), terms.on_timeout) {
         (State::Running, _) => (true, true),
         (State::Paused, OnTimeout::Destroy | OnTimeout::Stop)
         | (State::Stopped, OnTimeout::Destroy) => (true, false),
@@ -63,10 +70,9 @@ pub(crate) fn time_left(
         | (State::Paused | State::Stopped | State::Failed, OnTimeout::Pause) => (false, false),
         (State::Creating | State::Destroying, _) => (false, false),
     };
-    let timeout = terms
-        .timeout()
-        .filter(|_| timeout_counts)
-        .map(|timeout| (timeout.saturating_sub(snapshot.began.elapsed(now)), Expiry::Timeout));
+    let timeout = terms.timeout().filter(|_| timeout_counts).map(|timeout| {
+        (timeout.saturating_sub(published.meta.began.elapsed(now)), Expiry::Timeout)
+    });
     let idle = terms
         .idle_timeout()
         .filter(|_| idle_counts)
@@ -121,12 +127,12 @@ fn reap(shared: &Shared) -> Option<Duration> {
     let now = shared.now();
     let mut next: Option<Duration> = None;
     for handle in shared.handles() {
-        let left = time_left(&handle.activity, &handle.snapshot.borrow(), &now);
+        let left = time_left(&handle.activity, &handle.published.borrow(), &now);
         let Some((left, expiry)) = left else { continue };
         let wait = match left.is_zero() {
             true => {
                 debug!(id = %handle.id, ?expiry, "the time of a sandbox is over");
-                tell(&handle, LifecycleVerb::Expire);
+                tell(&handle, Command::Expire);
                 // Looked at again, lest its supervisor was too busy or could not do it.
                 limits::REAPER_AGAIN
             }
@@ -140,16 +146,96 @@ fn reap(shared: &Shared) -> Option<Duration> {
 fn note_activities(shared: &Shared) {
     for handle in shared.handles() {
         if let Some(last) = handle.activity.take_unnoted() {
-            tell(&handle, LifecycleVerb::NoteActivity(Box::new(last)));
+            tell(&handle, |reply| Command::NoteActivity(Box::new(last), reply));
         }
     }
 }
 
 /// Says something to a supervisor without waiting for what it does about it. A full queue has enough
 /// to do; it will be told again.
-fn tell(handle: &Handle, verb: LifecycleVerb) {
-    let (answer, _) = oneshot::channel();
-    let _ = handle.inbox.try_send(Request { verb, answer });
+pub(super) fn tell(handle: &Handle, command: impl FnOnce(Reply<()>) -> Command) {
+    let _ = handle.enqueue(command);
+}
+
+impl Broker {
+    /// Leaves the next daemon when each sandbox was last used.
+    pub(crate) async fn note_activities(&self) {
+        let noted = self.shared.handles().into_iter().map(|handle| async move {
+            let Some(last) = handle.activity.take_unnoted() else { return };
+            let note = |reply| Command::NoteActivity(Box::new(last), reply);
+            if let Err(error) = handle.hand_over(&self.shared, note).await {
+                debug!(id = %handle.id, %error, "cannot note down when a sandbox was last used");
+            }
+        });
+        futures_util::future::join_all(noted).await;
+    }
+}
+
+impl Supervisor {
+    /// Ends the sandbox if its time is over: it may have got more since the reaper looked.
+    pub(crate) async fn expire(&mut self) -> (Fate, Result<(), Error>) {
+        let Some(expiry) = self.expiry().await else { return (Fate::Lives, Ok(())) };
+        info!(id = %self.id(), why = %expiry, "the time of a sandbox is over");
+        match self.meta.terms.on_timeout {
+            OnTimeout::Destroy => self.destroy().await,
+            OnTimeout::Stop => (Fate::Lives, self.end_because(expiry, AtExpiry::Stop).await),
+            OnTimeout::Pause => (Fate::Lives, self.end_because(expiry, AtExpiry::Pause).await),
+        }
+    }
+
+    /// A command that runs is frozen as it is: the time of its sandbox is over.
+    async fn end_because(&mut self, expiry: Expiry, how: AtExpiry) -> Result<(), Error> {
+        let (status, next) = self.next(Event::Expired(expiry, how))?;
+        if next == Next::Stay {
+            return Ok(());
+        }
+        self.record(status).await?;
+        match how {
+            AtExpiry::Stop => {
+                failpoint!("stop.after_intent");
+                self.finish_stop().await
+            }
+            AtExpiry::Pause => {
+                failpoint!("pause.after_intent");
+                self.finish_pause().await
+            }
+        }
+    }
+
+    /// Which of its times is over. That it is idle is a guess of ours until the guest says so: an
+    /// earlier daemon may have left a command that still runs.
+    async fn expiry(&self) -> Option<Expiry> {
+        let now = self.shared.now();
+        let left = time_left(&self.activity, &self.published.borrow(), &now);
+        match left {
+            Some((left, expiry)) if left.is_zero() => match expiry {
+                Expiry::Timeout => Some(expiry),
+                Expiry::Idle if self.runs_commands().await => {
+                    self.activity.touch();
+                    None
+                }
+                Expiry::Idle => Some(expiry),
+            },
+            Some(_) | None => None,
+        }
+    }
+
+    async fn runs_commands(&self) -> bool {
+        let Some(guest) = self.published.borrow().guest.clone() else { return false };
+        match timeout(limits::ENSURE_PING, guest.execs()).await {
+            Ok(Ok(execs)) => execs.iter().any(|exec| exec.running),
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
+    pub(crate) async fn note_activity(&self, last: Moment) -> Result<(), Error> {
+        let home = self.home.clone();
+        let write = move |_: &DataDir| match home.note_activity(&last) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written,
+        };
+        self.shared.blocking(write).await
+    }
 }
 
 #[cfg(test)]

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
-use super::snapshots::{self, InStorage};
-use super::supervisor::{Fate, LifecycleVerb, Request, Supervisor};
+use super::reaper;
+use super::request::Command;
+use super::snapshot::{self, InStorage};
+use super::supervisor::{Fate, Supervisor};
 use crate::error::Error;
 use crate::execs::rejoin;
 use crate::health;
@@ -39,7 +40,7 @@ pub(crate) async fn at_intervals(shared: Arc<Shared>) {
         let looked = async {
             once(&shared).await?;
             shared.sweep_slots().await?;
-            snapshots::sweep(&shared).await?;
+            snapshot::sweep(&shared).await?;
             crate::images::collect(&shared).await
         };
         if let Err(error) = looked.await {
@@ -64,10 +65,8 @@ pub(crate) async fn tend_limits(shared: Arc<Shared>) {
 /// A destroy that failed is recorded and stays so until it succeeds.
 fn repeat_destroys(shared: &Shared) {
     for handle in shared.handles() {
-        if handle.snapshot.borrow().status.state() == State::Destroying {
-            let (answer, _) = oneshot::channel();
-            // A full queue has enough to do.
-            let _ = handle.inbox.try_send(Request { verb: LifecycleVerb::Destroy, answer });
+        if handle.published.borrow().status.state() == State::Destroying {
+            reaper::tell(&handle, Command::Destroy);
         }
     }
 }
@@ -289,10 +288,11 @@ async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
     if copy == Copy::Stale {
         supervisor.copy_records().await;
     }
-    if let (None, Some(slot)) = (revision, &handle.slot) {
-        shared.reclaim_slot(&handle.owner, slot, &handle.id).await;
+    let meta = handle.meta();
+    if let (None, Some(slot)) = (revision, &meta.slot) {
+        shared.reclaim_slot(&meta.owner, slot, &handle.id).await;
     }
     shared.supervise(handle);
     claim.held = false;
-    shared.tasks.spawn(supervisor.run());
+    shared.tasks.spawn_apart(supervisor.run());
 }

@@ -1,11 +1,47 @@
-//! Having some files of a sandbox be as they were in a snapshot.
+//! revert: some files become again what they were in a snapshot, and nothing else changes.
+//!
+//! ```text
+//!   row `reverts/<sandbox>` ─▶ compare ─▶ archive of what differs ─▶ toolbox, inside, as root ─▶ no row
+//! ```
+//!
+//! A root that is a plain directory is changed where it lies. An overlay must not be written to from behind, and only
+//! inside is it mounted: there the sandbox changes its own files. One that is stopped is started for that, without
+//! the process that its template would start, and stopped again.
+//!
+//! What is done can be done again. So a daemon that finds the row of an earlier one begins anew, and compares again:
+//! what the earlier one has done is no difference any more.
 
-use super::diff::inside;
-use super::supervisor::LifecycleVerb;
-use super::verbs::{RevertWish, Reverted};
+mod archive;
+mod intent;
+
+use std::sync::Arc;
+
+use super::diff::{inside, reading};
+use super::request::Command;
+use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
-use sandkeep_core::{Principal, SandboxId, SnapshotName, limits};
+use crate::inside::toolbox::{self, Errand, Whom};
+use sandkeep_core::{
+    Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, failpoint, limits,
+};
+use sandkeep_tree::{
+    Root, TreePath, View,
+    diff::{self, Diff, Lineage, Options, Renames},
+    view::Last,
+};
+
+pub(crate) use intent::{Intent, finish_all};
+
+/// The files to restore.
+pub(crate) struct RevertRequest {
+    pub snapshot: SnapshotId,
+    pub paths: Vec<TreePath>,
+    /// What is mounted inside.
+    pub hidden: Vec<TreePath>,
+    /// It was started for this, and is to be stopped.
+    pub woken: bool,
+}
 
 impl Broker {
     /// Answers with the paths that were not so.
@@ -24,19 +60,144 @@ impl Broker {
             return Err(Error::InvalidField { field: "paths", problem });
         }
         let paths: Result<_, Error> = paths.iter().map(|path| inside("paths", path)).collect();
-        let reverted = Reverted::default();
-        let wish = RevertWish {
+        let request = RevertRequest {
             snapshot: handle.snapshot_named(snapshot)?.id.clone(),
             paths: paths?,
             hidden: self.hidden(&handle)?,
-            reverted: reverted.clone(),
             woken: false,
         };
-        self.ask(&handle, LifecycleVerb::Revert(Box::new(wish))).await?;
-        let shown = reverted.take().into_iter().map(|path| match path.is_root() {
+        let revert = |reply| Command::Revert(Box::new(request), reply);
+        let reverted = handle.ask(&self.shared, Verb::Revert, revert).await?;
+        let shown = reverted.into_iter().map(|path| match path.is_root() {
             true => "/".to_owned(),
             false => format!("/{}", path.shown()),
         });
         Ok(shown.collect())
     }
 }
+
+impl Supervisor {
+    pub(crate) async fn revert(&mut self, request: RevertRequest) -> Result<Vec<TreePath>, Error> {
+        self.next(Event::Begin(Verb::Revert))?;
+        let root = self.shared.storage.root(self.id()).await?;
+        let sleeps = self.status().state() == State::Stopped;
+        let wake = sleeps && matches!(root, Root::Overlay { .. });
+        let intent = Intent::of(&request, request.woken || wake);
+        intent.write(&*self.shared.store, self.id()).await?;
+        failpoint!("revert.after_intent");
+        let done = self.restore(&request, &root).await;
+        failpoint!("revert.after_files");
+        // One that could not be started has failed, and says so.
+        if (request.woken || wake) && self.status().state() == State::Running {
+            self.stop().await?;
+        }
+        // Also of one that failed: its caller knows, and may ask again.
+        Intent::over(&*self.shared.store, self.id()).await?;
+        failpoint!("revert.after_outcome");
+        done
+    }
+
+    async fn restore(
+        &mut self,
+        request: &RevertRequest,
+        root: &Root,
+    ) -> Result<Vec<TreePath>, Error> {
+        let snapshots = Arc::clone(&self.snapshots);
+        let _kept = snapshots.reading().await;
+        let storage = &self.shared.storage;
+        let now = storage.view(self.id(), None).await?;
+        let then = storage.view(self.id(), Some(&request.snapshot)).await?;
+        let (paths, hidden) = (request.paths.clone(), request.hidden.clone());
+        let compared = reading(&self.shared, move || {
+            let diff = compare(&now, &then, &paths, hidden)?;
+            Ok((diff, then))
+        });
+        let (diff, then) = compared.await?;
+        if diff.truncated {
+            let limit = limits::DIFF_CHANGES_MAX;
+            return Err(Error::LimitReached { what: "files that differ; name fewer paths", limit });
+        }
+        let differed: Vec<TreePath> =
+            diff.changes.iter().map(|change| change.path.clone()).collect();
+        if differed.is_empty() {
+            return Ok(differed);
+        }
+        match root {
+            // What runs sees it at once, and the rights of whoever is inside do not matter.
+            Root::Dir(path) | Root::Shifted(path) => {
+                let path = path.clone();
+                let restored = reading(&self.shared, move || {
+                    let archive = archive::of(diff, then);
+                    ::toolbox::restore(&path, archive).map_err(std::io::Error::other)
+                });
+                restored.await?;
+            }
+            Root::Overlay { .. } => {
+                if self.status().state() == State::Stopped {
+                    self.wake().await?;
+                }
+                self.restore_inside(diff, then).await?;
+            }
+        }
+        Ok(differed)
+    }
+
+    async fn restore_inside(&self, diff: Diff, then: View) -> Result<(), Error> {
+        let id = self.id();
+        let handle = self.shared.supervised(id);
+        let handle = handle.ok_or_else(|| Error::NotFound { id: id.clone() })?;
+        let errand = Errand {
+            whom: Whom::Root,
+            timeout: Some(limits::REVERT_MAX),
+            ..Errand::long(::toolbox::Operation::Restore {})
+        };
+        let mut run = toolbox::begin(&self.shared, &handle, errand).await?;
+        let input = run.input();
+        let (sender, mut pieces) = tokio::sync::mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
+        let packing =
+            reading(&self.shared, move || archive::pack(archive::of(diff, then), &sender));
+        let handing_over = async {
+            while let Some(piece) = pieces.recv().await {
+                let piece: bytes::Bytes = piece;
+                input.send(&piece).await;
+            }
+        };
+        let sending = async {
+            let (packed, ()) = tokio::join!(packing, handing_over);
+            // What is not whole is not ended, and changes no more.
+            packed?;
+            input.end().await;
+            Ok::<(), Error>(())
+        };
+        run.answer_while::<::toolbox::Unpacked, Error>(sending).await.map(drop)
+    }
+}
+
+/// What must be done to `now` so that these paths are as `then`.
+fn compare(
+    now: &View,
+    then: &View,
+    paths: &[TreePath],
+    hidden: Vec<TreePath>,
+) -> std::io::Result<Diff> {
+    let mut beneath = Vec::with_capacity(paths.len());
+    for path in paths {
+        // As the path was meant in the snapshot, or else as it is meant now.
+        let meant = match then.resolve(path, Last::Itself)? {
+            Some(meant) => Some(meant),
+            None => now.resolve(path, Last::Itself)?,
+        };
+        beneath.push(meant.unwrap_or_else(|| path.clone()));
+    }
+    let options = Options {
+        hidden,
+        beneath,
+        lineage: Lineage::Unrelated,
+        renames: Renames::Ignored,
+        changes_max: limits::DIFF_CHANGES_MAX,
+    };
+    diff::compare(now, then, &options)
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,130 +2,63 @@
 //! sandbox's death, and is the only writer of its state, in the registry and in `meta.json`.
 //!
 //! A caller only waits for the answer: a verb that was taken is finished whether or not anybody still
-//! listens. Reading and execs do not come here; they use the snapshot that every change publishes.
+//! listens. Reading and execs do not come here; they use what every change publishes.
+
+mod steps;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
-use tracing::{info, warn};
+use tokio::sync::{mpsc, watch};
+use tracing::{Instrument, debug, info, warn};
 
 use super::activity::Activity;
-use super::snapshots::SnapshotShelf;
-use super::verbs::{InFlight, RevertWish, RollbackWish, SnapshotWish};
+use super::handle::Handle;
+use super::request::{Command, Reply, Request, answer};
+use super::snapshot::SnapshotIndex;
 use crate::error::Error;
-use crate::execs::Execs;
-use crate::images::workspace::Bringing;
-use crate::shared::{Handle, Shared};
-use sandkeep_core::{
-    Denied, Event, Moment, Next, SandboxId, SnapshotId, State, Status, Terms, TermsPatch, Verb,
-    apply, limits,
-};
+use crate::execs::{Execs, processes::Processes};
+use crate::ports::Ports;
+use crate::shared::Shared;
+use crate::stats::Space;
+use sandkeep_core::{Denied, Event, Next, SandboxId, State, Status, apply, limits};
 use sandkeep_guestlink::Guest;
 use sandkeep_home::{Home, Meta};
-use sandkeep_runtime::{Death, Plan, Runtime};
-use sandkeep_storage::LayerId;
+use sandkeep_runtime::{Death, Runtime};
 use sandkeep_store::Revision;
-use sandkeep_tree::Root;
-
-/// A verb that waits for its turn.
-pub(crate) struct Request {
-    pub verb: LifecycleVerb,
-    pub answer: oneshot::Sender<Result<(), Error>>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LifecycleVerb {
-    Start,
-    Stop,
-    Pause(InFlight),
-    Resume,
-    Destroy,
-    Amend(Box<Amendment>),
-    /// Make a layer of what its volume holds.
-    Capture(Box<LayerId>),
-    Snapshot(Box<SnapshotWish>),
-    DeleteSnapshot(Box<SnapshotId>),
-    /// Bring some files back.
-    Revert(Box<RevertWish>),
-    Rollback(Box<RollbackWish>),
-    /// End it, if its time is over.
-    Expire,
-    /// Write down when it was last used.
-    NoteActivity(Box<Moment>),
-}
-
-/// A change of a sandbox's terms.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Amendment {
-    pub patch: TermsPatch,
-    pub restart: Restart,
-}
-
-/// Whether the timeout counts from now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Restart {
-    Yes,
-    No,
-}
-
-impl LifecycleVerb {
-    /// What it is counted as; `None` for what only the reaper asks for, and what touches no sandbox itself.
-    pub fn named(&self) -> Option<Verb> {
-        match self {
-            Self::Start => Some(Verb::Start),
-            Self::Stop => Some(Verb::Stop),
-            Self::Pause(_) => Some(Verb::Pause),
-            Self::Resume => Some(Verb::Resume),
-            Self::Destroy => Some(Verb::Destroy),
-            Self::Amend(_) => Some(Verb::Amend),
-            Self::Capture(_) => Some(Verb::Capture),
-            Self::Snapshot(_) => Some(Verb::Snapshot),
-            Self::Rollback(_) => Some(Verb::Rollback),
-            Self::DeleteSnapshot(_) => None,
-            Self::Revert(_) => Some(Verb::Revert),
-            Self::Expire | Self::NoteActivity(_) => None,
-        }
-    }
-}
 
 /// Resolves when the sandbox is dead.
 type End = Pin<Box<dyn Future<Output = Death> + Send>>;
 
 /// What anybody may know at once.
 #[derive(Clone)]
-pub(crate) struct Snapshot {
+pub(crate) struct Published {
     pub status: Status,
     /// The way inside, while it runs.
     pub guest: Option<Arc<dyn Guest>>,
-    pub terms: Arc<Terms>,
-    /// From when its timeout counts.
-    pub began: Moment,
-    pub turn: u64,
+    pub meta: Arc<Meta>,
 }
 
 pub(crate) struct Supervisor {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) home: Home,
-    pub(crate) meta: Meta,
+    pub(crate) meta: Arc<Meta>,
     /// Where the row stands; `None` before the first write.
     pub(crate) revision: Option<Revision>,
-    pub(crate) snapshot: watch::Sender<Snapshot>,
+    pub(crate) published: watch::Sender<Published>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) execs: Arc<Execs>,
-    pub(crate) snapshots: Arc<SnapshotShelf>,
-    /// What a new sandbox is made with.
-    pub(crate) bringing: Option<Box<Bringing>>,
+    pub(crate) snapshots: Arc<SnapshotIndex>,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
-    vigil: Vigil,
+    death_watch: DeathWatch,
 }
 
 /// Whether the sandbox's end is news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Vigil {
+enum DeathWatch {
     /// It was launched anew: the end of what ran before is no news.
     Begun,
     /// It runs, and is meant to.
@@ -151,15 +84,10 @@ impl Supervisor {
         revision: Option<Revision>,
     ) -> (Self, Arc<Handle>) {
         let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
-        let (snapshot, receiver) = watch::channel(Snapshot {
-            status,
-            guest: None,
-            terms: Arc::new(meta.terms.clone()),
-            began: meta.began.clone(),
-            turn: meta.turn,
-        });
-        let none_waits: usize = 0;
-        let (waiting, destroys) = watch::channel(none_waits);
+        let meta = Arc::new(meta);
+        let (published, receiver) =
+            watch::channel(Published { status, guest: None, meta: Arc::clone(&meta) });
+        let (waiting, destroys) = watch::channel(0);
         let activity = Arc::new(Activity::new(
             Arc::clone(&shared.clock),
             shared.data.boot_id(),
@@ -167,22 +95,31 @@ impl Supervisor {
             shared.policy.max_concurrent_tasks,
         ));
         let home = shared.data.home(&meta.id);
-        let execs = Execs::new(&home, shared.journal, Arc::clone(&activity));
-        let handle = Arc::new(Handle::new(&meta, sender, receiver, waiting, execs, activity));
+        let handle = Arc::new(Handle {
+            id: meta.id.clone(),
+            inbox: sender,
+            published: receiver,
+            destroys: waiting,
+            execs: Arc::new(Execs::new(&home, shared.journal, Arc::clone(&activity))),
+            snapshots: Arc::default(),
+            activity,
+            space: Space::default(),
+            ports: Ports::default(),
+            processes: Processes::default(),
+        });
         let supervisor = Self {
             shared: Arc::clone(shared),
             runtime,
             home,
             meta,
             revision,
-            snapshot,
+            published,
             activity: Arc::clone(&handle.activity),
             execs: Arc::clone(&handle.execs),
             snapshots: Arc::clone(&handle.snapshots),
-            bringing: None,
             inbox,
             destroys,
-            vigil: Vigil::Off,
+            death_watch: DeathWatch::Off,
         };
         (supervisor, handle)
     }
@@ -191,8 +128,13 @@ impl Supervisor {
         &self.meta.id
     }
 
+    /// The metadata, to be changed; others see the change with the next [`Self::publish`].
+    pub fn meta_mut(&mut self) -> &mut Meta {
+        Arc::make_mut(&mut self.meta)
+    }
+
     pub fn status(&self) -> Status {
-        self.snapshot.borrow().status.clone()
+        self.published.borrow().status.clone()
     }
 
     /// Serves verbs until the sandbox is gone or the broker closes.
@@ -200,13 +142,13 @@ impl Supervisor {
         let closing = self.shared.closing.clone();
         let mut end: Option<End> = None;
         loop {
-            end = match self.vigil {
-                Vigil::Begun => {
-                    self.vigil = Vigil::Kept;
+            end = match self.death_watch {
+                DeathWatch::Begun => {
+                    self.death_watch = DeathWatch::Kept;
                     Some(self.end())
                 }
-                Vigil::Kept => end.or_else(|| Some(self.end())),
-                Vigil::Off => None,
+                DeathWatch::Kept => end.or_else(|| Some(self.end())),
+                DeathWatch::Off => None,
             };
             let request = tokio::select! {
                 biased;
@@ -218,68 +160,71 @@ impl Supervisor {
                 }
                 request = self.inbox.recv() => request,
             };
-            let Some(Request { verb, answer }) = request else { return };
-            let (fate, result) = self.carry_out(verb).await;
-            if fate == Fate::Gone {
-                self.leave();
-            }
-            // Nobody may be waiting any more.
-            let _ = answer.send(result);
-            match fate {
+            let Some(Request { command, span }) = request else { return };
+            match self.carry_out(command).instrument(span).await {
                 Fate::Lives => {}
                 Fate::Gone => return,
             }
         }
     }
 
-    async fn carry_out(&mut self, verb: LifecycleVerb) -> (Fate, Result<(), Error>) {
-        let result = match verb {
-            LifecycleVerb::Start => self.start().await,
-            LifecycleVerb::Stop => self.stop().await,
-            LifecycleVerb::Pause(in_flight) => self.pause(in_flight).await,
-            LifecycleVerb::Resume => self.resume().await,
-            LifecycleVerb::Amend(amendment) => self.amend(*amendment).await,
-            LifecycleVerb::Capture(layer) => self.capture(&layer).await,
-            LifecycleVerb::Snapshot(wish) => self.snapshot(*wish).await,
-            LifecycleVerb::DeleteSnapshot(id) => self.delete_snapshot(&id).await,
-            LifecycleVerb::Revert(wish) => self.revert(*wish).await,
-            LifecycleVerb::Rollback(wish) => self.rollback(&wish).await,
-            LifecycleVerb::NoteActivity(last) => self.note_activity(*last).await,
-            LifecycleVerb::Destroy => {
-                let result = self.destroy().await;
-                return (if result.is_ok() { Fate::Gone } else { Fate::Lives }, result);
+    /// Carries out a command and answers it.
+    async fn carry_out(&mut self, command: Command) -> Fate {
+        debug!(id = %self.id(), command = command.name(), "carrying out a command");
+        match command {
+            Command::Create(creation, reply) => {
+                let (fate, made) = self.create(*creation).await;
+                self.conclude(fate, reply, made);
+                if fate == Fate::Lives {
+                    self.sync_meta().await;
+                }
+                return fate;
             }
-            LifecycleVerb::Expire => return self.expire().await,
-        };
-        (Fate::Lives, result)
+            Command::Destroy(reply) => {
+                let (fate, destroyed) = self.destroy().await;
+                return self.conclude(fate, reply, destroyed);
+            }
+            Command::Expire(reply) => {
+                let (fate, expired) = self.expire().await;
+                return self.conclude(fate, reply, expired);
+            }
+            Command::Start(reply) => answer(reply, self.start().await),
+            Command::Stop(reply) => answer(reply, self.stop().await),
+            Command::Pause(in_flight, reply) => answer(reply, self.pause(in_flight).await),
+            Command::Resume(reply) => answer(reply, self.resume().await),
+            Command::Amend(amendment, reply) => answer(reply, self.amend(*amendment).await),
+            Command::Capture(layer, reply) => answer(reply, self.capture(&layer).await),
+            Command::Snapshot(request, reply) => answer(reply, self.snapshot(*request).await),
+            Command::DeleteSnapshot(id, reply) => answer(reply, self.delete_snapshot(&id).await),
+            Command::Revert(request, reply) => answer(reply, self.revert(*request).await),
+            Command::Rollback(request, reply) => answer(reply, self.rollback(request).await),
+            Command::NoteActivity(last, reply) => answer(reply, self.note_activity(*last).await),
+        }
+        Fate::Lives
     }
 
-    /// Gives the slot back and answers whoever still waits in the queue.
-    pub fn leave(&mut self) {
+    /// Answers a command after which the sandbox may be gone; then its place is free before the caller hears of it.
+    fn conclude<T>(&mut self, fate: Fate, reply: Reply<T>, result: Result<T, Error>) -> Fate {
+        if fate == Fate::Gone {
+            self.leave();
+        }
+        answer(reply, result);
+        fate
+    }
+
+    /// Gives the place back. Commands that still wait for their turn find no sandbox, which is what a destroy wants.
+    fn leave(&mut self) {
         self.shared.release(&self.meta.id);
         self.inbox.close();
-        while let Ok(Request { verb, answer }) = self.inbox.try_recv() {
-            let result = match verb {
-                LifecycleVerb::Destroy | LifecycleVerb::Expire | LifecycleVerb::NoteActivity(_) => {
-                    Ok(())
-                }
-                LifecycleVerb::Start
-                | LifecycleVerb::Stop
-                | LifecycleVerb::Pause(_)
-                | LifecycleVerb::Resume
-                | LifecycleVerb::Amend(_)
-                | LifecycleVerb::Capture(_)
-                | LifecycleVerb::Snapshot(_)
-                | LifecycleVerb::DeleteSnapshot(_)
-                | LifecycleVerb::Revert(_)
-                | LifecycleVerb::Rollback(_) => Err(Error::NotFound { id: self.meta.id.clone() }),
-            };
-            let _ = answer.send(result);
+        while let Ok(request) = self.inbox.try_recv() {
+            if let Command::Destroy(reply) = request.command {
+                answer(reply, Ok(()));
+            }
         }
     }
 
     async fn died(&mut self, death: Death) {
-        self.vigil = Vigil::Off;
+        self.death_watch = DeathWatch::Off;
         info!(id = %self.id(), reason = death.reason, "a sandbox died");
         let (status, next) = self.next(Event::Died(death.reason)).expect("a death is never denied");
         if next == Next::Record {
@@ -290,12 +235,8 @@ impl Supervisor {
 
     /// What the state machine says to an event now.
     pub(crate) fn next(&self, event: Event) -> Result<(Status, Next), Error> {
-        apply(&self.snapshot.borrow().status, event).map_err(|denied| self.denied(denied))
-    }
-
-    fn denied(&self, denied: Denied) -> Error {
-        let id = self.meta.id.clone();
-        denied_error(id, denied)
+        apply(&self.published.borrow().status, event)
+            .map_err(|denied| denied_error(self.meta.id.clone(), denied))
     }
 
     /// The status after an operation that this supervisor itself began.
@@ -322,32 +263,26 @@ impl Supervisor {
 
     /// Shows a status; what does not run has no way inside.
     pub(crate) fn publish(&self, status: Status) {
-        self.snapshot.send_modify(|snapshot| {
+        self.published.send_modify(|published| {
             if !matches!(status.state(), State::Running | State::Paused) {
-                snapshot.guest = None;
+                published.guest = None;
             }
-            snapshot.status = status;
-            if *snapshot.terms != self.meta.terms {
-                snapshot.terms = Arc::new(self.meta.terms.clone());
-            }
-            if snapshot.began != self.meta.began {
-                snapshot.began = self.meta.began.clone();
-            }
-            snapshot.turn = self.meta.turn;
+            published.status = status;
+            published.meta = Arc::clone(&self.meta);
         });
     }
 
     /// Opens the way inside a sandbox that runs, and watches for its death.
     pub(crate) async fn enter(&mut self) -> Result<Arc<dyn Guest>, Error> {
         let guest = self.runtime.connect(self.id()).await?;
-        self.snapshot.send_modify(|snapshot| snapshot.guest = Some(Arc::clone(&guest)));
-        self.vigil = Vigil::Begun;
+        self.published.send_modify(|published| published.guest = Some(Arc::clone(&guest)));
+        self.death_watch = DeathWatch::Begun;
         Ok(guest)
     }
 
     /// Nobody gets inside until the next [`Self::enter`].
     pub(crate) fn forget_guest(&self) {
-        self.snapshot.send_modify(|snapshot| snapshot.guest = None);
+        self.published.send_modify(|published| published.guest = None);
     }
 
     fn end(&self) -> End {
@@ -357,7 +292,7 @@ impl Supervisor {
 
     /// From now on its end is what was asked for.
     pub(crate) fn expect_death(&mut self) {
-        self.vigil = Vigil::Off;
+        self.death_watch = DeathWatch::Off;
     }
 
     /// Resolves when somebody waits for this sandbox to be destroyed.
@@ -368,34 +303,6 @@ impl Supervisor {
                 // Nobody can ask any more.
                 std::future::pending().await
             }
-        }
-    }
-
-    pub(crate) fn plan(&self, root: Root) -> Result<Plan, Error> {
-        let template = self.shared.template_of(&self.meta.spec)?;
-        Ok(Plan {
-            id: self.meta.id.clone(),
-            labels: self.meta.labels(),
-            root,
-            binds: template.binds(),
-            resources: self.meta.spec.resources().clone(),
-            privilege: self.meta.spec.privilege(),
-            home: self.home.path().to_owned(),
-            lifetime: self.shared.lifetime,
-        })
-    }
-
-    /// Writes `meta.json` as it is now.
-    pub(crate) async fn write_meta(&self) -> Result<(), Error> {
-        let (home, meta) = (self.home.clone(), self.meta.clone());
-        self.shared.blocking(move |_| home.create(&meta)).await
-    }
-
-    /// Puts `meta.json` on disk for good; see [`Home`]'s module for why nobody waits for it.
-    pub(crate) async fn sync_meta(&self) {
-        let home = self.home.clone();
-        if let Err(error) = self.shared.blocking(move |_| home.sync()).await {
-            warn!(id = %self.id(), %error, "cannot sync metadata");
         }
     }
 }

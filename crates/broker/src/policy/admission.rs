@@ -1,6 +1,7 @@
 //! May this be made at all? Answered before anything is recorded or done.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::error::Error;
 use crate::images::Chosen;
@@ -32,7 +33,8 @@ pub(crate) fn owner(who: &Principal, draft: &SpecDraft) -> Result<Owner, Error> 
 pub(crate) struct Admitted<'a> {
     pub spec: Spec,
     pub terms: Terms,
-    _template: Chosen<'a>,
+    pub runtime: &'a Arc<dyn Runtime>,
+    pub template: Chosen<'a>,
 }
 
 /// Checks a draft against this machine, its policy and the parts of this broker.
@@ -71,7 +73,7 @@ pub(crate) async fn admit<'a>(
     }
     let terms = draft.terms(&shared.policy.timeouts)?;
     check_terms(&terms, runtime.as_ref(), &shared.policy)?;
-    Ok(Admitted { spec, terms, _template: chosen })
+    Ok(Admitted { spec, terms, runtime, template: chosen })
 }
 
 /// Who asks for snapshots gets them or is refused; what is usual here is no promise.

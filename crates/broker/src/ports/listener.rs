@@ -14,9 +14,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
-use super::super::shared::{Handle, Shared};
 use super::connect;
 use crate::error::Error;
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{Port, State, limits};
 use sandkeep_home::Listening;
 use sandkeep_sys::peer;
@@ -151,9 +152,9 @@ async fn serve(
     port: Port,
     end: CancellationToken,
 ) {
-    let mut snapshot = handle.snapshot.clone();
-    let mut stopped = std::pin::pin!(snapshot.wait_for(|snapshot| {
-        !matches!(snapshot.status.state(), State::Running | State::Paused)
+    let mut published = handle.published.clone();
+    let mut stopped = std::pin::pin!(published.wait_for(|published| {
+        !matches!(published.status.state(), State::Running | State::Paused)
     }));
     loop {
         let accepted = tokio::select! {
@@ -183,7 +184,7 @@ async fn serve(
 async fn forget(shared: &Arc<Shared>, handle: &Handle) {
     let mut listeners = handle.ports.listeners.0.lock().await;
     listeners.retain(|_, listener| !listener.end.is_cancelled());
-    let state = handle.snapshot.borrow().status.state();
+    let state = handle.published.borrow().status.state();
     if state != State::Stopped {
         // Its home is on its way out, or somebody is to look at it.
         return;

@@ -8,7 +8,8 @@ use toolbox::{Listening, Operation};
 
 use crate::error::Error;
 use crate::inside::toolbox::{Errand, Presence, begin};
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{Port, limits};
 
 pub(super) async fn open_ports(

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::Broker;
 use crate::error::Error;
 use crate::execs::ExecView;
-use crate::lifecycle::snapshots::Record;
+use crate::lifecycle::snapshot::Record;
 use crate::lifecycle::supervisor::Supervisor;
 use crate::shared::Shared;
 use sandkeep_core::{ExecId, Principal, SandboxId, SnapshotId, SnapshotName};
@@ -135,10 +135,10 @@ impl Broker {
         let home = self.shared.data.home(id);
         let lines = self.shared.blocking(move |_| timeline::read(home.path())).await?;
         let created = Happening::Created {
-            runtime: handle.spec.runtime().to_owned(),
-            template: handle.spec.template().to_owned(),
+            runtime: handle.meta().spec.runtime().to_owned(),
+            template: handle.meta().spec.template().to_owned(),
         };
-        let mut entries = vec![LogEntry { at: handle.created_at, what: created }];
+        let mut entries = vec![LogEntry { at: handle.meta().created_at, what: created }];
         // A line that a crash has cut short says nothing.
         let lines = lines.split(|byte| *byte == b'\n');
         entries.extend(lines.filter_map(|line| serde_json::from_slice::<LogEntry>(line).ok()));

@@ -90,7 +90,7 @@ async fn a_sandbox_whose_row_could_not_grow_is_refused_and_the_largest_can_go() 
     let handle = broker.shared.find(&me(), &id).expect("it is there");
     let long = "\u{1}".repeat(limits::STORE_VALUE_MAX_BYTES);
     let failed = Event::Failed(Operation::Destroy, long);
-    let destroying = apply(&handle.snapshot.borrow().status, Event::Begin(Verb::Destroy));
+    let destroying = apply(&handle.published.borrow().status, Event::Begin(Verb::Destroy));
     let (status, _) = apply(&destroying.expect("legal").0, failed).expect("legal");
     let reason = serde_json::to_vec(&status).expect("JSON").len();
     assert!(reason < limits::ROW_RESERVE_BYTES, "{reason} bytes are not in the reserve");

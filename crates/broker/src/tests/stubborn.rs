@@ -83,10 +83,10 @@ async fn a_destroy_does_not_wait_for_the_grace_of_a_stop() {
     let broker = Broker::open(parts).await.expect("a broker");
     let id = create(&broker).await.id;
     let handle = broker.shared.find(&me(), &id).expect("it is there");
-    let mut snapshot = handle.snapshot.clone();
+    let mut published = handle.published.clone();
     // Polled once: the stop is asked for, and nobody waits for it.
     assert!(broker.stop(&me(), &id).now_or_never().is_none());
-    let begun = snapshot.wait_for(|now| now.status.operation() == Some(Operation::Stop));
+    let begun = published.wait_for(|now| now.status.operation() == Some(Operation::Stop));
     drop(tokio::time::timeout(LONG, begun).await.expect("it begins").expect("supervised"));
     let gone = tokio::time::timeout(LONG, broker.destroy(&me(), &id)).await;
     gone.expect("it does not wait").expect("goes");

@@ -27,8 +27,8 @@ async fn made(broker: &Broker, draft: SpecDraft) -> SandboxId {
 /// Waits until the sandbox is gone.
 async fn goes(broker: &Broker, id: &SandboxId) {
     let handle = broker.shared.find(&me(), id).expect("it is there");
-    let mut snapshot = handle.snapshot.clone();
-    let gone = async { while snapshot.changed().await.is_ok() {} };
+    let mut published = handle.published.clone();
+    let gone = async { while published.changed().await.is_ok() {} };
     tokio::time::timeout(LONG, gone).await.expect("it goes");
     assert!(is_not_found(&broker.get(&me(), id).await));
 }

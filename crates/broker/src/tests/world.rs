@@ -166,8 +166,8 @@ pub(super) async fn list(broker: &Broker) -> Vec<View> {
 /// Waits until the sandbox is in this state.
 pub(super) async fn reaches(broker: &Broker, id: &SandboxId, state: State) -> View {
     let handle = broker.shared.find(&me(), id).expect("it is there");
-    let mut snapshot = handle.snapshot.clone();
-    let wait = snapshot.wait_for(|snapshot| snapshot.status.state() == state);
+    let mut published = handle.published.clone();
+    let wait = published.wait_for(|published| published.status.state() == state);
     let reached = tokio::time::timeout(LONG, wait).await;
     assert!(matches!(reached, Ok(Ok(_))), "{id} never became {state}: {:?}", handle.view());
     drop(reached);

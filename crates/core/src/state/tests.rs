@@ -34,8 +34,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => proptest::sample::select(&OPERATIONS[..])
             .prop_map(|operation| Event::Failed(operation, "no luck".to_owned())),
         1 => Just(Event::RollBack(snapshot())),
-        1 => Just(Event::CalledOff(Begun::Snapshot)),
-        1 => Just(Event::CalledOff(Begun::Rollback)),
+        1 => Just(Event::CalledOff(Operation::Snapshot)),
+        1 => Just(Event::CalledOff(Operation::Rollback)),
         1 => Just(Event::Died("killed".to_owned())),
         1 => Just(Event::Found(Liveness::Running)),
         1 => Just(Event::Found(Liveness::NotRunning)),
@@ -132,8 +132,9 @@ proptest! {
     fn an_end_without_a_beginning_is_denied(events in prop::collection::vec(any_event(), 0..60)) {
         walk(events, |before, event, result| {
             let operation = match event {
-                Event::Done(operation) | Event::Failed(operation, _) => *operation,
-                Event::CalledOff(begun) => Operation::from(*begun),
+                Event::Done(operation)
+                | Event::Failed(operation, _)
+                | Event::CalledOff(operation) => *operation,
                 _ => return,
             };
             assert_eq!(result.is_ok(), before.operation == Some(operation), "{before:?} {event:?}");

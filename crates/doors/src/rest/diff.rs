@@ -15,7 +15,7 @@ use super::path::Id;
 use super::problem::Refusal;
 use super::query::{Asked, query};
 use super::who::Who;
-use sandkeep_broker::{Broker, DiffBundle, DiffWish, TextWish};
+use sandkeep_broker::{Broker, DiffBundle, DiffRequest, DiffText};
 use sandkeep_core::{SandboxId, SnapshotName};
 use sandkeep_tree::diff::ToldDiff;
 
@@ -71,11 +71,11 @@ pub async fn diff(
     asked: Asked<DiffQuery>,
 ) -> Result<Response, Refusal> {
     let DiffQuery { from, to, path, text, limit, format } = query(asked)?;
-    let text = if text.unwrap_or(false) { TextWish::Told } else { TextWish::NotTold };
-    let wish = DiffWish { from, to, path, limit, text };
+    let text = if text.unwrap_or(false) { DiffText::Told } else { DiffText::NotTold };
+    let request = DiffRequest { from, to, path, limit, text };
     match format.unwrap_or(Shape::Json) {
-        Shape::Json => Ok(Json(broker.diff(&who, &id, wish).await?).into_response()),
-        Shape::Tar => Ok(tar(broker.diff_bundle(&who, &id, wish).await?)),
+        Shape::Json => Ok(Json(broker.diff(&who, &id, request).await?).into_response()),
+        Shape::Tar => Ok(tar(broker.diff_bundle(&who, &id, request).await?)),
     }
 }
 

@@ -29,10 +29,12 @@ fn assert_untouched(daemon: &Daemon, (id, pid): &(String, String)) {
     assert_eq!(daemon.sh(id, &format!("cat /proc/{pid}/comm")).ok(), "sleep");
 }
 
-/// What a sandbox is, without when it was last used, which a crash may tell too early.
+/// What a sandbox is, without when it was last used, which a crash may tell too early, and how much it holds, which the
+/// filesystem tells when it has written it.
 fn described(daemon: &Daemon, id: &str) -> Value {
     let mut view = daemon.get(id);
     assert!(view["last_activity_at"].take().is_string(), "{view}");
+    assert!(view["space_used"].take().is_u64(), "{view}");
     view
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::execs::{ExecDraft, admitted, request};
-use crate::shared::{Handle, Shared};
+use crate::lifecycle::handle::Handle;
+use crate::shared::Shared;
 use sandkeep_core::{Asked, Port, ProcessTerms, limits};
 use sandkeep_guestlink::{ByteStream, ExecEvent, Execution, Outcome, journal::Journal};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::shared::Handle;
+use crate::lifecycle::handle::Handle;
 use sandkeep_core::{ExecId, Port, ProcessId, ProcessTerms, limits};
 use sandkeep_guestlink::{
     Offsets, Outcome,

@@ -11,12 +11,13 @@ use crate::error::Error;
 use crate::execs::{ExecDraft, OnDisconnect};
 use crate::images::layers::id_of;
 use crate::images::record::KeptLayer;
-use crate::lifecycle::making::new_meta;
-use crate::lifecycle::supervisor::LifecycleVerb;
-use crate::shared::Handle;
+use crate::lifecycle::create::{Creation, NewSandbox, Origin, new_meta};
+use crate::lifecycle::handle::Handle;
+use crate::lifecycle::request::Command;
 use crate::{Broker, policy::admission};
 use sandkeep_core::{
-    ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms, failpoint, limits,
+    ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms, Verb, failpoint,
+    limits,
 };
 use sandkeep_guestlink::{ExecEnd, ExecEvent, Outcome};
 use sandkeep_image::recipe::{Running, Step};
@@ -40,7 +41,7 @@ impl Rooms {
     /// Removes the sandbox that is there, if one is. What cannot be removed is, by reconcile.
     pub async fn clear(&self, broker: &Broker) {
         let Some(handle) = self.current().take() else { return };
-        match broker.ask(&handle, LifecycleVerb::Destroy).await {
+        match handle.destroy(&broker.shared).await {
             // One that could not be made is gone already.
             Ok(()) | Err(Error::NotFound { .. }) => {}
             Err(error) => warn!(id = %handle.id, %error, "cannot remove the sandbox of a build"),
@@ -78,7 +79,7 @@ impl Builder<'_> {
         &self,
         room: impl FnOnce(&Capabilities) -> Result<Room, Error>,
     ) -> Result<Arc<Handle>, Error> {
-        let (broker, shared) = (self.broker, &self.broker.shared);
+        let shared = &self.broker.shared;
         let runtime = shared.usable_runtime(admission::usual_runtime(shared))?;
         let spec = match room(&runtime.capabilities())? {
             Room::Plain(draft) => self.checked(draft, runtime.name())?,
@@ -86,9 +87,13 @@ impl Builder<'_> {
         };
         let meta = new_meta(shared, self.owner.clone(), spec.of_build(), Terms::default());
         admission::check_row(&meta)?;
-        let (handle, created) = broker.begin(meta, None, None)?;
+        let template = shared.template_of(&meta.spec)?;
+        let creation = Creation { template, origin: Origin::Template(None), claim: None };
+        let new = NewSandbox::new(shared, Arc::clone(runtime), meta, creation);
+        shared.admit(std::slice::from_ref(&new.handle))?;
+        let handle = Arc::clone(&new.handle);
         *self.rooms.current() = Some(Arc::clone(&handle));
-        broker.answer(&handle.id, created).await?;
+        new.make(shared).await?;
         Ok(handle)
     }
 
@@ -131,7 +136,7 @@ impl Builder<'_> {
     /// Makes a layer of what the sandbox has of its own, and removes it.
     async fn keep_room(&mut self, handle: &Arc<Handle>, built: &Built) -> Result<KeptLayer, Error> {
         let (broker, images) = (self.broker, &self.broker.shared.images);
-        broker.ask(handle, LifecycleVerb::Stop).await?;
+        handle.ask(&broker.shared, Verb::Stop, Command::Stop).await?;
         // There is no archive that it could be named after; no two steps are the same.
         let id = id_of(&Digest::of(ImportId::random().as_str().as_bytes()));
         {
@@ -139,7 +144,7 @@ impl Builder<'_> {
             let layers = [built.layer_ids(), vec![id.clone()]].concat();
             self.pins.push(images.pins.set(layers));
         }
-        broker.ask(handle, LifecycleVerb::Capture(Box::new(id.clone()))).await?;
+        handle.capture(&broker.shared, id.clone()).await?;
         failpoint!("build.after_layer");
         let bytes =
             broker.shared.storage.usage(&handle.id).await.map_or(0, |usage| usage.tree.used_bytes);

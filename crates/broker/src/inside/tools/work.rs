@@ -102,7 +102,7 @@ impl Work {
         };
         let kept = match snapshot {
             SnapshotAfter::AsMade => {
-                scene.handle.spec.snapshots_tool_calls() && may_have_changed(tool, &answer)
+                scene.handle.meta().spec.snapshots_tool_calls() && may_have_changed(tool, &answer)
             }
             SnapshotAfter::No => false,
             SnapshotAfter::Yes => true,

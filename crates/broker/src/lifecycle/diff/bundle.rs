@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::runtime::Handle as Tokio;
 use tokio::sync::mpsc;
 
-use super::{Comparison, DiffWish, reading};
+use super::{Comparison, DiffRequest, reading};
 use crate::Broker;
 use crate::error::Error;
 use sandkeep_core::{Principal, SandboxId, limits};
@@ -29,10 +29,10 @@ impl Broker {
         &self,
         who: &Principal,
         id: &SandboxId,
-        wish: DiffWish,
+        request: DiffRequest,
     ) -> Result<DiffBundle, Error> {
-        let wish = DiffWish { limit: Some(limits::DIFF_CHANGES_MAX), ..wish };
-        let mut comparison = self.comparison(who, id, wish)?;
+        let request = DiffRequest { limit: Some(limits::DIFF_CHANGES_MAX), ..request };
+        let mut comparison = self.comparison(who, id, request)?;
         let broker = self.clone();
         let (sender, receiver) = mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
         let (began, begun) = tokio::sync::oneshot::channel();

@@ -6,8 +6,8 @@ use tracing::info;
 
 use crate::error::Error;
 use crate::execs::rejoin;
+use crate::lifecycle::handle::Handle;
 use crate::lifecycle::supervisor::{Fate, Supervisor};
-use crate::shared::Handle;
 use crate::{execs::processes, ports};
 use sandkeep_core::{Event, Next, Operation, State, Status, with_causes};
 use sandkeep_home::Phase;
@@ -57,7 +57,7 @@ impl Supervisor {
         if self.meta.phase == Phase::Ready {
             return Ok(());
         }
-        self.meta.phase = Phase::Ready;
+        self.meta_mut().phase = Phase::Ready;
         self.write_meta().await?;
         self.sync_meta().await;
         Ok(())

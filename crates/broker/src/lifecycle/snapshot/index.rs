@@ -10,7 +10,7 @@ use super::record::Record;
 use sandkeep_core::{SnapshotId, SnapshotName};
 
 #[derive(Default)]
-pub struct SnapshotShelf {
+pub struct SnapshotIndex {
     inner: Mutex<Inner>,
     /// Held by whoever reads a snapshot's files; alone by whoever removes some. A storage that copies would
     /// otherwise take what is left of a snapshot for all of it.
@@ -25,7 +25,7 @@ struct Inner {
     unrecorded: BTreeSet<SnapshotId>,
 }
 
-impl SnapshotShelf {
+impl SnapshotIndex {
     /// Held for a look or one change; nothing panics meanwhile.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -84,10 +84,10 @@ impl SnapshotShelf {
     }
 
     /// It is recorded.
-    pub fn keep(&self, record: Record) {
+    pub fn keep(&self, record: Arc<Record>) {
         let mut inner = self.inner();
         inner.unrecorded.remove(&record.id);
-        inner.records.push(Arc::new(record));
+        inner.records.push(record);
     }
 
     /// What an earlier daemon left.

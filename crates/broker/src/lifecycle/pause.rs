@@ -9,10 +9,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::request::Command;
+use super::supervisor::Supervisor;
+use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
 use crate::records::timeline::Happening;
-use sandkeep_core::{Event, ExecId, Next, Operation, Verb, failpoint, limits, with_causes};
+use crate::view::View;
+use sandkeep_core::{
+    Event, ExecId, Next, Operation, Principal, SandboxId, Verb, failpoint, limits, with_causes,
+};
 use sandkeep_runtime::RuntimeError;
 
 /// What is to become of commands that run.
@@ -22,6 +27,28 @@ pub enum InFlight {
     Drain(Duration),
     /// They stand still as they are.
     Freeze,
+}
+
+impl Broker {
+    /// Has every process of a sandbox stand still; nothing happens if they do.
+    pub async fn pause(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        in_flight: InFlight,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        let pause = |reply| Command::Pause(in_flight, reply);
+        handle.ask(&self.shared, Verb::Pause, pause).await?;
+        Ok(handle.view())
+    }
+
+    /// Lets a paused sandbox go on; nothing happens if it runs.
+    pub async fn resume(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.ask(&self.shared, Verb::Resume, Command::Resume).await?;
+        Ok(handle.view())
+    }
 }
 
 impl Supervisor {
@@ -87,7 +114,7 @@ impl Supervisor {
             return Ok(());
         }
         // Its time begins anew: a sandbox that was paused at its timeout could not be used otherwise.
-        self.meta.began = self.shared.now();
+        self.meta_mut().began = self.shared.now();
         self.activity.touch();
         self.record(status).await?;
         failpoint!("resume.after_intent");

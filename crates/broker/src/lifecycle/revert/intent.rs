@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{RevertWish, Reverted};
-use crate::lifecycle::supervisor::{LifecycleVerb, Request};
+use super::RevertRequest;
+use crate::lifecycle::request::Command;
 use crate::records::rows;
 use crate::shared::Shared;
 use sandkeep_core::{SandboxId, SnapshotId};
@@ -29,12 +28,12 @@ pub struct Intent {
 }
 
 impl Intent {
-    pub fn of(wish: &RevertWish, woken: bool) -> Self {
+    pub fn of(request: &RevertRequest, woken: bool) -> Self {
         let bytes = |paths: &[TreePath]| paths.iter().map(|path| path.bytes().to_vec()).collect();
         Self {
-            snapshot: wish.snapshot.clone(),
-            paths: bytes(&wish.paths),
-            hidden: bytes(&wish.hidden),
+            snapshot: request.snapshot.clone(),
+            paths: bytes(&request.paths),
+            hidden: bytes(&request.hidden),
             woken,
         }
     }
@@ -49,7 +48,7 @@ impl Intent {
         rows::remove(store, &key(id), None).await
     }
 
-    fn wish(&self) -> RevertWish {
+    fn request(&self) -> RevertRequest {
         // The root is what an empty path means.
         let paths = |all: &[Vec<u8>]| {
             let read = |bytes: &Vec<u8>| match bytes.is_empty() {
@@ -58,11 +57,10 @@ impl Intent {
             };
             all.iter().filter_map(read).collect()
         };
-        RevertWish {
+        RevertRequest {
             snapshot: self.snapshot.clone(),
             paths: paths(&self.paths),
             hidden: paths(&self.hidden),
-            reverted: Reverted::default(),
             woken: self.woken,
         }
     }
@@ -82,16 +80,13 @@ pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), StoreError> {
             rows::remove(&*shared.store, &entry.key, Some(entry.revision)).await?;
             continue;
         };
-        let (answer, done) = oneshot::channel();
-        let verb = LifecycleVerb::Revert(Box::new(intent.wish()));
-        if handle.inbox.try_send(Request { verb, answer }).is_err() {
-            continue;
-        }
+        let revert = |reply| Command::Revert(Box::new(intent.request()), reply);
+        let Ok(done) = handle.enqueue(revert) else { continue };
         let shared = Arc::clone(shared);
         let tasks = shared.tasks.clone();
         tasks.spawn(async move {
             match done.await {
-                Ok(Ok(())) => info!(%id, "finished to bring files back"),
+                Ok(Ok(_)) => info!(%id, "finished to bring files back"),
                 Ok(Err(error)) => {
                     warn!(%id, %error, "cannot finish to bring files back; ask for it again");
                     let _ = rows::remove(&*shared.store, &entry.key, None).await;

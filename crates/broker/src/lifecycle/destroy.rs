@@ -1,16 +1,52 @@
 //! destroy: from anywhere to nothing. Once recorded it is never taken back, only repeated.
 
-use std::io;
-
 use tracing::warn;
 
+use super::handle::Handle;
+use super::request::Command;
+use super::supervisor::{Fate, Supervisor};
+use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
-use sandkeep_core::{Event, Operation, Verb, failpoint, with_causes};
-use sandkeep_home::{DataDir, Phase};
+use crate::shared::Shared;
+use sandkeep_core::{Event, Operation, Principal, SandboxId, Verb, failpoint, with_causes};
+use sandkeep_home::Phase;
+
+impl Broker {
+    /// Removes a sandbox and all it held.
+    pub async fn destroy(&self, who: &Principal, id: &SandboxId) -> Result<(), Error> {
+        self.shared.find(who, id)?.destroy(&self.shared).await
+    }
+
+    pub(crate) async fn destroy_all(&self) {
+        let all = self.shared.handles().into_iter().map(|handle| async move {
+            if let Err(error) = handle.destroy(&self.shared).await {
+                warn!(id = %handle.id, %error, "cannot destroy a sandbox; the next start will");
+            }
+        });
+        futures_util::future::join_all(all).await;
+    }
+}
+
+impl Handle {
+    pub async fn destroy(&self, shared: &Shared) -> Result<(), Error> {
+        let runtime = shared.runtime_label(Some(self.meta().spec.runtime()));
+        shared.telemetry.verbs().measure(Verb::Destroy, runtime, self.remove(shared)).await
+    }
+
+    /// The same, not counted: nobody was ever told of this sandbox.
+    pub async fn remove(&self, shared: &Shared) -> Result<(), Error> {
+        let _waits = self.wait_for_destroy();
+        self.hand_over(shared, Command::Destroy).await
+    }
+}
 
 impl Supervisor {
-    pub(crate) async fn destroy(&mut self) -> Result<(), Error> {
+    pub(crate) async fn destroy(&mut self) -> (Fate, Result<(), Error>) {
+        let destroyed = self.begin_destroy().await;
+        (if destroyed.is_ok() { Fate::Gone } else { Fate::Lives }, destroyed)
+    }
+
+    async fn begin_destroy(&mut self) -> Result<(), Error> {
         let (status, _) = self.next(Event::Begin(Verb::Destroy))?;
         // The row decides, so it comes first: a mark whose row was refused would make the next daemon
         // remove a sandbox that is to stay.
@@ -60,14 +96,7 @@ impl Supervisor {
     /// Tells those who may have lost the row. A home that is gone needs no mark, and none is made anew
     /// for it; one that cannot be marked is removed all the same.
     pub(crate) async fn mark_destroying(&mut self) {
-        self.meta.phase = Phase::Destroying;
-        let (home, meta) = (self.home.clone(), self.meta.clone());
-        let mark = move |_: &DataDir| match home.write(&meta) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            written => written,
-        };
-        if let Err(error) = self.shared.blocking(mark).await {
-            warn!(id = %self.id(), %error, "cannot mark a home as destroying");
-        }
+        self.meta_mut().phase = Phase::Destroying;
+        self.rewrite_meta().await;
     }
 }

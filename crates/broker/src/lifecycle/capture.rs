@@ -4,21 +4,31 @@
 //! Nothing of it is in the sandbox's own record: whoever asks has written down that it may be frozen, and a
 //! crash here is mended by thawing it.
 
+use super::handle::Handle;
+use super::request::Command;
+use super::supervisor::Supervisor;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
+use crate::shared::Shared;
 use sandkeep_core::{Event, Verb, failpoint};
 use sandkeep_storage::LayerId;
+
+impl Handle {
+    /// Makes a layer of what the volume holds now.
+    pub async fn capture(&self, shared: &Shared, layer: LayerId) -> Result<(), Error> {
+        self.ask(shared, Verb::Capture, |reply| Command::Capture(layer, reply)).await
+    }
+}
 
 impl Supervisor {
     pub(crate) async fn capture(&mut self, layer: &LayerId) -> Result<(), Error> {
         self.next(Event::Begin(Verb::Capture))?;
-        self.can_stand_still()?;
+        self.can_quiesce()?;
         self.write_back().await;
-        let still = self.stand_still().await?;
+        let quiesced = self.quiesce().await?;
         failpoint!("template.after_freeze");
         let made = self.make_layer(layer).await;
         failpoint!("template.after_layer");
-        self.go_on(still).await?;
+        self.unquiesce(quiesced).await?;
         made
     }
 

@@ -12,12 +12,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::record::{self, Record};
 use crate::error::Error;
-use crate::lifecycle::supervisor::{LifecycleVerb, Request, Supervisor};
+use crate::lifecycle::request::Command;
+use crate::lifecycle::supervisor::Supervisor;
 use crate::shared::Shared;
 use sandkeep_core::{SandboxId, SnapshotId};
 
@@ -61,7 +61,8 @@ impl Supervisor {
             }
         }
         let last_turn = records.iter().filter_map(|record| record.kind.turn()).max();
-        self.meta.turn = self.meta.turn.max(last_turn.unwrap_or(0));
+        let turn = self.meta.turn.max(last_turn.unwrap_or(0));
+        self.meta_mut().turn = turn;
         if adopted {
             for record in &records {
                 self.shared.snapshots.put(&id, record).await?;
@@ -103,11 +104,9 @@ pub async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
             continue;
         }
         info!(id = %sandbox, snapshot = %id, "removing a snapshot that nobody has recorded");
-        let (answer, done) = oneshot::channel();
-        let verb = LifecycleVerb::DeleteSnapshot(Box::new(id));
         // A full queue has enough to do, and a sandbox that goes takes its snapshots with it.
-        if handle.inbox.try_send(Request { verb, answer }).is_ok()
-            && let Ok(Err(error)) = done.await
+        if let Ok(deleted) = handle.enqueue(|reply| Command::DeleteSnapshot(id, reply))
+            && let Ok(Err(error)) = deleted.await
         {
             warn!(id = %sandbox, %error, "cannot remove a snapshot that nobody has recorded");
         }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use sandkeep_storage::conformance::acts::{Act, act, carry_out};
 use sandkeep_tree::OVERLAY_ATTRIBUTES;
+use sandkeep_tree::diff::Change;
 
 fn view(path: &Path) -> View {
     View::of_dir(path).expect("a view")

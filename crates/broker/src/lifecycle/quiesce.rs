@@ -1,27 +1,27 @@
-//! Having a sandbox stand still while its volume is copied, so that nothing in the copy is torn.
+//! Freezes a sandbox while its volume is copied, so that the copy is consistent.
 
 use std::time::Duration;
 
 use tracing::warn;
 
+use super::supervisor::Supervisor;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
 use sandkeep_core::State;
 use sandkeep_home::DataDir;
 use sandkeep_runtime::RuntimeError;
 
 /// Why nothing writes to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Still {
-    /// It does not run, or it was paused before.
+pub(super) enum Quiesced {
+    /// The sandbox does not run, or was paused before.
     AtRest,
-    /// It runs again by [`Supervisor::go_on`].
+    /// The sandbox is frozen until [`Supervisor::unquiesce`].
     Frozen,
 }
 
 impl Supervisor {
-    /// Refuses what runs and cannot be made to stand still.
-    pub(super) fn can_stand_still(&self) -> Result<(), Error> {
+    /// Refuses a running sandbox that the runtime cannot freeze.
+    pub(super) fn can_quiesce(&self) -> Result<(), Error> {
         match self.status().state() {
             State::Running if !self.runtime.capabilities().pause => {
                 let (runtime, what) = (self.runtime.name(), "freeze a sandbox; stop it first");
@@ -31,7 +31,7 @@ impl Supervisor {
         }
     }
 
-    /// Most of what is to be written is, before the sandbox has to stand still for the rest.
+    /// Writes most dirty pages before the freeze, so that the freeze is short.
     pub(super) async fn write_back(&self) {
         if self.status().state() != State::Running {
             return;
@@ -47,28 +47,28 @@ impl Supervisor {
         }
     }
 
-    /// When it returns, nothing writes to the volume.
-    pub(super) async fn stand_still(&self) -> Result<Still, Error> {
+    /// After this nothing writes to the volume.
+    pub(super) async fn quiesce(&self) -> Result<Quiesced, Error> {
         match self.status().state() {
             State::Running => {
                 self.runtime.freeze(self.id()).await?;
-                Ok(Still::Frozen)
+                Ok(Quiesced::Frozen)
             }
             // Whatever went wrong, nothing of it may still run.
             State::Failed => {
                 self.runtime.stop(self.id(), Duration::ZERO).await?;
-                Ok(Still::AtRest)
+                Ok(Quiesced::AtRest)
             }
             State::Creating | State::Paused | State::Stopped | State::Destroying => {
-                Ok(Still::AtRest)
+                Ok(Quiesced::AtRest)
             }
         }
     }
 
-    pub(super) async fn go_on(&self, still: Still) -> Result<(), Error> {
-        match still {
-            Still::AtRest => Ok(()),
-            Still::Frozen => Ok(self.runtime.thaw(self.id()).await?),
+    pub(super) async fn unquiesce(&self, quiesced: Quiesced) -> Result<(), Error> {
+        match quiesced {
+            Quiesced::AtRest => Ok(()),
+            Quiesced::Frozen => Ok(self.runtime.thaw(self.id()).await?),
         }
     }
 }

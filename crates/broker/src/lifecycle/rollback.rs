@@ -3,20 +3,23 @@
 //!
 //! There is no way back from the intent, which names the snapshot: whoever finds it does all of it (again).
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::request::Command;
+use super::snapshot::{Record, not_found};
+use super::supervisor::Supervisor;
+use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::snapshots;
-use crate::lifecycle::supervisor::Supervisor;
 use crate::records::timeline::Happening;
+use crate::view::View;
 use sandkeep_core::{
-    Begun, Event, Operation, SnapshotId, SnapshotName, State, Verb, failpoint, with_causes,
+    Event, Operation, Principal, SandboxId, SnapshotName, State, Verb, failpoint, with_causes,
 };
 
 /// A rollback that is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RollbackWish {
-    pub snapshot: SnapshotId,
+pub(crate) struct RollbackRequest {
+    pub snapshot: Arc<Record>,
     pub execs: OnExecs,
 }
 
@@ -29,29 +32,46 @@ pub enum OnExecs {
     End,
 }
 
+impl Broker {
+    /// Has the files of a sandbox be as they were at a snapshot.
+    pub async fn rollback(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        snapshot: &SnapshotName,
+        execs: OnExecs,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.activity.touch();
+        let request = RollbackRequest { snapshot: handle.snapshot_named(snapshot)?, execs };
+        let rollback = |reply| Command::Rollback(request, reply);
+        handle.ask(&self.shared, Verb::Rollback, rollback).await?;
+        Ok(handle.view())
+    }
+}
+
 impl Supervisor {
-    pub(crate) async fn rollback(&mut self, wish: &RollbackWish) -> Result<(), Error> {
-        let RollbackWish { snapshot, execs } = wish;
-        let Some(record) = self.snapshots.get(snapshot) else {
-            return Err(snapshots::not_found(self.id(), &SnapshotName::of_id(snapshot)));
-        };
-        let (status, _) = self.next(Event::RollBack(snapshot.clone()))?;
+    pub(crate) async fn rollback(&mut self, request: RollbackRequest) -> Result<(), Error> {
+        let RollbackRequest { snapshot, execs } = request;
+        // It may have been deleted while the request waited for its turn.
+        if self.snapshots.get(&snapshot.id).is_none() {
+            return Err(not_found(self.id(), &snapshot.name));
+        }
+        let (status, _) = self.next(Event::RollBack(snapshot.id.clone()))?;
         if status.state() != State::Stopped {
             self.shared.usable_runtime(self.meta.spec.runtime())?;
         }
-        self.commands_allow(*execs)?;
+        self.commands_allow(execs)?;
         self.begin_anew(status.state());
         self.record(status).await?;
         failpoint!("rollback.after_intent");
         // With the intent no more commands begin; one may have slipped in before.
-        if let Err(running) = self.commands_allow(*execs) {
-            let status = self.after(Event::CalledOff(Begun::Rollback));
+        if let Err(running) = self.commands_allow(execs) {
+            let status = self.after(Event::CalledOff(Operation::Rollback));
             self.settle(status).await;
             return Err(running);
         }
-        self.finish_rollback().await?;
-        self.note(Happening::RolledBack { name: record.name.clone() }).await;
-        Ok(())
+        self.finish_rollback().await
     }
 
     fn commands_allow(&self, execs: OnExecs) -> Result<(), Error> {
@@ -67,23 +87,34 @@ impl Supervisor {
     /// used otherwise.
     fn begin_anew(&mut self, before: State) {
         if !matches!(before, State::Running | State::Stopped) {
-            self.meta.began = self.shared.now();
+            self.meta_mut().began = self.shared.now();
             self.activity.touch();
         }
     }
 
     /// Everything after the intent: also what reconcile does for a rollback that was cut short.
     pub(crate) async fn finish_rollback(&mut self) -> Result<(), Error> {
+        let to = self.status().rollback_to().and_then(|id| self.snapshots.get(id));
         let result = self.swap_and_launch().await;
-        let event = match &result {
-            Ok(()) => Event::Done(Operation::Rollback),
+        let (event, happened) = match &result {
+            Ok(()) => {
+                let happened = to.map(|to| Happening::RolledBack { name: to.name.clone() });
+                (Event::Done(Operation::Rollback), happened)
+            }
             Err(cause) => {
                 self.expect_death();
-                Event::Failed(Operation::Rollback, with_causes(cause))
+                (Event::Failed(Operation::Rollback, with_causes(cause)), None)
             }
         };
         let status = self.after(event);
-        self.settle(status).await;
+        let (shared, home) = (Arc::clone(&self.shared), self.home.clone());
+        // Nothing follows from the note, so it is written beside the outcome.
+        let note = async {
+            if let Some(happened) = happened {
+                shared.note(&home, happened).await;
+            }
+        };
+        tokio::join!(self.settle(status), note);
         self.set_alarm();
         failpoint!("rollback.after_outcome");
         result?;
@@ -105,13 +136,14 @@ impl Supervisor {
         // What they would still write is thrown away in any case.
         self.runtime.stop(self.id(), Duration::ZERO).await?;
         failpoint!("rollback.after_processes");
-        self.shared.storage.rollback(self.id(), &snapshot).await?;
+        let root = self.shared.storage.rollback(self.id(), &snapshot).await?;
         failpoint!("rollback.after_volume");
         // What came back can be written anew from the start.
         self.tend_limit().await;
         if status.state() != State::Stopped {
-            self.meta.boot_id = self.shared.data.boot_id().to_owned();
-            self.launch(State::Stopped).await?;
+            self.meta_mut().boot_id = self.shared.data.boot_id().to_owned();
+            self.prepare_launch().await?;
+            self.launch(root).await?;
             failpoint!("rollback.after_launch");
         }
         Ok(())

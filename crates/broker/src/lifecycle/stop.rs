@@ -2,10 +2,24 @@
 
 use std::time::Duration;
 
+use super::request::Command;
+use super::supervisor::Supervisor;
+use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::supervisor::Supervisor;
-use sandkeep_core::{Event, Next, Operation, Verb, failpoint, limits, with_causes};
+use crate::view::View;
+use sandkeep_core::{
+    Event, Next, Operation, Principal, SandboxId, Verb, failpoint, limits, with_causes,
+};
 use sandkeep_runtime::RuntimeError;
+
+impl Broker {
+    /// Ends all processes of a sandbox; nothing happens if it is stopped.
+    pub async fn stop(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.ask(&self.shared, Verb::Stop, Command::Stop).await?;
+        Ok(handle.view())
+    }
+}
 
 impl Supervisor {
     pub(crate) async fn stop(&mut self) -> Result<(), Error> {

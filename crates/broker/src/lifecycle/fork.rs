@@ -10,30 +10,33 @@
 //! nobody was told of them. Its end is the moment from which they are there.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 
-use super::making;
-use super::supervisor::{LifecycleVerb, Request, Supervisor, denied_error};
-use super::verbs::{Origin, SnapshotWish, What};
+use super::create::{Creation, NewSandbox, Origin, new_meta};
+use super::handle::Handle;
+use super::supervisor::{Supervisor, denied_error};
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
-use crate::policy::admission;
+use crate::policy::admission::{self, volume_quota};
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::records::rows;
 use crate::records::timeline::Happening;
-use crate::shared::{Handle, Shared};
+use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::{
-    Event, IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Status, Terms,
-    TermsPatch, Verb, apply, failpoint, limits,
+    Event, IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Terms, TermsPatch, Verb,
+    apply, failpoint, limits,
 };
+use sandkeep_home::DataDir;
+use sandkeep_image::identity;
 use sandkeep_store::{Key, Prefix, Revision, StateStore};
+use sandkeep_tree::Root;
 
 /// The first segment of every intent's key.
 const FORKS: &str = "forks";
@@ -74,9 +77,6 @@ enum Unmade {
     NotYet,
 }
 
-/// A fork that has a place, and nobody yet who makes it.
-type Placed = (Supervisor, Arc<Handle>);
-
 impl Broker {
     /// Makes as many sandboxes as are asked for, or none. Under a key only once.
     pub async fn fork(
@@ -105,7 +105,7 @@ impl Broker {
     ) -> Result<Vec<View>, Error> {
         let shared = &self.shared;
         let handle = shared.find(who, id)?;
-        let runtime = shared.runtime_label(Some(handle.spec.runtime()));
+        let runtime = shared.runtime_label(Some(handle.meta().spec.runtime()));
         let verbs = shared.telemetry.verbs();
         let Some(key) = key else {
             return verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, None)).await;
@@ -137,7 +137,7 @@ impl Broker {
         health::refuse_when_full(&self.shared).await?;
         let snapshot = match &draft.snapshot {
             Some(name) => handle.snapshot_named(name)?.id.clone(),
-            None => self.transient(&handle).await?,
+            None => handle.transient_snapshot(&self.shared).await?,
         };
         failpoint!("fork.after_snapshot");
         let source = Source { handle, snapshot, named: draft.snapshot.clone() };
@@ -154,24 +154,17 @@ impl Broker {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
-        let status = source.snapshot.borrow().status.clone();
+        let status = source.published.borrow().status.clone();
         let denied = |denied| denied_error(source.id.clone(), denied);
         apply(&status, Event::Begin(Verb::Fork)).map_err(denied)?;
         self.shared.require_snapshots()?;
-        self.shared.usable_runtime(source.spec.runtime()).map(|_| ())
-    }
-
-    async fn transient(&self, handle: &Handle) -> Result<SnapshotId, Error> {
-        let id = SnapshotId::random();
-        let wish = SnapshotWish { id: id.clone(), what: What::Transient, note: None };
-        self.ask(handle, LifecycleVerb::Snapshot(Box::new(wish))).await?;
-        Ok(id)
+        self.shared.usable_runtime(source.meta().spec.runtime()).map(|_| ())
     }
 
     /// If it cannot be removed now, reconcile does: nobody knows it any more.
     async fn remove_transient(&self, source: &Source) {
-        let removal = LifecycleVerb::DeleteSnapshot(Box::new(source.snapshot.clone()));
-        if let Err(error) = self.ask(&source.handle, removal).await {
+        let (handle, snapshot) = (&source.handle, source.snapshot.clone());
+        if let Err(error) = handle.delete_snapshot(&self.shared, snapshot).await {
             let id = &source.handle.id;
             debug!(%id, %error, "cannot remove the snapshot that forks were made from");
             source.handle.snapshots.forget(&source.snapshot);
@@ -185,8 +178,7 @@ impl Broker {
         key: Option<Vacancy>,
     ) -> Result<Vec<View>, Error> {
         let unmade = self.places_for(source, draft).await?;
-        let handles: Vec<Arc<Handle>> =
-            unmade.iter().map(|(_, handle)| Arc::clone(handle)).collect();
+        let handles: Vec<Arc<Handle>> = unmade.iter().map(|new| Arc::clone(&new.handle)).collect();
         let ids: Vec<SandboxId> = handles.iter().map(|handle| handle.id.clone()).collect();
         let mut claim = key.map(|key| key.claim(&self.shared.idempotency, ids.clone()));
         let begun = match self.begin_forks(claim.as_mut(), &ids).await {
@@ -221,26 +213,35 @@ impl Broker {
     }
 
     /// Takes places for all of them at once, or for none.
-    async fn places_for(&self, source: &Source, draft: &ForkDraft) -> Result<Vec<Placed>, Error> {
+    async fn places_for(
+        &self,
+        source: &Source,
+        draft: &ForkDraft,
+    ) -> Result<Vec<NewSandbox>, Error> {
         let shared = &self.shared;
         let terms = terms_of(shared, source, draft)?;
-        let runtime = shared.runtime(source.handle.spec.runtime())?;
+        let runtime = shared.runtime(source.handle.meta().spec.runtime())?;
+        let template = shared.template_of(&source.handle.meta().spec)?;
         // Until the forks are in the list their layers are needed for the source's sake alone.
         let _kept = shared.keep_layers().await;
         let unmade = (0..draft.count).map(|_| {
-            let meta = making::new_meta(
+            let meta = new_meta(
                 shared,
-                source.handle.owner.clone(),
-                source.handle.spec.clone(),
+                source.handle.meta().owner.clone(),
+                source.handle.meta().spec.clone(),
                 terms.clone(),
             );
             admission::check_row(&meta)?;
-            let runtime = Arc::clone(runtime);
-            Ok(Supervisor::new(shared, runtime, meta, Status::creating(), None))
+            let origin = Origin::Snapshot {
+                sandbox: source.handle.id.clone(),
+                snapshot: source.snapshot.clone(),
+            };
+            let creation = Creation { template: Arc::clone(&template), origin, claim: None };
+            Ok(NewSandbox::new(shared, Arc::clone(runtime), meta, creation))
         });
-        let unmade = unmade.collect::<Result<Vec<Placed>, Error>>()?;
+        let unmade = unmade.collect::<Result<Vec<NewSandbox>, Error>>()?;
         shared.supervised(&source.handle.id).ok_or_else(|| source.gone())?;
-        let handles: Vec<_> = unmade.iter().map(|(_, handle)| Arc::clone(handle)).collect();
+        let handles: Vec<_> = unmade.iter().map(|new| Arc::clone(&new.handle)).collect();
         shared.admit(&handles)?;
         Ok(unmade)
     }
@@ -264,21 +265,9 @@ impl Broker {
     }
 
     /// Makes them, and is done when each is made or has failed.
-    async fn make_forks(&self, source: &Source, unmade: Vec<Placed>) -> Result<(), Error> {
-        let origin = Origin::Snapshot {
-            sandbox: source.handle.id.clone(),
-            snapshot: source.snapshot.clone(),
-        };
+    async fn make_forks(&self, source: &Source, unmade: Vec<NewSandbox>) -> Result<(), Error> {
         let _all_of_it = source.handle.snapshots.reading().await;
-        let makings = unmade.into_iter().map(|(supervisor, handle)| {
-            let origin = origin.clone();
-            async move {
-                let (answer, made) = oneshot::channel();
-                let life = making::begin(supervisor, None, origin, answer);
-                self.shared.tasks.spawn(life);
-                self.answer(&handle.id, made).await
-            }
-        });
+        let makings = unmade.into_iter().map(|new| async { new.make(&self.shared).await });
         let made: Vec<Result<(), Error>> =
             futures_util::stream::iter(makings).buffered(limits::FORKS_AT_ONCE).collect().await;
         made.into_iter().collect()
@@ -287,7 +276,7 @@ impl Broker {
     /// Those that were made go again.
     async fn unmake(&self, handles: &[Arc<Handle>]) -> Unmade {
         let removals = handles.iter().map(|handle| async move {
-            match self.hand_over(handle, LifecycleVerb::Destroy).await {
+            match handle.remove(&self.shared).await {
                 Ok(()) | Err(Error::NotFound { .. }) => Unmade::All,
                 Err(error) => {
                     warn!(id = %handle.id, %error, "cannot remove a fork whose siblings failed");
@@ -323,7 +312,7 @@ impl Source {
         }
         match &self.named {
             Some(name) if self.handle.snapshots.get(&self.snapshot).is_none() => {
-                super::snapshots::not_found(&self.handle.id, name)
+                super::snapshot::not_found(&self.handle.id, name)
             }
             Some(_) | None => error,
         }
@@ -340,7 +329,8 @@ impl Begun {
 fn terms_of(shared: &Shared, source: &Source, draft: &ForkDraft) -> Result<Terms, Error> {
     let labels = Some(Some(draft.labels.clone()));
     let patch = TermsPatch { labels, ..TermsPatch::default() };
-    let terms = source.handle.snapshot.borrow().terms.patched(&patch, &shared.policy.timeouts)?;
+    let terms =
+        source.handle.published.borrow().meta.terms.patched(&patch, &shared.policy.timeouts)?;
     Ok(terms)
 }
 
@@ -350,18 +340,42 @@ pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
         let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
         let sandboxes = intent.map(|intent| intent.sandboxes).unwrap_or_default();
         for handle in sandboxes.iter().filter_map(|id| shared.supervised(id)) {
-            let (answer, done) = oneshot::channel();
-            let verb = LifecycleVerb::Destroy;
-            // A supervisor that is gone has nothing left to destroy.
-            let _ = handle.inbox.send(Request { verb, answer }).await;
-            match done.await {
-                Ok(Ok(())) | Err(_) => {
+            match handle.remove(shared).await {
+                Ok(()) | Err(Error::NotFound { .. }) => {
                     info!(id = %handle.id, "removed a fork that nobody was told of")
                 }
-                Ok(Err(error)) => warn!(id = %handle.id, %error, "cannot remove a fork yet"),
+                Err(error) => warn!(id = %handle.id, %error, "cannot remove a fork yet"),
             }
         }
         rows::remove(&*shared.store, &entry.key, Some(entry.revision)).await?;
     }
     Ok(())
+}
+
+impl Supervisor {
+    pub(super) async fn fork_volume(
+        &self,
+        sandbox: &SandboxId,
+        snapshot: &SnapshotId,
+    ) -> Result<Root, Error> {
+        let storage = &self.shared.storage;
+        let quota = volume_quota(self.meta.spec.resources());
+        let root = storage.fork(sandbox, snapshot, self.id(), &quota).await?;
+        failpoint!("fork.after_volume");
+        // One that is nearly full could not write anew what it begins with.
+        self.tend_limit().await;
+        let (own, id) = (root.own_dir().to_owned(), self.id().clone());
+        let renewed = self.shared.blocking(move |_: &DataDir| identity::renew(&own, &id)).await;
+        renewed.map_err(|error| match error {
+            Error::DataDir { source, .. } => self.not_renewed(source),
+            other => other,
+        })?;
+        failpoint!("fork.after_identity");
+        Ok(root)
+    }
+
+    fn not_renewed(&self, source: io::Error) -> Error {
+        let reason = format!("cannot give it an identity of its own: {source}");
+        Error::SandboxFailed { id: self.id().clone(), reason }
+    }
 }

@@ -14,22 +14,22 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 
+use super::handle::Handle;
+use super::supervisor::Supervisor;
 use crate::error::Error;
 use crate::execs::processes;
 use crate::execs::rejoin;
-use crate::lifecycle::supervisor::Supervisor;
-use crate::shared::Handle;
 use sandkeep_core::{ExecId, StartUp, State, failpoint};
 use sandkeep_guestlink::{Guest, GuestError};
 
 impl Supervisor {
-    fn start_up_of_template(&self) -> Option<StartUp> {
+    pub(super) fn template_start_up(&self) -> Option<StartUp> {
         self.meta.spec.image_defaults().and_then(|defaults| defaults.start.clone())
     }
 
     /// Notes down that the sandbox is about to come up, if its template starts something then.
     pub(crate) async fn expect_start_up(&self) -> Result<(), Error> {
-        if self.start_up_of_template().is_none() {
+        if self.template_start_up().is_none() {
             return Ok(());
         }
         let home = self.home.clone();
@@ -39,7 +39,7 @@ impl Supervisor {
     }
 
     async fn start_up_due(&self) -> Option<(StartUp, ExecId)> {
-        let start = self.start_up_of_template()?;
+        let start = self.template_start_up()?;
         let home = self.home.clone();
         let due = self.shared.blocking(move |_| Ok(home.start_up_due())).await.ok().flatten()?;
         Some((start, due))

@@ -1,0 +1,100 @@
+//! amend and keepalive: change the terms of a sandbox, or let its timeouts count from now.
+
+use std::sync::Arc;
+
+use super::handle::Handle;
+use super::request::Command;
+use super::supervisor::Supervisor;
+use crate::Broker;
+use crate::error::Error;
+use crate::policy::admission;
+use crate::view::View;
+use sandkeep_core::{Event, Principal, SandboxId, TermsPatch, Verb, failpoint};
+
+/// A change of a sandbox's terms.
+pub(crate) struct Amendment {
+    pub patch: TermsPatch,
+    pub restart: Restart,
+}
+
+/// Whether the timeout counts from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restart {
+    Yes,
+    No,
+}
+
+impl Broker {
+    /// Changes labels and timeouts. A timeout that is set counts from now.
+    pub async fn amend(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        patch: TermsPatch,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        if patch.idle_timeout_secs.is_some() {
+            handle.activity.touch();
+        }
+        let restart = match patch.timeout_secs {
+            Some(_) => Restart::Yes,
+            None => Restart::No,
+        };
+        self.ask_to_amend(&handle, Amendment { patch, restart }).await
+    }
+
+    /// Lets both timeouts of a sandbox count from now, on a new timeout if one is given.
+    pub async fn keepalive(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        timeout_secs: Option<u64>,
+    ) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.activity.touch();
+        let has_timeout = handle.published.borrow().meta.terms.timeout_secs.is_some();
+        if !has_timeout && timeout_secs.is_none() {
+            return Ok(handle.view());
+        }
+        let patch = TermsPatch { timeout_secs: timeout_secs.map(Some), ..TermsPatch::default() };
+        self.ask_to_amend(&handle, Amendment { patch, restart: Restart::Yes }).await
+    }
+
+    async fn ask_to_amend(&self, handle: &Handle, amendment: Amendment) -> Result<View, Error> {
+        let amend = |reply| Command::Amend(Box::new(amendment), reply);
+        handle.ask(&self.shared, Verb::Amend, amend).await?;
+        Ok(handle.view())
+    }
+}
+
+impl Supervisor {
+    /// Changes the terms, in the row, which decides, and then in the metadata.
+    pub(crate) async fn amend(&mut self, amendment: Amendment) -> Result<(), Error> {
+        let (status, _) = self.next(Event::Begin(Verb::Amend))?;
+        let terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
+        admission::check_terms(&terms, self.runtime.as_ref(), &self.shared.policy)?;
+        let began = match amendment.restart {
+            Restart::Yes => self.shared.now(),
+            Restart::No => self.meta.began.clone(),
+        };
+        if (&terms, &began) == (&self.meta.terms, &self.meta.began) {
+            return Ok(());
+        }
+        let before = Arc::clone(&self.meta);
+        let meta = self.meta_mut();
+        (meta.terms, meta.began) = (terms, began);
+        let recorded = match admission::check_row(&self.meta) {
+            Ok(()) => self.record(status).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = recorded {
+            self.meta = before;
+            return Err(error);
+        }
+        failpoint!("amend.after_row");
+        self.rewrite_meta().await;
+        failpoint!("amend.after_meta");
+        self.set_alarm();
+        Ok(())
+    }
+}

@@ -1,0 +1,330 @@
+//! create: the first thing anybody does, so nothing on this path waits that need not.
+//!
+//! ```text
+//!   idempotency key, slot (only who has one waits for them)
+//!   ┌ home, meta `creating` ────────────────────────────────────┐
+//!   └ row `creating` → volume → template's files, workspace → runtime's ───┴▶ launch (▶ clone) ▶ ┌ row `running`
+//!                                                                                                └ meta `ready`
+//! ```
+//!
+//! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
+//! goes by the id of either. So the home may be made beside the row, and the two outcomes be written
+//! beside each other: a row says `running` only of a sandbox that does, and a meta that says `ready` is
+//! reason enough to keep it. What comes before the row is found by those who look for it: a slot or a
+//! key whose sandbox does not exist is free.
+
+use std::sync::Arc;
+
+use tracing::warn;
+
+use super::handle::Handle;
+use super::request::{Answer, Command};
+use super::supervisor::{Fate, Supervisor};
+use crate::Broker;
+use crate::error::Error;
+use crate::health;
+use crate::images::workspace::{self, Bringing};
+use crate::policy::admission::{self, volume_quota};
+use crate::records::idempotency::{self, Claim, Known, Vacancy};
+use crate::shared::Shared;
+use crate::view::View;
+use sandkeep_core::{
+    Event, IdempotencyKey, Labels, Operation, Owner, Principal, SandboxId, SnapshotId, Spec,
+    SpecDraft, Status, Terms, Verb, failpoint, with_causes,
+};
+use sandkeep_home::{DataDir, Meta, Phase};
+use sandkeep_image::{Template, make_workdir};
+use sandkeep_runtime::Runtime;
+
+/// All that a supervisor needs to make a sandbox that was admitted.
+pub(crate) struct Creation {
+    pub template: Arc<dyn Template>,
+    pub origin: Origin,
+    pub claim: Option<Claim>,
+}
+
+/// What the volume of a new sandbox begins with.
+pub(crate) enum Origin {
+    /// The template's files, and a workspace if there is one.
+    Template(Option<Bringing>),
+    Snapshot {
+        sandbox: SandboxId,
+        snapshot: SnapshotId,
+    },
+}
+
+/// A sandbox that nobody makes yet. The create is the first command in its supervisor's queue.
+pub(crate) struct NewSandbox {
+    supervisor: Supervisor,
+    pub handle: Arc<Handle>,
+    created: Answer<()>,
+}
+
+impl NewSandbox {
+    pub fn new(
+        shared: &Arc<Shared>,
+        runtime: Arc<dyn Runtime>,
+        meta: Meta,
+        creation: Creation,
+    ) -> Self {
+        let (supervisor, handle) = Supervisor::new(shared, runtime, meta, Status::creating(), None);
+        let create = |reply| Command::Create(Box::new(creation), reply);
+        let created = handle.enqueue(create).expect("a new queue is empty and open");
+        Self { supervisor, handle, created }
+    }
+
+    /// Has the supervisor make it, once it has its place. It is made whether or not somebody still waits.
+    pub fn make(self, shared: &Arc<Shared>) -> impl Future<Output = Result<(), Error>> + Send {
+        let Self { supervisor, handle, created } = self;
+        shared.tasks.spawn_apart(supervisor.run());
+        async move { handle.answer(shared, created).await }
+    }
+}
+
+/// The metadata of a sandbox that is made now.
+pub(crate) fn new_meta(shared: &Shared, owner: Owner, spec: Spec, terms: Terms) -> Meta {
+    let data = &shared.data;
+    let labels = Labels { instance: data.instance().as_str().to_owned(), owner };
+    let mut meta = Meta::new(SandboxId::random(), labels, spec, data.boot_id().to_owned());
+    meta.began = shared.now();
+    meta.created_at = meta.began.wall;
+    meta.terms = terms;
+    meta
+}
+
+impl Broker {
+    /// Makes and launches a sandbox.
+    pub async fn create(&self, who: &Principal, draft: SpecDraft) -> Result<View, Error> {
+        self.admit_and_create(who, draft, None).await
+    }
+
+    /// The same, but only once under this key: whoever repeats it gets the sandbox of the first time.
+    pub async fn create_once(
+        &self,
+        who: &Principal,
+        draft: SpecDraft,
+        key: IdempotencyKey,
+    ) -> Result<View, Error> {
+        let (broker, who) = (self.clone(), who.clone());
+        let flight = async move {
+            let (shared, name) = (&broker.shared, idempotency::entry_key(&key, &who));
+            // The owner too, because a key may be bound to a project.
+            let fingerprint = idempotency::fingerprint(&(admission::owner(&who, &draft)?, &draft));
+            let _only = shared.creates.join(name.clone()).await;
+            let now = shared.clock.wall();
+            let revision = match shared.idempotency.look(&name, &fingerprint, now).await? {
+                Known::Nothing(revision) => revision,
+                Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
+                Known::Sandboxes(made) => match made.answer(shared, &key)? {
+                    Ok(mut views) => return Ok(views.pop().expect("a create makes one sandbox")),
+                    Err(revision) => Some(revision),
+                },
+            };
+            let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
+            broker.admit_and_create(&who, draft, Some(vacancy)).await
+        };
+        // A caller that leaves is likely to ask again at once, and must find its first create under way.
+        let flight = self.shared.tasks.spawn(flight);
+        flight.await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
+    async fn admit_and_create(
+        &self,
+        who: &Principal,
+        draft: SpecDraft,
+        key: Option<Vacancy>,
+    ) -> Result<View, Error> {
+        let shared = &self.shared;
+        let runtime = shared.runtime_label(draft.runtime.as_deref());
+        let created = async {
+            if shared.closing.is_cancelled() {
+                return Err(Error::ShuttingDown);
+            }
+            let owner = admission::owner(who, &draft)?;
+            let slot = draft.slot.clone();
+            let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
+            let admitted = admission::admit(shared, &owner, draft).await?;
+            health::refuse_when_full(shared).await?;
+            // What is wrong with a source is said before anything is made.
+            let workspace = match admitted.spec.source().cloned() {
+                Some(source) => {
+                    let opened = workspace::open(shared, who, &source, reach).await?;
+                    Some(Bringing { source, opened })
+                }
+                None => None,
+            };
+            let mut meta = new_meta(shared, owner, admitted.spec.clone(), admitted.terms.clone());
+            meta.slot = slot;
+            admission::check_row(&meta)?;
+            let claim = key.map(|key| key.claim(&shared.idempotency, vec![meta.id.clone()]));
+            let template = Arc::clone(&admitted.template.template);
+            let creation = Creation { template, origin: Origin::Template(workspace), claim };
+            let new = NewSandbox::new(shared, Arc::clone(admitted.runtime), meta, creation);
+            shared.admit(std::slice::from_ref(&new.handle))?;
+            // From here on the sandbox itself is seen to need its template's layers.
+            drop(admitted);
+            let handle = Arc::clone(&new.handle);
+            new.make(shared).await?;
+            Ok(handle.view())
+        };
+        shared.telemetry.verbs().measure(Verb::Create, runtime, created).await
+    }
+}
+
+impl Supervisor {
+    /// Makes and launches the sandbox. If that fails, all of it is removed again and the error is
+    /// the first cause.
+    pub(crate) async fn create(&mut self, creation: Creation) -> (Fate, Result<(), Error>) {
+        let Creation { template, origin, mut claim } = creation;
+        let (fate, result) = match self.claim_names(claim.as_mut()).await {
+            Err(refused) => (Fate::Gone, Err(refused)),
+            Ok(()) => match self.make(template.as_ref(), &origin, claim.as_mut()).await {
+                Ok(()) => (Fate::Lives, Ok(())),
+                Err(cause) => (self.unmake(&cause).await, Err(cause)),
+            },
+        };
+        if let (Err(_), Some(claim)) = (&result, &claim) {
+            claim.withdraw().await;
+        }
+        (fate, result)
+    }
+
+    /// Takes the names that lead to this sandbox, before anything of it is made.
+    async fn claim_names(&self, claim: Option<&mut Claim>) -> Result<(), Error> {
+        if let Some(claim) = claim {
+            claim.begin().await?;
+            failpoint!("create.after_key");
+        }
+        if let Some(slot) = &self.meta.slot {
+            self.shared.claim_slot(&self.meta.owner, slot, self.id()).await?;
+            failpoint!("create.after_slot");
+        }
+        Ok(())
+    }
+
+    /// The recipe, as the diagram above shows it.
+    async fn make(
+        &mut self,
+        template: &dyn Template,
+        origin: &Origin,
+        claim: Option<&mut Claim>,
+    ) -> Result<(), Error> {
+        let home = async {
+            let (home, meta) = (self.home.clone(), self.meta.clone());
+            let make = move |_: &DataDir| {
+                home.create(&meta)?;
+                home.sync_meta()
+            };
+            self.shared.blocking(make).await?;
+            failpoint!("create.after_home");
+            Ok::<(), Error>(())
+        };
+        // The row's revision counts even if the rest fails.
+        let mut revision = None;
+        let parts = async {
+            let intent = self.shared.registry.put(&self.meta, &self.status(), None).await?;
+            revision = Some(intent);
+            failpoint!("create.after_intent");
+            let root = match origin {
+                Origin::Template(workspace) => {
+                    let base = crate::images::base(&self.meta.spec)?;
+                    let quota = volume_quota(self.meta.spec.resources());
+                    let root = self.shared.storage.create(self.id(), &base, &quota).await?;
+                    failpoint!("create.after_volume");
+                    template.lay_out(&root, self.id()).await?;
+                    if let Some(defaults) = self.meta.spec.image_defaults() {
+                        make_workdir(&root, &defaults.workdir).await?;
+                    }
+                    failpoint!("create.after_template");
+                    if let Some(workspace) = workspace {
+                        self.bring_source(workspace, &root).await?;
+                    }
+                    failpoint!("create.after_source");
+                    root
+                }
+                Origin::Snapshot { sandbox, snapshot } => {
+                    self.fork_volume(sandbox, snapshot).await?
+                }
+            };
+            let plan = self.plan(template, root);
+            self.runtime.create(&plan).await?;
+            failpoint!("create.after_runtime_create");
+            Ok::<_, Error>(plan)
+        };
+        let (home, plan) = tokio::join!(home, parts);
+        self.revision = revision;
+        home?;
+        self.runtime.start(&plan?).await?;
+        failpoint!("create.after_launch");
+        let guest = self.enter().await?;
+        if let Origin::Template(Some(workspace)) = origin {
+            self.finish_source(workspace, &guest).await?;
+        }
+        let starts_up = self.template_start_up().is_some();
+        if starts_up {
+            self.expect_start_up().await?;
+        }
+        failpoint!("create.after_source_finished");
+        self.record_made(claim).await?;
+        if starts_up {
+            self.start_up().await?;
+        }
+        self.set_alarm();
+        failpoint!("create.before_answer");
+        Ok(())
+    }
+
+    /// Writes the outcome, in the row, the metadata and under the key.
+    async fn record_made(&mut self, claim: Option<&mut Claim>) -> Result<(), Error> {
+        self.meta_mut().phase = Phase::Ready;
+        let status = self.after(Event::Done(Operation::Create));
+        let running = async {
+            let put = self.shared.registry.put(&self.meta, &status, self.revision).await;
+            failpoint!("create.after_outcome");
+            put
+        };
+        let ready = async {
+            self.write_meta().await?;
+            failpoint!("create.after_meta_ready");
+            Ok::<(), Error>(())
+        };
+        let settled = async {
+            if let Some(claim) = claim {
+                claim.made().await;
+                failpoint!("create.after_key_outcome");
+            }
+        };
+        let (running, ready, ()) = tokio::join!(running, ready, settled);
+        self.revision = Some(running?);
+        ready?;
+        self.publish(status);
+        Ok(())
+    }
+
+    /// Removes what was made. First it says, as well as it can, that all of it is to go: a crash from here on
+    /// must not bring back a sandbox whose caller was told that there is none.
+    async fn unmake(&mut self, cause: &Error) -> Fate {
+        self.expect_death();
+        let event = if self.status().operation() == Some(Operation::Create) {
+            Event::Failed(Operation::Create, with_causes(cause))
+        } else {
+            // It was made, and is taken back.
+            Event::Begin(Verb::Destroy)
+        };
+        let status = self.after(event);
+        match self.revision {
+            Some(_) => self.settle(status).await,
+            // There is no row to correct.
+            None => self.publish(status),
+        }
+        self.mark_destroying().await;
+        match self.tear_down().await {
+            Ok(()) => Fate::Gone,
+            Err(error) => {
+                // The row and the meta are there still and say so; reconcile comes back to it.
+                warn!(id = %self.id(), %error, "cannot remove what a failed create left");
+                Fate::Lives
+            }
+        }
+    }
+}

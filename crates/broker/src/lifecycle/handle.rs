@@ -1,0 +1,121 @@
+//! The way to a supervisor, and what can be known of its sandbox without asking it.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{Span, debug};
+
+use super::activity::Activity;
+use super::request::{Answer, Command, Reply, Request};
+use super::snapshot::SnapshotIndex;
+use super::supervisor::Published;
+use crate::error::Error;
+use crate::execs::Execs;
+use crate::execs::processes::Processes;
+use crate::ports::Ports;
+use crate::shared::Shared;
+use crate::stats::Space;
+use sandkeep_core::{SandboxId, Verb, limits};
+use sandkeep_home::Meta;
+
+/// The way to a supervisor, and what can be known of its sandbox without asking it.
+pub(crate) struct Handle {
+    pub id: SandboxId,
+    pub inbox: mpsc::Sender<Request>,
+    pub published: watch::Receiver<Published>,
+    /// How many callers wait for a destroy: a stop before it need not be gentle.
+    pub(super) destroys: watch::Sender<usize>,
+    pub execs: Arc<Execs>,
+    pub snapshots: Arc<SnapshotIndex>,
+    pub activity: Arc<Activity>,
+    /// How much its volume held when somebody last looked.
+    pub space: Space,
+    pub ports: Ports,
+    pub processes: Processes,
+}
+
+impl Handle {
+    /// The metadata as last published. Its spec, owner, slot and creation never change.
+    pub fn meta(&self) -> Arc<Meta> {
+        Arc::clone(&self.published.borrow().meta)
+    }
+
+    /// Says that somebody waits for a destroy, until it is dropped.
+    pub fn wait_for_destroy(&self) -> WaitsForDestroy<'_> {
+        self.destroys.send_modify(|waiting| *waiting += 1);
+        WaitsForDestroy(self)
+    }
+
+    /// Has the supervisor carry out a verb, and waits for its answer. The verb is measured.
+    pub async fn ask<T>(
+        &self,
+        shared: &Shared,
+        verb: Verb,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, Error> {
+        let runtime = shared.runtime_label(Some(self.meta().spec.runtime()));
+        let answered = self.hand_over(shared, command);
+        shared.telemetry.verbs().measure(verb, runtime, answered).await
+    }
+
+    /// The same for what no caller has asked for as a verb.
+    pub async fn hand_over<T>(
+        &self,
+        shared: &Shared,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, Error> {
+        if shared.closing.is_cancelled() {
+            return Err(Error::ShuttingDown);
+        }
+        match self.enqueue(command) {
+            Ok(answer) => self.answer(shared, answer).await,
+            Err(TrySendError::Full(())) => {
+                let limit = limits::SUPERVISOR_QUEUE_MAX;
+                Err(Error::LimitReached { what: "verbs that wait for one sandbox", limit })
+            }
+            Err(TrySendError::Closed(())) => Err(self.unanswered(shared)),
+        }
+    }
+
+    /// Puts a command in the supervisor's queue without waiting for the answer.
+    pub fn enqueue<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<Answer<T>, TrySendError<()>> {
+        let (reply, answer) = oneshot::channel();
+        let request = Request { command: command(reply), span: Span::current() };
+        debug!(id = %self.id, command = request.command.name(), "asking the supervisor");
+        match self.inbox.try_send(request) {
+            Ok(()) => Ok(answer),
+            Err(TrySendError::Full(_)) => Err(TrySendError::Full(())),
+            Err(TrySendError::Closed(_)) => Err(TrySendError::Closed(())),
+        }
+    }
+
+    pub async fn answer<T>(&self, shared: &Shared, answer: Answer<T>) -> Result<T, Error> {
+        answer.await.unwrap_or_else(|_| Err(self.unanswered(shared)))
+    }
+
+    /// The supervisor ended without an answer: with the broker, with its sandbox, or by a fault of
+    /// ours, which reconcile then mends.
+    fn unanswered(&self, shared: &Shared) -> Error {
+        let id = self.id.clone();
+        if shared.closing.is_cancelled() {
+            return Error::ShuttingDown;
+        }
+        if shared.supervised(&id).is_none() {
+            return Error::NotFound { id };
+        }
+        let reason = "its supervisor ended; ask again in a minute".to_owned();
+        Error::SandboxFailed { id, reason }
+    }
+}
+
+pub(crate) struct WaitsForDestroy<'a>(&'a Handle);
+
+impl Drop for WaitsForDestroy<'_> {
+    fn drop(&mut self) {
+        self.0.destroys.send_modify(|waiting| *waiting -= 1);
+    }
+}

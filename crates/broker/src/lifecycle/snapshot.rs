@@ -1,0 +1,400 @@
+//! Snapshots: points in time of a sandbox's volume, and turns, which are numbered ones.
+//!
+//! ```text
+//!   row: operation `snapshot` ─▶ sync, freeze ─▶ storage ─▶ thaw ─▶ record ─▶ row: none
+//!                                                                      │
+//!                                         the oldest turns give way ◀──┘
+//! ```
+//!
+//! The record is the outcome: until it is written nobody was promised a snapshot, and what the storage has of it goes;
+//! after it nothing is lost. So the number of a turn is taken with the record, then written in the sandbox's row, and
+//! the next one is above both. A snapshot that failed leaves no gap.
+
+mod index;
+mod record;
+mod sweep;
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use tracing::warn;
+use utoipa::ToSchema;
+
+use super::handle::Handle;
+use super::request::Command;
+use super::supervisor::Supervisor;
+use crate::Broker;
+use crate::error::Error;
+use crate::health;
+use crate::records::timeline::Happening;
+use crate::shared::Shared;
+use sandkeep_core::{
+    Event, Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Verb,
+    failpoint, limits, with_causes,
+};
+
+pub(crate) use index::SnapshotIndex;
+pub use record::recorded as recorded_snapshots;
+use record::{Content, copy};
+pub(crate) use record::{Record, Records};
+pub(crate) use sweep::{InStorage, sweep, sweep_rows};
+
+/// A snapshot as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Snapshot)]
+pub struct SnapshotView {
+    pub id: SnapshotId,
+    /// Of this sandbox alone; the id, if it was given none.
+    pub name: SnapshotName,
+    /// The turn that it seals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// RFC 3339.
+    #[schema(value_type = String)]
+    pub created_at: jiff::Timestamp,
+    /// What it held when it was made, as the storage counts it.
+    pub bytes: u64,
+}
+
+impl From<&Record> for SnapshotView {
+    fn from(record: &Record) -> Self {
+        Self {
+            id: record.id.clone(),
+            name: record.name.clone(),
+            turn: record.kind.turn(),
+            note: record.note.clone(),
+            created_at: record.created_at,
+            bytes: record.bytes,
+        }
+    }
+}
+
+impl Broker {
+    /// Makes a snapshot, under a name if one is given.
+    pub async fn snapshot(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        name: Option<SnapshotName>,
+        note: Option<String>,
+    ) -> Result<SnapshotView, Error> {
+        if let Some(name) = &name
+            && name.is_taken(&self.shared.policy.turn_prefix)
+        {
+            let problem =
+                format!("{name} is the name of a turn, an id or the present; choose another");
+            return Err(Error::InvalidField { field: "name", problem });
+        }
+        self.make_snapshot(who, id, What::Asked(name), note).await
+    }
+
+    /// Seals a turn: the snapshot of the next number.
+    pub async fn seal_turn(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        note: Option<String>,
+    ) -> Result<SnapshotView, Error> {
+        self.make_snapshot(who, id, What::Turn, note).await
+    }
+
+    /// A snapshot after a tool's call. It gives way to later ones as those of turns do.
+    pub async fn snapshot_after_tool(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        tool: &str,
+    ) -> Result<SnapshotView, Error> {
+        self.make_snapshot(who, id, What::Tool, Some(format!("after {tool}"))).await
+    }
+
+    async fn make_snapshot(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        what: What,
+        note: Option<String>,
+    ) -> Result<SnapshotView, Error> {
+        check_note(note.as_deref())?;
+        let handle = self.shared.find(who, id)?;
+        health::refuse_when_full(&self.shared).await?;
+        handle.activity.touch();
+        let snapshot = SnapshotId::random();
+        let record = handle.snapshot(&self.shared, snapshot, what, note).await?;
+        Ok(record.expect("only a transient snapshot has no record").as_ref().into())
+    }
+
+    /// All snapshots of a sandbox, the oldest first.
+    pub fn snapshots(&self, who: &Principal, id: &SandboxId) -> Result<Vec<SnapshotView>, Error> {
+        let handle = self.shared.find(who, id)?;
+        Ok(handle.snapshots.all().iter().map(|record| record.as_ref().into()).collect())
+    }
+
+    /// One of them, by its name or id.
+    pub fn snapshot_view(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        name: &SnapshotName,
+    ) -> Result<SnapshotView, Error> {
+        let handle = self.shared.find(who, id)?;
+        Ok(handle.snapshot_named(name)?.as_ref().into())
+    }
+
+    /// Removes one. Nothing that was made from it needs it.
+    pub async fn delete_snapshot(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        name: &SnapshotName,
+    ) -> Result<(), Error> {
+        let handle = self.shared.find(who, id)?;
+        let record = handle.snapshot_named(name)?;
+        handle.delete_snapshot(&self.shared, record.id.clone()).await
+    }
+}
+
+impl Handle {
+    /// The snapshot of this name or id.
+    pub fn snapshot_named(&self, name: &SnapshotName) -> Result<Arc<Record>, Error> {
+        self.snapshots.find(name).ok_or_else(|| not_found(&self.id, name))
+    }
+
+    async fn snapshot(
+        &self,
+        shared: &Shared,
+        id: SnapshotId,
+        what: What,
+        note: Option<String>,
+    ) -> Result<Option<Arc<Record>>, Error> {
+        let request = Box::new(SnapshotRequest { id, what, note });
+        self.ask(shared, Verb::Snapshot, |reply| Command::Snapshot(request, reply)).await
+    }
+
+    /// A snapshot that its maker removes after use. It is recorded nowhere; reconcile removes it after a crash.
+    pub async fn transient_snapshot(&self, shared: &Shared) -> Result<SnapshotId, Error> {
+        let id = SnapshotId::random();
+        self.snapshot(shared, id.clone(), What::Transient, None).await?;
+        Ok(id)
+    }
+
+    pub async fn delete_snapshot(&self, shared: &Shared, id: SnapshotId) -> Result<(), Error> {
+        self.hand_over(shared, |reply| Command::DeleteSnapshot(id, reply)).await
+    }
+}
+
+pub(crate) fn not_found(id: &SandboxId, name: &SnapshotName) -> Error {
+    Error::SnapshotNotFound { id: id.clone(), name: name.clone() }
+}
+
+fn check_note(note: Option<&str>) -> Result<(), Error> {
+    let max = limits::SNAPSHOT_NOTE_MAX_BYTES;
+    match note {
+        Some(note) if note.len() > max => {
+            let problem = format!("{} bytes are more than {max}", note.len());
+            Err(Error::InvalidField { field: "note", problem })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// A snapshot that is asked for.
+pub(crate) struct SnapshotRequest {
+    pub id: SnapshotId,
+    pub what: What,
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Asked(Option<SnapshotName>),
+    Turn,
+    Tool,
+    /// For a fork, which removes it when it is done. It is recorded nowhere.
+    Transient,
+}
+
+impl Supervisor {
+    pub(crate) async fn snapshot(
+        &mut self,
+        request: SnapshotRequest,
+    ) -> Result<Option<Arc<Record>>, Error> {
+        let (status, _) = self.next(Event::Begin(Verb::Snapshot))?;
+        self.shared.require_snapshots()?;
+        self.can_quiesce()?;
+        self.check_request(&request)?;
+        self.write_back().await;
+        self.record(status).await?;
+        failpoint!("snapshot.after_intent");
+        self.snapshots.expect(&request.id);
+        let made = match self.copy_volume(&request.id).await {
+            Ok(()) => self.write_down(&request).await,
+            Err(error) => Err(error),
+        };
+        if let Err(cause) = &made {
+            self.discard(&request.id).await;
+            let status = self.after(Event::Failed(Operation::Snapshot, with_causes(cause)));
+            self.settle(status).await;
+        }
+        let record = made?;
+        let status = self.after(Event::Done(Operation::Snapshot));
+        self.settle(status).await;
+        failpoint!("snapshot.after_outcome");
+        if let Some(record) = &record {
+            self.copy_records().await;
+            self.note(Happening::of_snapshot(record)).await;
+            self.prune().await;
+        }
+        Ok(record)
+    }
+
+    /// What can be refused before anything is done.
+    fn check_request(&self, request: &SnapshotRequest) -> Result<(), Error> {
+        if let What::Asked(Some(name)) = &request.what
+            && self.snapshots.find(name).is_some()
+        {
+            return Err(Error::SnapshotExists { id: self.id().clone(), name: name.clone() });
+        }
+        let limit = self.max_snapshots();
+        let full = self.snapshots.count_asked() >= limit;
+        match full && request.what != What::Transient {
+            true => Err(Error::SnapshotsFull { id: self.id().clone(), limit }),
+            false => Ok(()),
+        }
+    }
+
+    /// How many snapshots it may have at once.
+    fn max_snapshots(&self) -> usize {
+        let own = self.meta.terms.max_snapshots.unwrap_or(usize::MAX);
+        own.min(self.shared.policy.max_snapshots)
+    }
+
+    async fn copy_volume(&self, snapshot: &SnapshotId) -> Result<(), Error> {
+        let quiesced = self.quiesce().await?;
+        failpoint!("snapshot.after_freeze");
+        let made = self.shared.storage.snapshot(self.id(), snapshot).await;
+        failpoint!("snapshot.after_snapshot");
+        self.unquiesce(quiesced).await?;
+        failpoint!("snapshot.after_thaw");
+        made?;
+        // Not while it stands still: this may look at all of the tree.
+        self.tend_limit().await;
+        Ok(())
+    }
+
+    /// From here on it is there. `None` for one that nobody will look for.
+    async fn write_down(
+        &mut self,
+        request: &SnapshotRequest,
+    ) -> Result<Option<Arc<Record>>, Error> {
+        let id = request.id.clone();
+        let (name, kind) = match &request.what {
+            What::Transient => return Ok(None),
+            What::Asked(name) => {
+                let name = name.clone().unwrap_or_else(|| SnapshotName::of_id(&id));
+                (name, SnapshotKind::Asked)
+            }
+            What::Tool => (SnapshotName::of_id(&id), SnapshotKind::Tool),
+            What::Turn => {
+                let (name, number) = self.next_turn();
+                (name, SnapshotKind::Turn(number))
+            }
+        };
+        let bytes = self.shared.storage.snapshot_bytes(self.id(), &id).await?;
+        let (note, place) = (request.note.clone(), self.snapshots.next_place());
+        let content = Content { id, name, kind, note, place };
+        let record = Arc::new(Record::new(content, self.shared.clock.wall(), bytes));
+        self.shared.snapshots.put(self.id(), &record).await?;
+        failpoint!("snapshot.after_record");
+        if let Some(turn) = kind.turn() {
+            self.meta_mut().turn = turn;
+        }
+        self.snapshots.keep(Arc::clone(&record));
+        Ok(Some(record))
+    }
+
+    /// A number that was never used, and a name that is free: under an earlier prefix somebody may have chosen
+    /// what is a turn's name now.
+    fn next_turn(&self) -> (SnapshotName, u64) {
+        let prefix = &self.shared.policy.turn_prefix;
+        let named = |number| (SnapshotName::of_turn(prefix, number), number);
+        let mut turns = (self.meta.turn + 1..).map(named);
+        turns
+            .find(|(name, _)| self.snapshots.find(name).is_none())
+            .expect("there are fewer snapshots than numbers")
+    }
+
+    /// What was made of a snapshot that is not to be. If it cannot be removed now, reconcile does.
+    async fn discard(&self, snapshot: &SnapshotId) {
+        if let Err(error) = self.shared.storage.delete_snapshot(self.id(), snapshot).await {
+            warn!(id = %self.id(), %error, "cannot remove what a failed snapshot left");
+        }
+        self.snapshots.forget(snapshot);
+    }
+
+    /// A new daemon finds that a snapshot was under way: what runs may stand still.
+    pub(crate) async fn undo_snapshot(&mut self) -> Result<(), Error> {
+        if self.status().state() == State::Running {
+            self.runtime.thaw(self.id()).await?;
+        }
+        let status = self.after(Event::CalledOff(Operation::Snapshot));
+        self.settle(status).await;
+        Ok(())
+    }
+
+    /// The oldest turns give way until there are no more than there may be.
+    async fn prune(&self) {
+        while self.snapshots.count() > self.max_snapshots() {
+            let Some(oldest) = self.snapshots.oldest_pruned() else { return };
+            if let Err(error) = self.remove_snapshot(&oldest).await {
+                // It counts no more; reconcile removes what is left of it.
+                warn!(id = %self.id(), snapshot = %oldest.name, %error, "cannot prune a snapshot");
+                return;
+            }
+            let name = oldest.name.clone();
+            self.note(Happening::SnapshotPruned { name }).await;
+        }
+    }
+
+    pub(crate) async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), Error> {
+        self.next(Event::Begin(Verb::Snapshot))?;
+        let Some(record) = self.snapshots.get(id) else {
+            return self.remove_unrecorded(id).await;
+        };
+        self.remove_snapshot(&record).await?;
+        self.note(Happening::SnapshotDeleted { name: record.name.clone() }).await;
+        Ok(())
+    }
+
+    /// One that a fork has done with, that a crash left, or that is gone already.
+    async fn remove_unrecorded(&self, id: &SnapshotId) -> Result<(), Error> {
+        self.snapshots.forget(id);
+        let _nobody_reads = self.snapshots.removing().await;
+        Ok(self.shared.storage.delete_snapshot(self.id(), id).await?)
+    }
+
+    /// The record first: a snapshot without one is removed sooner or later, a record without its snapshot would
+    /// promise what is not there.
+    async fn remove_snapshot(&self, record: &Record) -> Result<(), Error> {
+        self.shared.snapshots.remove(self.id(), &record.id).await?;
+        failpoint!("prune.after_record");
+        self.snapshots.forget(&record.id);
+        self.copy_records().await;
+        failpoint!("prune.after_copy");
+        let _nobody_reads = self.snapshots.removing().await;
+        self.shared.storage.delete_snapshot(self.id(), &record.id).await?;
+        failpoint!("prune.after_removed");
+        Ok(())
+    }
+
+    /// Brings the copies in the home in line with the rows.
+    pub(crate) async fn copy_records(&self) {
+        self.rewrite_meta().await;
+        let (home, copy) = (self.home.clone(), copy(&self.snapshots.all()));
+        if let Err(error) = self.shared.blocking(move |_| home.keep_snapshots_copy(&copy)).await {
+            warn!(id = %self.id(), %error, "cannot copy the records of snapshots");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! start: launch again on the volume that is there.
+
+use std::time::Duration;
+
+use super::request::Command;
+use super::supervisor::Supervisor;
+use crate::Broker;
+use crate::error::Error;
+use crate::records::timeline::Happening;
+use crate::view::View;
+use sandkeep_core::{
+    Event, Next, Operation, Principal, SandboxId, State, Verb, failpoint, with_causes,
+};
+
+impl Broker {
+    /// Launches a stopped or failed sandbox; nothing happens if it runs.
+    pub async fn start(&self, who: &Principal, id: &SandboxId) -> Result<View, Error> {
+        let handle = self.shared.find(who, id)?;
+        handle.ask(&self.shared, Verb::Start, Command::Start).await?;
+        Ok(handle.view())
+    }
+}
+
+impl Supervisor {
+    pub(crate) async fn start(&mut self) -> Result<(), Error> {
+        if self.next(Event::Begin(Verb::Start))?.1 == Next::Stay {
+            return Ok(());
+        }
+        self.wake().await?;
+        self.note(Happening::Started).await;
+        self.start_up().await
+    }
+
+    /// Has the guest run, and nothing of the template's own.
+    pub(super) async fn wake(&mut self) -> Result<(), Error> {
+        let (status, _) = self.next(Event::Begin(Verb::Start))?;
+        // Who looks at a broken runtime twice gets the same answer, not a second failure.
+        self.runtime.look_again().await;
+        self.shared.usable_runtime(self.meta.spec.runtime())?;
+        let before = self.status().state();
+        self.meta_mut().boot_id = self.shared.data.boot_id().to_owned();
+        // Its time begins anew: a sandbox that was stopped at its timeout could not be used otherwise.
+        self.meta_mut().began = self.shared.now();
+        self.activity.touch();
+        self.record(status).await?;
+        failpoint!("start.after_intent");
+        let launched = async {
+            if before == State::Failed {
+                // Whatever went wrong, nothing of it may still run.
+                self.runtime.stop(self.id(), Duration::ZERO).await?;
+            }
+            self.prepare_launch().await?;
+            let root = self.shared.storage.root(self.id()).await?;
+            self.launch(root).await
+        };
+        match launched.await {
+            Ok(()) => {
+                let status = self.after(Event::Done(Operation::Start));
+                self.settle(status).await;
+                self.set_alarm();
+                failpoint!("start.after_outcome");
+                Ok(())
+            }
+            Err(cause) => {
+                self.expect_death();
+                let failure = Event::Failed(Operation::Start, with_causes(&cause));
+                let status = self.after(failure);
+                self.settle(status).await;
+                self.note_state().await;
+                Err(cause)
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Steps that several verbs share.
+
+use std::io;
+
+use tracing::warn;
+
+use super::Supervisor;
+use crate::error::Error;
+use sandkeep_core::failpoint;
+use sandkeep_home::{DataDir, HomeState, Phase};
+use sandkeep_image::Template;
+use sandkeep_runtime::Plan;
+use sandkeep_tree::Root;
+
+impl Supervisor {
+    /// Writes down what a later daemon must know of a launch, before the launch.
+    pub(crate) async fn prepare_launch(&mut self) -> Result<(), Error> {
+        self.renew_meta().await?;
+        self.expect_start_up().await
+    }
+
+    /// Launches a sandbox that was made before.
+    pub(crate) async fn launch(&mut self, root: Root) -> Result<(), Error> {
+        let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
+        self.runtime.create(&plan).await?;
+        failpoint!("start.after_runtime_create");
+        self.runtime.start(&plan).await?;
+        failpoint!("start.after_launch");
+        self.enter().await.map(|_| ())
+    }
+
+    /// The metadata must be there, on disk, and name this boot before anything is launched: otherwise
+    /// a daemon that starts after a crash would take what runs for the remains of an earlier boot.
+    /// The file itself is asked, because an earlier start may have failed before it was written.
+    async fn renew_meta(&mut self) -> Result<(), Error> {
+        self.meta_mut().phase = Phase::Ready;
+        let (home, meta) = (self.home.clone(), self.meta.clone());
+        let renew = move |_: &DataDir| match home.read() {
+            HomeState::Known(found)
+                if found.boot_id == meta.boot_id && found.phase == meta.phase =>
+            {
+                // The row has the rest; it need not be on disk for this.
+                home.write(&meta)
+            }
+            HomeState::Known(_)
+            | HomeState::Missing
+            | HomeState::Empty
+            | HomeState::Unreadable(_) => {
+                home.create(&meta)?;
+                home.sync()
+            }
+        };
+        self.shared.blocking(renew).await
+    }
+
+    pub(crate) fn plan(&self, template: &dyn Template, root: Root) -> Plan {
+        Plan {
+            id: self.meta.id.clone(),
+            labels: self.meta.labels(),
+            root,
+            binds: template.binds(),
+            resources: self.meta.spec.resources().clone(),
+            privilege: self.meta.spec.privilege(),
+            home: self.home.path().to_owned(),
+            lifetime: self.shared.lifetime,
+        }
+    }
+
+    /// Writes `meta.json` as it is now.
+    pub(crate) async fn write_meta(&self) -> Result<(), Error> {
+        let (home, meta) = (self.home.clone(), self.meta.clone());
+        self.shared.blocking(move |_| home.create(&meta)).await
+    }
+
+    /// Puts `meta.json` on disk for good; see [`Home`]'s module for why nobody waits for it.
+    pub(crate) async fn sync_meta(&self) {
+        let home = self.home.clone();
+        if let Err(error) = self.shared.blocking(move |_| home.sync()).await {
+            warn!(id = %self.id(), %error, "cannot sync metadata");
+        }
+    }
+
+    /// Brings the metadata in line with the row. It is the second copy: what it lacks after a crash,
+    /// reconcile takes from the row.
+    pub(crate) async fn rewrite_meta(&self) {
+        let (home, meta) = (self.home.clone(), self.meta.clone());
+        let write = move |_: &DataDir| match home.write(&meta) {
+            // There is no home to keep it in.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written,
+        };
+        if let Err(error) = self.shared.blocking(write).await {
+            warn!(id = %self.id(), %error, "cannot write metadata");
+        }
+    }
+
+    /// Tells the reaper of the next deadline.
+    pub(crate) fn set_alarm(&self) {
+        let terms = &self.meta.terms;
+        if let Some(first) = terms.timeout().into_iter().chain(terms.idle_timeout()).min() {
+            self.shared.alarm.set(self.shared.clock.uptime().saturating_add(first));
+        }
+    }
+
+    /// Has the storage look after the limit of the tree, which it does before long in any case.
+    pub(crate) async fn tend_limit(&self) {
+        if let Err(error) = self.shared.storage.tend(Some(self.id())).await {
+            warn!(id = %self.id(), %error, "cannot look after the limit of a volume");
+        }
+    }
+}
