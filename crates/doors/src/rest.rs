@@ -69,7 +69,7 @@ use sandkeep_home::Battery;
 use sandkeep_runtime::Usable;
 
 pub use origins::{Origins, is_loopback_host};
-pub use problem::{Code, Problem};
+pub use problem::Problem;
 pub use server::{Front, serve};
 
 pub(super) use authenticate::{Caller, Connection, Credential, Door, Known, challenge};

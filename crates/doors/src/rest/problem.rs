@@ -1,8 +1,5 @@
-//! The one map from errors to problem+json (RFC 9457), exhaustive, so that a new error cannot be
-//! forgotten. Problems are written for a program, or a language model, that has to decide what to do
+//! Every refusal as problem+json (RFC 9457). Problems are written for a program, or a language model, that has to decide what to do
 //! next: a stable `code`, a `remediation`, and whether the same request is worth `retryable`.
-
-mod code;
 
 use std::time::Duration;
 
@@ -10,19 +7,13 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use toolbox::FailureKind;
 
 use sandkeep_broker::{PassProblem, error::Error};
 use sandkeep_core::{
-    Scope,
+    Code, Kind, Scope,
     limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE},
+    with_causes,
 };
-use sandkeep_guestlink::GuestError;
-use sandkeep_runtime::RuntimeError;
-use sandkeep_storage::StorageError;
-use sandkeep_store::StoreError;
-
-pub use code::{Code, Retry};
 
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
@@ -116,7 +107,7 @@ pub struct Problem {
 impl Refusal {
     pub fn code(&self) -> Code {
         match self {
-            Self::Broker(error) => code_of(error),
+            Self::Broker(error) => error.code(),
             Self::NotAnId { .. } => Code::NotFound,
             Self::NotAnExecId { .. } => Code::ExecNotFound,
             Self::NotAKeyId { .. } => Code::KeyNotFound,
@@ -155,171 +146,49 @@ impl Refusal {
     pub fn problem(&self) -> Problem {
         let code = self.code();
         let remediation = match self {
-            Self::Broker(error) => remedy_of(error),
+            Self::Broker(error) => error.remedy(),
             _ => code.remedy().to_owned(),
         };
         Problem {
             r#type: format!("urn:sandkeep:error:{}", code.as_str()),
             title: code.title().to_owned(),
-            status: code.status(),
-            detail: detail_of(self),
+            status: status_of(code).as_u16(),
+            detail: with_causes(self),
             code: code.as_str().to_owned(),
             remediation,
-            retryable: code.retry() == Retry::Useful,
+            retryable: code.retryable(),
             instance: String::new(),
         }
     }
 }
 
-/// What an error of the broker is called.
-pub fn code_of(error: &Error) -> Code {
-    match error {
-        Error::InvalidSpec(_) | Error::InvalidField { .. } => Code::InvalidField,
-        Error::UnknownRuntime { .. } => Code::UnknownRuntime,
-        Error::RuntimeUnusable { .. } => Code::RuntimeUnusable,
-        Error::UnknownTemplate { .. } => Code::UnknownTemplate,
-        Error::TemplateNotFound { .. } | Error::BaseNotFound { .. } => Code::TemplateNotFound,
-        Error::TemplateInUse { .. } => Code::TemplateInUse,
-        Error::TemplateShared { .. } => Code::TemplateShared,
-        Error::SourceInvalid { .. } => Code::SourceInvalid,
-        Error::StartUpFailed { .. } => Code::StartUpFailed,
-        Error::BuildFileInvalid { .. } => Code::BuildFileInvalid,
-        Error::BuildFailed { .. } => Code::BuildFailed,
-        Error::SourceForbidden { .. } => Code::SourceForbidden,
-        Error::SourceUnavailable { .. } => Code::SourceUnavailable,
-        Error::RepositoryNotFound { .. } => Code::RepositoryNotFound,
-        Error::RepositoryPrivate { .. } => Code::RepositoryPrivate,
-        Error::ReferenceNotFound { .. } => Code::ReferenceNotFound,
-        Error::UploadNotFound { .. } => Code::UploadNotFound,
-        Error::NoSpace { .. } => Code::NoSpace,
-        Error::UploadTooLarge { .. } => Code::UploadTooLarge,
-        Error::UnknownProfile { .. } => Code::UnknownProfile,
-        Error::SlotTaken { .. } => Code::SlotTaken,
-        Error::IdempotencyMismatch { .. } => Code::IdempotencyMismatch,
-        Error::IdempotencyGone { .. } => Code::IdempotencyGone,
-        Error::ToolArgument { .. } => Code::InvalidArgument,
-        Error::ToolCallMismatch { .. } => Code::ToolCallMismatch,
-        Error::QuotaExceeded { .. } => Code::QuotaExceeded,
-        Error::RateLimited { .. } => Code::RateLimited,
-        Error::StorageLacks { .. } => Code::UnsupportedByStorage,
-        Error::NotFound { .. } => Code::NotFound,
-        Error::ExecNotFound { .. } => Code::ExecNotFound,
-        Error::ExecEnded { .. } => Code::ExecEnded,
-        Error::StdinClosed { .. } => Code::StdinClosed,
-        Error::NoTerminal { .. } => Code::NoTerminal,
-        Error::Journal { .. } => Code::JournalFailed,
-        Error::KeyNotFound { .. } => Code::KeyNotFound,
-        Error::File { kind, .. } => code_of_file(*kind),
-        Error::ToolboxBroke { .. } => Code::ToolboxBroke,
-        Error::ToolboxOutOfMemory => Code::OutOfMemory,
-        Error::WrongState { .. } => Code::WrongState,
-        Error::Busy { .. } => Code::Busy,
-        Error::ExecsInFlight { .. } => Code::ExecsInFlight,
-        Error::SnapshotNotFound { .. } => Code::SnapshotNotFound,
-        Error::SnapshotExists { .. } => Code::SnapshotExists,
-        Error::SnapshotsFull { .. } => Code::SnapshotsFull,
-        Error::LimitReached { .. } => Code::LimitReached,
-        Error::ProcessNotFound { .. } => Code::ProcessNotFound,
-        Error::ProcessEnded { .. } => Code::ProcessEnded,
-        Error::NoListener { .. } => Code::ListenerNotFound,
-        Error::CannotListen { .. } => Code::CannotListen,
-        Error::SandboxFailed { .. } => Code::SandboxFailed,
-        Error::DataDirInUse { .. } => Code::DataDirInUse,
-        Error::DataDir { .. } => Code::DataDirUnusable,
-        Error::HostUnreadable { .. } => Code::RuntimeFailed,
-        Error::ShuttingDown => Code::ShuttingDown,
-        Error::PoolFull { .. } => Code::PoolFull,
-        Error::Store(error) => code_of_store(error),
-        Error::Storage(error) => code_of_storage(error),
-        Error::Runtime(error) => code_of_runtime(error),
-        Error::Guest(error) => code_of_guest(error),
-    }
-}
-
-fn code_of_file(kind: FailureKind) -> Code {
-    match kind {
-        FailureKind::NotFound => Code::FileNotFound,
-        FailureKind::NotADirectory => Code::NotADirectory,
-        FailureKind::IsADirectory => Code::IsADirectory,
-        FailureKind::Exists => Code::FileExists,
-        FailureKind::NotEmpty => Code::DirectoryNotEmpty,
-        FailureKind::NotPermitted => Code::FileNotPermitted,
-        FailureKind::ReadOnly => Code::FileReadOnly,
-        FailureKind::NoSpace => Code::NoSpace,
-        FailureKind::TooLarge => Code::FileTooLarge,
-        FailureKind::NotRegular => Code::NotARegularFile,
-        FailureKind::Changed => Code::FileChanged,
-        FailureKind::Invalid => Code::FileRequestInvalid,
-        FailureKind::Unsupported => Code::FileUnsupported,
-        FailureKind::BrokenOff => Code::BrokenBody,
-        FailureKind::NoMatch => Code::NoMatch,
-        FailureKind::TimedOut => Code::FileTimedOut,
-        FailureKind::Other => Code::FileFailed,
-    }
-}
-
-fn code_of_store(error: &StoreError) -> Code {
-    match error {
-        StoreError::Exists { .. } | StoreError::Conflict { .. } => Code::Conflict,
-        StoreError::TooLarge { .. } => Code::ValueTooLarge,
-        StoreError::Compacted { .. } => Code::StoreFailed,
-        StoreError::Unavailable(_) => Code::StoreUnavailable,
-    }
-}
-
-fn code_of_storage(error: &StorageError) -> Code {
-    match error {
-        StorageError::Unsupported { .. } | StorageError::TooManyLayers { .. } => {
-            Code::UnsupportedByStorage
-        }
-        StorageError::NotFound { .. }
-        | StorageError::Exists { .. }
-        | StorageError::SnapshotNotFound { .. }
-        | StorageError::SnapshotExists { .. }
-        | StorageError::LayerMissing { .. }
-        | StorageError::LayerInUse { .. } => Code::StorageInconsistent,
-        StorageError::Unusable { .. } => Code::StorageUnusable,
-        StorageError::Full { .. } => Code::StorageFull,
-        StorageError::Io { .. } => Code::StorageFailed,
-    }
-}
-
-fn code_of_runtime(error: &RuntimeError) -> Code {
-    match error {
-        RuntimeError::Unsupported { .. } => Code::UnsupportedByRuntime,
-        RuntimeError::NotFound { .. } => Code::RuntimeInconsistent,
-        RuntimeError::NotRunning { .. } => Code::NotRunning,
-        RuntimeError::Io { .. } => Code::RuntimeFailed,
-    }
-}
-
-fn code_of_guest(error: &GuestError) -> Code {
-    match error {
-        GuestError::Unreachable(_) => Code::GuestUnreachable,
-        GuestError::TimedOut { .. } => Code::GuestTimedOut,
-        GuestError::Version { .. } => Code::GuestVersion,
-        GuestError::Protocol(_) => Code::GuestBroke,
-        GuestError::Refused { .. } => Code::GuestRefused,
-        GuestError::Unsupported { .. } => Code::UnsupportedByRuntime,
-        GuestError::Leaf(_) | GuestError::Program(_) => Code::RuntimeFailed,
-        GuestError::PortClosed { .. } => Code::PortClosed,
-        GuestError::ShellNotFound { .. } => Code::ShellNotFound,
-        GuestError::ShellEnded { .. } => Code::ShellEnded,
-        GuestError::ShellQueueFull { .. } => Code::ShellQueueFull,
-        GuestError::TooManyShells { .. } => Code::LimitReached,
-    }
-}
-
-/// What to do about an error: its own advice if it has one, else that of its code.
-pub fn remedy_of(error: &Error) -> String {
-    match error {
-        Error::WrongState { id, helps: Some(verb), .. } => {
-            format!("{verb} it first: sandkeep {verb} {id}, or the same verb of the API")
-        }
-        Error::SlotTaken { holder, .. } => format!(
-            "use {holder}, destroy it first, or ask POST /api/v1/sandboxes/ensure for whichever there is"
-        ),
-        other => code_of(other).remedy().to_owned(),
+/// The one table from codes to statuses.
+pub fn status_of(code: Code) -> StatusCode {
+    match (code, code.kind()) {
+        (Code::MethodNotAllowed, _) => StatusCode::METHOD_NOT_ALLOWED,
+        (Code::BodyTooSlow, _) => StatusCode::REQUEST_TIMEOUT,
+        (Code::NotJson, _) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        (Code::RangeNotSatisfiable, _) => StatusCode::RANGE_NOT_SATISFIABLE,
+        (
+            Code::BuildFailed
+            | Code::StartUpFailed
+            | Code::IdempotencyMismatch
+            | Code::ToolCallMismatch,
+            _,
+        ) => StatusCode::UNPROCESSABLE_ENTITY,
+        (Code::UpgradeRequired, _) => StatusCode::UPGRADE_REQUIRED,
+        (_, Kind::Invalid | Kind::Unsupported) => StatusCode::BAD_REQUEST,
+        (_, Kind::Unauthenticated) => StatusCode::UNAUTHORIZED,
+        (_, Kind::Forbidden) => StatusCode::FORBIDDEN,
+        (_, Kind::NotFound) => StatusCode::NOT_FOUND,
+        (_, Kind::Conflict | Kind::Precondition) => StatusCode::CONFLICT,
+        (_, Kind::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
+        (_, Kind::Quota | Kind::RateLimited) => StatusCode::TOO_MANY_REQUESTS,
+        (_, Kind::NoSpace) => StatusCode::INSUFFICIENT_STORAGE,
+        (_, Kind::Upstream) => StatusCode::BAD_GATEWAY,
+        (_, Kind::Unavailable) => StatusCode::SERVICE_UNAVAILABLE,
+        (_, Kind::Timeout) => StatusCode::GATEWAY_TIMEOUT,
+        (_, Kind::Internal) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -327,7 +196,7 @@ pub fn remedy_of(error: &Error) -> String {
 fn retry_after(refusal: &Refusal, code: Code) -> Option<Duration> {
     match refusal {
         Refusal::Broker(Error::RateLimited { retry_after, .. }) => Some(*retry_after),
-        _ if code.status() == StatusCode::TOO_MANY_REQUESTS => Some(LIMIT_RETRY_AFTER),
+        _ if matches!(code.kind(), Kind::Quota | Kind::RateLimited) => Some(LIMIT_RETRY_AFTER),
         _ => None,
     }
 }
@@ -335,20 +204,6 @@ fn retry_after(refusal: &Refusal, code: Code) -> Option<Duration> {
 /// Whole seconds, as the header wants them; never so early that it is refused again.
 fn in_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
-}
-
-/// The error and its causes in one line, each said once.
-pub fn detail_of(error: &dyn std::error::Error) -> String {
-    let mut detail = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !detail.contains(&text) {
-            detail = format!("{detail}: {text}");
-        }
-        cause = error.source();
-    }
-    detail
 }
 
 impl IntoResponse for Refusal {
@@ -359,7 +214,7 @@ impl IntoResponse for Refusal {
         match self {
             // What is wrong with a body quotes it, and a body may hold secrets.
             Self::BodyMalformed { .. } => tracing::debug!(code = problem.code),
-            _ if problem.status >= 500 => {
+            _ if self.code().kind().is_fault() => {
                 tracing::error!(code = problem.code, "{}", problem.detail)
             }
             _ => tracing::debug!(code = problem.code, "{}", problem.detail),
@@ -387,7 +242,6 @@ pub fn render(mut response: Response, path: &str) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
     use std::fmt::Write;
 
     use super::*;
@@ -401,11 +255,8 @@ mod tests {
              | code | status | what it means | what to do | retryable |\n|---|---|---|---|---|\n",
         );
         for code in Code::ALL {
-            let retry = match code.retry() {
-                Retry::Useful => "yes",
-                Retry::Useless => "no",
-            };
-            let (name, status) = (code.as_str(), code.status());
+            let retry = if code.retryable() { "yes" } else { "no" };
+            let (name, status) = (code.as_str(), status_of(*code).as_u16());
             writeln!(
                 text,
                 "| `{name}` | {status} | {} | {} | {retry} |",
@@ -425,22 +276,5 @@ mod tests {
         }
         let written = std::fs::read_to_string(path).expect("docs/errors.md exists");
         assert!(written == table(), "docs/errors.md is stale: run with SANDKEEP_REGENERATE=1");
-    }
-
-    #[test]
-    fn no_two_errors_share_a_code_and_every_status_is_an_error() {
-        let names: HashSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-        assert_eq!(names.len(), Code::ALL.len());
-        assert!(Code::ALL.iter().all(|code| (400..600).contains(&code.status())));
-    }
-
-    #[test]
-    fn causes_are_told_once_each() {
-        let cause = std::io::Error::other("disk on fire");
-        let silent = Error::Store(StoreError::Unavailable(Box::new(cause)));
-        assert_eq!(detail_of(&silent), "the state store failed: disk on fire");
-        let source = std::io::Error::other("disk on fire");
-        let telling = Error::DataDir { path: "/d".to_owned(), source };
-        assert_eq!(detail_of(&telling), "cannot use the data directory /d: disk on fire");
     }
 }

@@ -52,7 +52,7 @@ pub fn crates_know_only_those_below_them(manifests: &[(String, String)]) -> Vec<
     found
 }
 
-/// A crate, what it must not name although it may depend on it, and the few things of those that it may.
+/// A crate or a room of one, what it must not name although it may depend on it, and the few things of those that it may.
 struct Layer {
     room: &'static str,
     forbidden: &'static [&'static str],
@@ -63,13 +63,10 @@ const LAYERS: &[Layer] = &[
     Layer {
         room: "doors",
         forbidden: &["sandkeep_runtime", "sandkeep_storage", "sandkeep_store", "sandkeep_sys"],
-        // What the one map of errors and the list of runtimes must spell out; plain data.
+        // What the list of runtimes must spell out; plain data.
         except: &[
-            "sandkeep_runtime::RuntimeError",
             "sandkeep_runtime::Usable",
             "sandkeep_runtime::Capabilities",
-            "sandkeep_storage::StorageError",
-            "sandkeep_store::StoreError",
             // Whose socket a client has: authentication, which is this crate's own work.
             "sandkeep_sys::peer",
         ],
@@ -81,6 +78,8 @@ const LAYERS: &[Layer] = &[
         except: &[],
     },
     Layer { room: "broker", forbidden: &["sandkeep_sys::launcher", "axum", "hyper"], except: &[] },
+    // What went wrong is told by those who know nothing of each other.
+    Layer { room: "broker/error", forbidden: &["crate", "sandkeep_core::Principal"], except: &[] },
     Layer {
         room: "core",
         forbidden: &["std::fs", "std::net", "std::process", "tokio"],
@@ -89,23 +88,36 @@ const LAYERS: &[Layer] = &[
 ];
 
 pub fn rooms_keep_their_doors(source: &Source) -> Vec<Violation> {
-    let Some(layer) = layer_of(source) else { return Vec::new() };
-    named_paths(source)
-        .into_iter()
-        .filter(|(path, _)| layer.forbidden.iter().any(|room| is_within(path, room)))
-        .filter(|(path, _)| !layer.except.iter().any(|allowed| is_within(path, allowed)))
-        .map(|(path, line)| {
-            Violation::new(source, line, format!("{} must not know {path}", layer.room))
+    let (layers, paths) = (layers_of(source), named_paths(source));
+    let violation = |layer: &Layer, (path, line): &(String, usize)| {
+        Violation::new(source, *line, format!("{} must not know {path}", layer.room))
+    };
+    layers
+        .flat_map(|layer| {
+            paths
+                .iter()
+                .filter(|(path, _)| layer.forbids(path))
+                .map(move |path| violation(layer, path))
         })
         .collect()
 }
 
-fn layer_of(source: &Source) -> Option<&'static Layer> {
-    if is_test(source) {
-        return None;
+impl Layer {
+    fn forbids(&self, path: &str) -> bool {
+        let names = |rooms: &[&str]| rooms.iter().any(|room| is_within(path, room));
+        names(self.forbidden) && !names(self.except)
     }
-    let room = source.path.strip_prefix("crates/")?.split_once("/src/")?.0;
-    LAYERS.iter().find(|layer| layer.room == room)
+
+    /// Whether a file, without `crates/` and `src/`, is in this room.
+    fn has(&self, file: &str) -> bool {
+        file.strip_prefix(self.room).is_some_and(|rest| rest.starts_with(['/', '.']))
+    }
+}
+
+fn layers_of(source: &Source) -> impl Iterator<Item = &'static Layer> {
+    let path = source.path.strip_prefix("crates/").filter(|_| !is_test(source)).unwrap_or_default();
+    let file = path.replacen("/src/", "/", 1);
+    LAYERS.iter().filter(move |layer| layer.has(&file))
 }
 
 fn is_within(path: &str, room: &str) -> bool {
@@ -180,7 +192,7 @@ mod tests {
     fn a_door_that_names_a_runtime_is_refused() {
         let door = "crates/doors/src/rest.rs";
         assert_eq!(problems(door, "use sandkeep_broker::Broker; // sandkeep_runtime::Runtime"), 0);
-        assert_eq!(problems(door, "use sandkeep_runtime::{Capabilities, RuntimeError};"), 0);
+        assert_eq!(problems(door, "use sandkeep_runtime::{Capabilities, Usable};"), 0);
         assert_eq!(problems(door, "use sandkeep_runtime::Runtime;"), 1);
         assert_eq!(problems(door, "use sandkeep_runtime::{Usable, Runtime, Plan};"), 2);
         assert_eq!(problems(door, "fn f(s: &dyn sandkeep_store::StateStore) {}"), 1);
@@ -204,6 +216,14 @@ mod tests {
         assert_eq!(problems(native, "use sandkeep_tree::Root; use sandkeep_core::Owner;"), 0);
         assert_eq!(problems(native, "use axum::Router;"), 1);
         assert_eq!(problems(native, "use sandkeep_core::{Owner, Principal};"), 1);
+    }
+
+    #[test]
+    fn an_error_that_knows_the_broker_is_refused() {
+        let text = "use crate::shared::Shared; use sandkeep_store::StoreError;";
+        assert_eq!(problems("crates/broker/src/error.rs", text), 1);
+        assert_eq!(problems("crates/broker/src/error/code.rs", text), 1);
+        assert_eq!(problems("crates/broker/src/errors.rs", text), 0);
     }
 
     #[test]

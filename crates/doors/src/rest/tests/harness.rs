@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::auth::Auth;
-use crate::rest::{self, Front, Origins, problem};
+use crate::rest::{self, Front, Origins};
 use sandkeep_broker::{Broker, Parts, Policy, SystemClock, telemetry::Telemetry};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
@@ -75,7 +75,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         ),
         lifetime: Lifetime::Detached,
         journal: JournalLimits::default(),
-        telemetry: Arc::new(Telemetry::new(|error| problem::code_of(error).as_str())),
+        telemetry: Arc::new(Telemetry::default()),
         policy: Policy::default(),
         clock: Arc::new(SystemClock),
         data,
