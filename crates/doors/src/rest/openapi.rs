@@ -15,8 +15,8 @@ use utoipa::openapi::security::{
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, OpenApi as _};
 
-use super::correlation;
 use super::problem::{MEDIA_TYPE, Problem, status_of};
+use crate::kit::correlation;
 use sandkeep_core::Code;
 
 #[derive(utoipa::OpenApi)]
@@ -100,7 +100,7 @@ pub async fn serve() -> impl IntoResponse {
 
 /// The description as it is served and as `docs/openapi.json` has it.
 pub fn document() -> String {
-    let (_, api) = super::routes().split_for_parts();
+    let (_, api) = crate::front::described().split_for_parts();
     let mut text =
         finished(api).to_pretty_json().expect("a description holds only strings and maps");
     text.push('\n');

@@ -1,93 +1,15 @@
-//! Every refusal as problem+json (RFC 9457). Problems are written for a program, or a language model, that has to decide what to do
-//! next: a stable `code`, a `remediation`, and whether the same request is worth `retryable`.
+//! Every refusal as problem+json (RFC 9457). Problems are written for a program, or a language model, that
+//! has to decide what to do next: a stable `code`, a `remediation`, and whether the same request is worth
+//! `retryable`.
 
-use std::time::Duration;
-
-use axum::body::Body;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use sandkeep_broker::{PassProblem, error::Error};
-use sandkeep_core::{
-    Code, Kind, Scope,
-    limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE},
-    with_causes,
-};
+use crate::kit::Refusal;
+use sandkeep_core::{Code, Kind};
 
 pub const MEDIA_TYPE: &str = "application/problem+json";
-
-/// Why a request was refused: by the broker, or by this door before it got there.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    #[error(transparent)]
-    Broker(#[from] Error),
-    #[error("there is no sandbox {text:?}")]
-    NotAnId { text: String },
-    #[error("there is no exec {text:?}")]
-    NotAnExecId { text: String },
-    #[error("there is no key {text:?}")]
-    NotAKeyId { text: String },
-    #[error("there is no shell {text:?}")]
-    NotAShellId { text: String },
-    #[error("there is no template {text:?}: {}", sandkeep_core::InvalidTemplateName)]
-    NotATemplateName { text: String },
-    #[error("there is no snapshot {text:?}: {}", sandkeep_core::InvalidSnapshotName)]
-    NotASnapshotName { text: String },
-    #[error("there is no tool {text:?}; {}", sandkeep_broker::UnknownTool)]
-    NotATool { text: String },
-    #[error("there is no upload {text:?}")]
-    NotAnUploadId { text: String },
-    #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
-    BodyMalformed { field: Option<String>, problem: String },
-    #[error("the body could not be read: {problem}")]
-    BodyBroken { problem: String },
-    #[error("the body is larger than {BODY_MAX_BYTES} bytes")]
-    BodyTooLarge,
-    #[error("the body did not arrive within {} s", BODY_READ.as_secs())]
-    BodyTooSlow,
-    #[error("the body is {given:?}, which is not JSON")]
-    NotJson { given: String },
-    #[error("the file ends at {size} bytes, before the range begins")]
-    RangeBeyondEnd { size: u64 },
-    #[error("query: {problem}")]
-    QueryMalformed { problem: String },
-    #[error("this endpoint is a WebSocket: {problem}")]
-    NotAWebSocket { problem: String },
-    #[error("there is no endpoint {path}")]
-    NoRoute { path: String },
-    #[error("{path} has no method {method}")]
-    NoMethod { method: Method, path: String },
-    #[error("the request is addressed to {host:?}, not to this machine's loopback")]
-    ForeignHost { host: String },
-    #[error("the request comes from a page of {origin}")]
-    ForeignOrigin { origin: String },
-    #[error("the request comes from {}, not from the user who runs the daemon", match uid {
-        Some(uid) => format!("uid {uid}"),
-        None => "a closed socket".to_owned(),
-    })]
-    ForeignPeer { uid: Option<u32> },
-    #[error("{problem}")]
-    Unauthenticated { problem: String },
-    #[error("the credential cannot be checked now: {problem}")]
-    AuthUnavailable { problem: String },
-    #[error("this needs the scope {}, which the credential does not have", needed.as_str())]
-    Forbidden { needed: Scope },
-    #[error("there is no process {text:?}")]
-    NotAProcessId { text: String },
-    #[error("{text:?} is not a port from 1 to 65535")]
-    NotAPort { text: String },
-    #[error(transparent)]
-    Pass(PassProblem),
-    #[error("what listens on the port does not answer as HTTP should: {problem}")]
-    PortBroke { problem: String },
-    #[error("the server said nothing for {} s", PORT_IDLE.as_secs())]
-    PortSilent,
-    #[error("a raw port of the host cannot be opened for those who come with a key")]
-    LocalOnly,
-    #[error("a service worker would act for the whole API")]
-    ServiceWorker,
-}
 
 /// The body of every answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -104,62 +26,33 @@ pub struct Problem {
     pub instance: String,
 }
 
-impl Refusal {
-    pub fn code(&self) -> Code {
-        match self {
-            Self::Broker(error) => error.code(),
-            Self::NotAnId { .. } => Code::NotFound,
-            Self::NotAnExecId { .. } => Code::ExecNotFound,
-            Self::NotAKeyId { .. } => Code::KeyNotFound,
-            Self::NotAShellId { .. } => Code::ShellNotFound,
-            Self::NotATemplateName { .. } => Code::TemplateNotFound,
-            Self::NotASnapshotName { .. } => Code::SnapshotNotFound,
-            Self::NotATool { .. } => Code::ToolNotFound,
-            Self::NotAnUploadId { .. } => Code::UploadNotFound,
-            Self::BodyMalformed { .. } => Code::MalformedBody,
-            Self::BodyBroken { .. } => Code::BrokenBody,
-            Self::BodyTooLarge => Code::BodyTooLarge,
-            Self::BodyTooSlow => Code::BodyTooSlow,
-            Self::NotJson { .. } => Code::NotJson,
-            Self::RangeBeyondEnd { .. } => Code::RangeNotSatisfiable,
-            Self::QueryMalformed { .. } => Code::InvalidQuery,
-            Self::NotAWebSocket { .. } => Code::UpgradeRequired,
-            Self::NoRoute { .. } => Code::NoRoute,
-            Self::NoMethod { .. } => Code::MethodNotAllowed,
-            Self::ForeignHost { .. } => Code::ForeignHost,
-            Self::ForeignOrigin { .. } => Code::ForeignOrigin,
-            Self::ForeignPeer { .. } => Code::ForeignPeer,
-            Self::Unauthenticated { .. } => Code::Unauthenticated,
-            Self::AuthUnavailable { .. } => Code::AuthUnavailable,
-            Self::Forbidden { .. } => Code::Forbidden,
-            Self::NotAProcessId { .. } => Code::ProcessNotFound,
-            Self::NotAPort { .. } => Code::PortNotFound,
-            Self::Pass(PassProblem::Expired) => Code::UrlExpired,
-            Self::Pass(PassProblem::Forged) => Code::UrlForged,
-            Self::PortBroke { .. } => Code::PortBroke,
-            Self::PortSilent => Code::PortSilent,
-            Self::LocalOnly => Code::LocalOnly,
-            Self::ServiceWorker => Code::ServiceWorkerRefused,
-        }
-    }
-
-    pub fn problem(&self) -> Problem {
-        let code = self.code();
-        let remediation = match self {
-            Self::Broker(error) => error.remedy(),
-            _ => code.remedy().to_owned(),
-        };
-        Problem {
+impl From<&Refusal> for Problem {
+    fn from(refusal: &Refusal) -> Self {
+        let code = refusal.code();
+        Self {
             r#type: format!("urn:sandkeep:error:{}", code.as_str()),
             title: code.title().to_owned(),
             status: status_of(code).as_u16(),
-            detail: with_causes(self),
+            detail: refusal.detail(),
             code: code.as_str().to_owned(),
-            remediation,
+            remediation: refusal.remedy(),
             retryable: code.retryable(),
             instance: String::new(),
         }
     }
+}
+
+impl Problem {
+    pub fn of(refusal: &Refusal, path: &str) -> Self {
+        Self { instance: path.to_owned(), ..Self::from(refusal) }
+    }
+}
+
+/// An answer with this problem, which other dialects may say more in.
+pub fn answer(status: u16, problem: &impl Serialize) -> Response {
+    let status = StatusCode::from_u16(status).expect("every code has a valid status");
+    let body = serde_json::to_vec(problem).expect("a struct of strings always encodes");
+    (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response()
 }
 
 /// The one table from codes to statuses.
@@ -190,54 +83,6 @@ pub fn status_of(code: Code) -> StatusCode {
         (_, Kind::Timeout) => StatusCode::GATEWAY_TIMEOUT,
         (_, Kind::Internal) => StatusCode::INTERNAL_SERVER_ERROR,
     }
-}
-
-/// When a request that a limit refused is worth trying again; `None` for all other refusals.
-fn retry_after(refusal: &Refusal, code: Code) -> Option<Duration> {
-    match refusal {
-        Refusal::Broker(Error::RateLimited { retry_after, .. }) => Some(*retry_after),
-        _ if matches!(code.kind(), Kind::Quota | Kind::RateLimited) => Some(LIMIT_RETRY_AFTER),
-        _ => None,
-    }
-}
-
-/// Whole seconds, as the header wants them; never so early that it is refused again.
-fn in_seconds(time: Duration) -> u64 {
-    time.as_secs() + u64::from(time.subsec_nanos() > 0)
-}
-
-impl IntoResponse for Refusal {
-    /// The problem travels beside an empty body until [`render`] knows the request's path.
-    fn into_response(self) -> Response {
-        let problem = self.problem();
-        let later = retry_after(&self, self.code());
-        match self {
-            // What is wrong with a body quotes it, and a body may hold secrets.
-            Self::BodyMalformed { .. } => tracing::debug!(code = problem.code),
-            _ if self.code().kind().is_fault() => {
-                tracing::error!(code = problem.code, "{}", problem.detail)
-            }
-            _ => tracing::debug!(code = problem.code, "{}", problem.detail),
-        }
-        let status = StatusCode::from_u16(problem.status).expect("every code has a valid status");
-        let mut response = status.into_response();
-        if let Some(time) = later {
-            response.headers_mut().insert(header::RETRY_AFTER, in_seconds(time).into());
-        }
-        response.extensions_mut().insert(problem);
-        response
-    }
-}
-
-/// Writes the problem of an answer that is one, as the last step before it is sent.
-pub fn render(mut response: Response, path: &str) -> Response {
-    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
-    let problem = Problem { instance: path.to_owned(), ..problem };
-    let body = serde_json::to_vec(&problem).expect("a struct of strings always encodes");
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
-    response.headers_mut().remove(header::CONTENT_LENGTH);
-    *response.body_mut() = Body::from(body);
-    response
 }
 
 #[cfg(test)]

@@ -52,7 +52,8 @@ pub fn crates_know_only_those_below_them(manifests: &[(String, String)]) -> Vec<
     found
 }
 
-/// A crate or a room of one, what it must not name although it may depend on it, and the few things of those that it may.
+/// A crate or a room of one (whose rules then stand alone), what it must not name although it may depend on it, and
+/// the few things of those that it may.
 struct Layer {
     room: &'static str,
     forbidden: &'static [&'static str],
@@ -64,12 +65,30 @@ const LAYERS: &[Layer] = &[
         room: "doors",
         forbidden: &["sandkeep_runtime", "sandkeep_storage", "sandkeep_store", "sandkeep_sys"],
         // What the list of runtimes must spell out; plain data.
-        except: &[
-            "sandkeep_runtime::Usable",
-            "sandkeep_runtime::Capabilities",
-            // Whose socket a client has: authentication, which is this crate's own work.
-            "sandkeep_sys::peer",
+        except: &["sandkeep_runtime::Usable", "sandkeep_runtime::Capabilities"],
+    },
+    // What doors share knows none of them.
+    Layer {
+        room: "doors/kit",
+        forbidden: &[
+            "crate::front",
+            "crate::mcp",
+            "crate::ports",
+            "crate::rest",
+            "crate::urule",
+            "sandkeep_runtime",
+            "sandkeep_storage",
+            "sandkeep_store",
+            "sandkeep_sys",
         ],
+        // Whose socket a client has: authentication, which is this crate's own work.
+        except: &["sandkeep_sys::peer"],
+    },
+    // Keys are rows of the store.
+    Layer {
+        room: "doors/auth",
+        forbidden: &["axum", "crate::kit", "sandkeep_runtime", "sandkeep_storage", "sandkeep_sys"],
+        except: &[],
     },
     Layer {
         room: "runtime",
@@ -79,7 +98,11 @@ const LAYERS: &[Layer] = &[
     },
     Layer { room: "broker", forbidden: &["sandkeep_sys::launcher", "axum", "hyper"], except: &[] },
     // What went wrong is told by those who know nothing of each other.
-    Layer { room: "broker/error", forbidden: &["crate", "sandkeep_core::Principal"], except: &[] },
+    Layer {
+        room: "broker/error",
+        forbidden: &["crate", "sandkeep_core::Principal", "axum", "hyper"],
+        except: &[],
+    },
     Layer {
         room: "core",
         forbidden: &["std::fs", "std::net", "std::process", "tokio"],
@@ -88,36 +111,25 @@ const LAYERS: &[Layer] = &[
 ];
 
 pub fn rooms_keep_their_doors(source: &Source) -> Vec<Violation> {
-    let (layers, paths) = (layers_of(source), named_paths(source));
-    let violation = |layer: &Layer, (path, line): &(String, usize)| {
-        Violation::new(source, *line, format!("{} must not know {path}", layer.room))
-    };
-    layers
-        .flat_map(|layer| {
-            paths
-                .iter()
-                .filter(|(path, _)| layer.forbids(path))
-                .map(move |path| violation(layer, path))
+    let Some(layer) = layer_of(source) else { return Vec::new() };
+    named_paths(source)
+        .into_iter()
+        .filter(|(path, _)| layer.forbidden.iter().any(|room| is_within(path, room)))
+        .filter(|(path, _)| !layer.except.iter().any(|allowed| is_within(path, allowed)))
+        .map(|(path, line)| {
+            Violation::new(source, line, format!("{} must not know {path}", layer.room))
         })
         .collect()
 }
 
-impl Layer {
-    fn forbids(&self, path: &str) -> bool {
-        let names = |rooms: &[&str]| rooms.iter().any(|room| is_within(path, room));
-        names(self.forbidden) && !names(self.except)
-    }
-
-    /// Whether a file, without `crates/` and `src/`, is in this room.
-    fn has(&self, file: &str) -> bool {
-        file.strip_prefix(self.room).is_some_and(|rest| rest.starts_with(['/', '.']))
-    }
-}
-
-fn layers_of(source: &Source) -> impl Iterator<Item = &'static Layer> {
-    let path = source.path.strip_prefix("crates/").filter(|_| !is_test(source)).unwrap_or_default();
-    let file = path.replacen("/src/", "/", 1);
-    LAYERS.iter().filter(move |layer| layer.has(&file))
+/// The layer of the room that a file is in, or else of its crate.
+fn layer_of(source: &Source) -> Option<&'static Layer> {
+    let file = source.path.strip_prefix("crates/")?.replacen("/src/", "/", 1);
+    let holds = |layer: &&Layer| {
+        file.strip_prefix(layer.room).is_some_and(|rest| rest.starts_with(['/', '.']))
+    };
+    let layers = LAYERS.iter().filter(|_| !is_test(source)).filter(holds);
+    layers.max_by_key(|layer| layer.room.len())
 }
 
 fn is_within(path: &str, room: &str) -> bool {

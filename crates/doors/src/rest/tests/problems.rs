@@ -2,7 +2,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::harness::{Answer, Daemon};
-use crate::rest::problem::{Refusal, status_of};
+use crate::kit::Refusal;
+use crate::rest::problem::{Problem, status_of};
 use sandkeep_broker::error::Error;
 use sandkeep_core::{
     ExecId, SandboxId, ShellId, SnapshotId, SnapshotName, State, Verb,
@@ -229,7 +230,7 @@ fn errors() -> Vec<Error> {
 fn every_error_is_a_whole_problem() {
     for error in errors() {
         let (code, detail) = (error.code(), with_causes(&error));
-        let problem = Refusal::from(error).problem();
+        let problem = Problem::from(&Refusal::from(error));
         assert_eq!(
             (problem.status, problem.code.as_str()),
             (status_of(code).as_u16(), code.as_str())
