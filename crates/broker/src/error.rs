@@ -1,5 +1,7 @@
-//! One error for every verb of the broker. It knows nothing of HTTP: `api` maps it, exhaustively, to
-//! problem+json; `cli` maps it to exit codes.
+//! One error for every verb of the broker. It knows nothing of HTTP and nothing of the rest of the broker: it
+//! has a [`Code`](sandkeep_core::Code), and each front door says that in its own dialect.
+
+mod code;
 
 use std::time::Duration;
 
@@ -284,5 +286,9 @@ mod tests {
             RuntimeError::Io { runtime: "native", what: "launch".into(), source: source() };
         let said = with_causes(&Error::Runtime(runtime));
         assert_eq!(said, "runtime native failed to launch: disk full");
+        let silent = Error::Store(StoreError::Unavailable(Box::new(source())));
+        assert_eq!(with_causes(&silent), "the state store failed: disk full");
+        let telling = Error::DataDir { path: "/d".to_owned(), source: source() };
+        assert_eq!(with_causes(&telling), "cannot use the data directory /d: disk full");
     }
 }

@@ -21,8 +21,6 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::error::Error;
-
 pub use http::{Exchange, Http, RouteTable};
 pub use store::ObservedStore;
 pub use verbs::{NO_RUNTIME, Verbs};
@@ -83,19 +81,20 @@ pub struct Telemetry {
     began: Instant,
 }
 
-impl Telemetry {
-    /// `code_of` names errors as the API does.
-    pub fn new(code_of: fn(&Error) -> &'static str) -> Self {
+impl Default for Telemetry {
+    fn default() -> Self {
         let mut registry = Registry::with_prefix("sandkeep");
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("build", "What runs", build);
-        let verbs = Verbs::register(&mut registry, code_of);
+        let verbs = Verbs::register(&mut registry);
         let http = Http::register(&mut registry);
         let commits = Commits::register(&mut registry);
         let gauges = Gauges::register(&mut registry);
         Self { registry, verbs, http, commits, gauges, began: Instant::now() }
     }
+}
 
+impl Telemetry {
     pub fn uptime(&self) -> std::time::Duration {
         self.began.elapsed()
     }

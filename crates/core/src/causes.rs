@@ -7,7 +7,7 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let said = error.to_string();
-        if !text.ends_with(&said) {
+        if !text.contains(&said) {
             text = format!("{text}: {said}");
         }
         cause = error.source();

@@ -1,7 +1,8 @@
-//! What a sandbox is, without any IO: ids, owner, spec, the state machine.
+//! What a sandbox is, without any IO: ids, owner, spec, the state machine, the codes of errors.
 
 mod caller_id;
 mod causes;
+mod code;
 pub mod excerpt;
 pub mod failpoint;
 mod id;
@@ -25,6 +26,7 @@ mod terms;
 
 pub use caller_id::{IdempotencyKey, InvalidCallerId, ToolCallId};
 pub use causes::with_causes;
+pub use code::{Code, Kind};
 pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId};
 pub use image::{ImageDefaults, PinnedImage};
 pub use key_id::{InvalidKeyId, KeyId};

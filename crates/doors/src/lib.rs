@@ -2,7 +2,11 @@
 //! encodes the answer; none of them decides anything.
 
 pub mod auth;
+mod front;
+pub mod kit;
 pub mod mcp;
 pub mod ports;
 pub mod rest;
 mod urule;
+
+pub use front::Front;

@@ -38,8 +38,8 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
+use crate::kit::Kit;
 use arguments::{Arguments, Invalid};
 use call::{A_SANDBOX, Call, SANDBOX};
 use rest::Inside;
@@ -56,25 +56,22 @@ const INSTRUCTIONS: &str = "Sandkeep gives you isolated Linux computers. Call an
     turn (turn_complete) before risky work, look at what changed with diff, and go back with rollback. When a call \
     is refused, the answer says by which rule and what to do instead.";
 
-/// The route of the protocol over HTTP. `behind` is the REST door without it; the requests that come here have
-/// passed the same door already.
-pub fn route<S: Clone + Send + Sync + 'static>(
-    behind: Router,
-    stop: &CancellationToken,
-) -> Router<S> {
+/// The protocol over HTTP, behind the gate. `behind` is the REST door, whose limits count the requests that are
+/// made there.
+pub fn door(kit: &Kit, behind: Router) -> Router {
     let rest: Arc<dyn Rest> = Arc::new(Inside::new(behind));
-    // The door has checked host and origin, by rules that the configuration knows.
+    // The gate has checked host and origin, by rules that the configuration knows.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
         .disable_allowed_hosts()
         .disable_allowed_origins()
         .with_max_request_body_bytes(limits::MCP_MESSAGE_MAX_BYTES)
-        .with_cancellation_token(stop.clone());
+        .with_cancellation_token(kit.stop.clone());
     let server = move || Ok(Mcp::new(Arc::clone(&rest)));
     let service =
         StreamableHttpService::new(server, Arc::new(NeverSessionManager::default()), config);
-    Router::new().route_service("/mcp", service)
+    kit.door(crate::rest::Rest, Router::new().route_service("/mcp", service))
 }
 
 /// The server of one connection or of one request; it has nothing of its own.

@@ -1,50 +1,29 @@
-//! The REST front door, and the only one that is Sandkeep's own.
-//!
-//! ```text
-//! connection → server   TLS if it is asked for; whose socket is it? (once per connection)
-//! request    → ports    a request for the host of a port goes there, and no further
-//!            → correlation, observe   it gets its id, and is counted when it is answered
-//!            → guard, authenticate   who is it, and may they? (peer, Host, Origin, key, token, scope)
-//!            → rate     may its principal make one more request now?
-//!            → handler  body → draft, path → id; one call of the broker
-//!            → problem  every error, of the broker or of this door, becomes problem+json here
-//! ```
+//! The REST front door, and the only one that is Sandkeep's own. A handler decodes a request (body → draft,
+//! path → id), calls the broker once and encodes the answer; what comes before it and after is the kit's.
 
-mod authenticate;
-pub(super) mod body;
 mod builds;
-mod correlation;
 mod diff;
-mod docs_page;
+pub(super) mod docs_page;
 mod exec_stream;
 pub(super) mod execs;
 mod files;
-mod guard;
 mod health;
 mod import_events;
 mod keys;
 mod known_execs;
-mod leash;
 mod listing;
 pub(super) mod openapi;
-mod origins;
 pub(super) mod output;
-pub(super) mod path;
 mod ports;
 pub mod problem;
 mod processes;
-mod query;
-mod rate;
 pub(super) mod sandboxes;
-mod server;
 mod shells;
 mod snapshots;
 mod templates;
 mod terminal;
-pub mod tls;
 pub mod tools;
 mod uploads;
-pub(super) mod who;
 
 #[cfg(test)]
 mod tests;
@@ -52,74 +31,66 @@ mod tests;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
-use axum::middleware;
+use axum::response::Response;
 use axum::{Extension, Json};
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::urule;
-use crate::ports::{PortDoor, by_host};
-use sandkeep_broker::{Abilities, Broker, RuntimeView, telemetry::RouteTable};
+use crate::kit::{Dialect, Kit, Refusal, needed_by_method};
+use crate::ports::PortDoor;
+use crate::urule;
+use sandkeep_broker::{Abilities, Broker, RuntimeView};
+use sandkeep_core::Scope;
 use sandkeep_home::Battery;
 use sandkeep_runtime::Usable;
 
-pub use origins::{Origins, is_loopback_host};
-pub use problem::{Code, Problem};
-pub use server::{Front, serve};
-
-pub(super) use authenticate::{Caller, Connection, Credential, Door, Known, challenge};
+pub use problem::Problem;
 
 use openapi::Guarded;
-use problem::Refusal;
 
-/// All routes, behind the door. [`serve`] tells it about each connection.
-fn router(
-    broker: Broker,
-    door: Arc<Door>,
-    ports: Arc<PortDoor>,
-    stop: &CancellationToken,
-) -> Router {
-    let behind = guarded(Router::new(), broker.clone(), Arc::clone(&door), Arc::clone(&ports));
-    guarded(super::mcp::route(behind, stop), broker, door, ports)
+/// What is answered to everybody, credential or not. `/readyz` tells more to those who have one.
+const PUBLIC: &[&str] =
+    &["/healthz", "/readyz", "/docs", docs_page::STYLE, docs_page::SCRIPT, "/openapi.json"];
+
+/// Problems, and the credentials that our own clients send.
+pub struct Rest;
+
+impl Dialect for Rest {
+    fn needs(&self, request: &Request) -> Option<Scope> {
+        let scope = needed_by_method(request);
+        let public = scope == Scope::Read && PUBLIC.contains(&request.uri().path());
+        (!public).then_some(scope)
+    }
+
+    /// Who watches must see most when there is most to do, so health and metrics are not counted.
+    fn is_counted(&self, request: &Request) -> bool {
+        request.uri().path().starts_with("/api/")
+    }
+
+    fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
+        let problem = Problem::of(refusal, path);
+        problem::answer(problem.status, &problem)
+    }
 }
 
-/// The routes of this door and `more` of them, behind the door.
-fn guarded(more: Router<Broker>, broker: Broker, door: Arc<Door>, ports: Arc<PortDoor>) -> Router {
-    let (described, api) = described();
-    let described = described.merge(more);
-    let templates = api.paths.paths.keys().map(String::as_str);
-    let observer = health::Observer {
-        telemetry: Arc::clone(broker.telemetry()),
-        routes: RouteTable::new(templates.chain(docs_page::PARTS)),
-    };
-    described
+/// All routes of this door, and what answers where there is none.
+pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
+    let (routes, _) = routes().split_for_parts();
+    let routes = routes
         .merge(docs_page::parts())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        // `body` has a limit of its own, whose refusal is a problem.
-        .layer(DefaultBodyLimit::disable())
-        .layer(Extension(Arc::clone(&ports)))
-        .layer(middleware::from_fn_with_state(broker.clone(), rate::admit))
-        .layer(Extension(Arc::clone(&door.auth)))
-        .layer(middleware::from_fn_with_state(door, guard::check))
-        .layer(middleware::from_fn_with_state(Arc::new(observer), health::observe))
-        .layer(middleware::from_fn(correlation::correlate))
-        .layer(middleware::from_fn_with_state(ports, by_host))
-        .with_state(broker)
-}
-
-/// The routes, and what they are described as.
-pub(super) fn described() -> (Router<Broker>, utoipa::openapi::OpenApi) {
-    routes().split_for_parts()
+        .layer(Extension(Arc::clone(ports)))
+        .layer(Extension(Arc::clone(&kit.gate.auth)));
+    kit.door(Rest, routes)
 }
 
 /// Every operation, with its description.
-fn routes() -> OpenApiRouter<Broker> {
+pub fn routes() -> OpenApiRouter<Broker> {
     let router = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::ensure))
@@ -175,8 +146,7 @@ fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
         .routes(routes!(openapi::serve))
-        .routes(routes!(docs_page::page))
-        .merge(urule::routes());
+        .routes(routes!(docs_page::page));
     ports::routes(router)
 }
 
@@ -236,6 +206,6 @@ async fn no_route(uri: Uri) -> Refusal {
     Refusal::NoRoute { path: uri.path().to_owned() }
 }
 
-async fn no_method(method: Method, uri: Uri) -> Refusal {
+pub async fn no_method(method: Method, uri: Uri) -> Refusal {
     Refusal::NoMethod { method, path: uri.path().to_owned() }
 }

@@ -15,17 +15,17 @@
 mod sessions;
 mod tasks;
 
-use axum::body::Body;
-use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::Router;
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::rest::problem::{MEDIA_TYPE, Problem};
+use crate::kit::{Dialect, Kit, Refusal};
+use crate::rest::no_method;
+use crate::rest::problem::{self, Problem};
 use sandkeep_broker::{Broker, RuntimeView};
 
 /// All operations of this door.
@@ -35,7 +35,6 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(sessions::status))
         .routes(routes!(sessions::terminate))
         .routes(routes!(tasks::run))
-        .layer(middleware::from_fn(explain))
 }
 
 /// What a runtime can do, in Urule's words; beside our own in `GET /api/v1/runtimes`.
@@ -78,20 +77,23 @@ struct Issue {
     message: String,
 }
 
-/// Adds Urule's members to every problem of this door.
-async fn explain(request: Request, next: Next) -> Response {
-    let instance = request.uri().path().to_owned();
-    let mut response = next.run(request).await;
-    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
-    let problem = Problem { instance, ..problem };
-    let details = match response.status() {
-        StatusCode::BAD_REQUEST => vec![Issue { message: problem.detail.clone() }],
-        _ => Vec::new(),
-    };
-    let explained = Explained { error: problem.detail.clone(), problem, details };
-    let body = serde_json::to_vec(&explained).expect("a struct of strings always encodes");
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
-    response.headers_mut().remove(header::CONTENT_LENGTH);
-    *response.body_mut() = Body::from(body);
-    response
+/// Problems, in which clients of Urule find its members too.
+struct Urule;
+
+impl Dialect for Urule {
+    fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
+        let problem = Problem::of(refusal, path);
+        let (status, error) = (problem.status, problem.detail.clone());
+        let details = match status == StatusCode::BAD_REQUEST {
+            true => vec![Issue { message: error.clone() }],
+            false => Vec::new(),
+        };
+        problem::answer(status, &Explained { problem, error, details })
+    }
+}
+
+/// This door, behind the gate.
+pub fn door(kit: &Kit) -> Router {
+    let (routes, _) = routes().split_for_parts();
+    kit.door(Urule, routes.method_not_allowed_fallback(no_method))
 }

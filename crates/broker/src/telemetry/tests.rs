@@ -3,11 +3,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::*;
+use crate::error::Error;
 use sandkeep_core::Verb;
-
-fn telemetry() -> Telemetry {
-    Telemetry::new(|_| "broken")
-}
 
 fn reading() -> Reading {
     Reading {
@@ -25,7 +22,7 @@ fn exchange<'a>(method: &'a str, routes: &RouteTable, template: &str) -> Exchang
 
 /// One sample of everything there is.
 async fn full() -> String {
-    let telemetry = telemetry();
+    let telemetry = Telemetry::default();
     telemetry.verbs().announce("native");
     let failed = telemetry
         .verbs()
@@ -38,7 +35,7 @@ async fn full() -> String {
 
 #[tokio::test]
 async fn a_verb_is_counted_by_how_it_ended_also_if_its_caller_left() {
-    let telemetry = telemetry();
+    let telemetry = Telemetry::default();
     telemetry.verbs().announce("native");
     let ok = telemetry.verbs().measure(Verb::Create, "native", async { Ok(()) });
     assert!(ok.await.is_ok());
@@ -49,7 +46,7 @@ async fn a_verb_is_counted_by_how_it_ended_also_if_its_caller_left() {
     assert!(futures_util::poll!(left.as_mut()).is_pending());
     drop(left);
     let page = telemetry.render(&reading());
-    for code in ["ok", "broken", "abandoned"] {
+    for code in ["ok", "shutting_down", "abandoned"] {
         let line = format!(
             "sandkeep_verbs_total{{verb=\"create\",runtime=\"native\",code=\"{code}\"}} 1\n"
         );
@@ -63,7 +60,7 @@ async fn a_verb_is_counted_by_how_it_ended_also_if_its_caller_left() {
 
 #[test]
 fn callers_cannot_make_series() {
-    let telemetry = telemetry();
+    let telemetry = Telemetry::default();
     let routes = RouteTable::new(["/healthz"]);
     for number in 0..100 {
         telemetry.http().record(exchange(&format!("M{number}"), &routes, &format!("/{number}")));

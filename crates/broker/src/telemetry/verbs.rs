@@ -60,18 +60,17 @@ struct DurationLabels {
 pub struct Verbs {
     count: Family<CountLabels, Counter>,
     durations: Family<DurationLabels, Histogram>,
-    code_of: fn(&Error) -> &'static str,
 }
 
 impl Verbs {
-    pub(super) fn register(registry: &mut Registry, code_of: fn(&Error) -> &'static str) -> Self {
+    pub(super) fn register(registry: &mut Registry) -> Self {
         let count = Family::default();
         let help = "Verbs by how they ended: ok, abandoned by the caller, or an error code";
         registry.register("verbs", help, count.clone());
         let durations = Family::new_with_constructor(durations as fn() -> Histogram);
         let help = "From the admission of a verb to its answer; of an exec, to its beginning";
         registry.register_with_unit("verb_duration", help, Unit::Seconds, durations.clone());
-        Self { count, durations, code_of }
+        Self { count, durations }
     }
 
     /// Makes the series of a runtime, all of them zero.
@@ -97,7 +96,7 @@ impl Verbs {
             began: Instant::now(),
         };
         let result = work.await;
-        under_way.code = result.as_ref().map_or_else(self.code_of, |_| OK);
+        under_way.code = result.as_ref().map_or_else(|error| error.code().as_str(), |_| OK);
         result
     }
 }

@@ -85,7 +85,7 @@ impl World {
             ),
             lifetime: self.lifetime,
             journal: self.journal,
-            telemetry: Arc::new(Telemetry::new(|_| "failed")),
+            telemetry: Arc::new(Telemetry::default()),
             policy: self.policy.clone(),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
         }

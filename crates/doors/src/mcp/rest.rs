@@ -16,7 +16,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rmcp::model::Extensions;
 use serde_json::Value;
 
-use crate::rest::Connection;
+use crate::kit::Connection;
 use sandkeep_core::limits;
 
 /// What of the caller's request goes on with the request that is made for it: who it is, and by which way it

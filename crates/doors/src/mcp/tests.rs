@@ -42,7 +42,7 @@ fn every_parameter_of_a_path_is_known_and_every_one_known_is_used() {
 
 #[test]
 fn every_call_is_a_request_that_the_rest_door_knows() {
-    let (_, api) = crate::rest::described();
+    let (_, api) = crate::front::described().split_for_parts();
     for tool in tools() {
         let call = call(&tool.name);
         let known = api.paths.paths.keys().any(|path| same_shape(path, call.path));

@@ -11,19 +11,19 @@ use axum::response::{IntoResponse, Response};
 use super::forward::{Forwarded, forward};
 use super::headers::{clean_host_answer, clean_path_answer, prefix_location, take_cookie};
 use super::host::{Addressed, PortHost, addressed};
-use super::page::{refuse, wants_page};
+use super::page::{Words, wants_page};
 use super::token;
 use crate::auth::Mode;
-use crate::rest::problem::{Refusal, render};
-use crate::rest::{Caller, Connection, Credential, Door, Known, challenge};
+use crate::kit::credential::{OURS, challenge};
+use crate::kit::{By, Caller, Connection, Gate, Known, Refusal, in_words};
 use sandkeep_broker::{Broker, Pass, PassProblem, Warrant};
-use sandkeep_core::{HostPaths, Port, Principal, SandboxId};
+use sandkeep_core::{Port, Principal, SandboxId};
 
 /// The way to all ports of all sandboxes.
 pub struct PortDoor {
     pub broker: Broker,
     /// Who may come is asked where the API asks.
-    pub door: Arc<Door>,
+    pub gate: Arc<Gate>,
     /// What the host names of ports end with.
     pub domain: String,
     pub proto: &'static str,
@@ -61,7 +61,7 @@ pub async fn by_host(State(door): State<Arc<PortDoor>>, request: Request, next: 
         Addressed::Port(host) => door.serve(&host, request).await,
         Addressed::Unclear { host } => {
             let path = request.uri().path().to_owned();
-            render(Refusal::ForeignHost { host }.into_response(), &path)
+            in_words(&Words::Problem, Refusal::ForeignHost { host }.into_response(), &path)
         }
     }
 }
@@ -69,17 +69,9 @@ pub async fn by_host(State(door): State<Arc<PortDoor>>, request: Request, next: 
 impl PortDoor {
     /// Raw sockets of the host are for the one who needs no key.
     pub fn require_local(&self) -> Result<(), Refusal> {
-        match self.door.auth.mode() {
+        match self.gate.auth.mode() {
             Mode::Local => Ok(()),
             Mode::Keys => Err(Refusal::LocalOnly),
-        }
-    }
-
-    /// Which paths of the host callers may name.
-    pub fn host_paths(&self) -> HostPaths {
-        match self.door.auth.mode() {
-            Mode::Local => HostPaths::Any,
-            Mode::Keys => HostPaths::BeneathRoots,
         }
     }
 
@@ -113,15 +105,14 @@ impl PortDoor {
     /// A request to the host of a port.
     async fn serve(&self, host: &PortHost, request: Request) -> Response {
         let path = request.uri().path().to_owned();
-        let page = wants_page(request.headers());
+        let words = Words::for_whom(request.headers());
         let span = tracing::debug_span!("port", sandbox = %host.sandbox, port = %host.port);
         let answer = tracing::Instrument::instrument(self.answer(host, request), span).await;
-        let refused = |refusal| {
-            let mut answer = refuse(refusal, page);
-            challenge(&mut answer);
+        answer.unwrap_or_else(|refusal| {
+            let mut answer = in_words(&words, refusal.into_response(), &path);
+            challenge(&mut answer, OURS);
             answer
-        };
-        render(answer.unwrap_or_else(refused), &path)
+        })
     }
 
     async fn answer(&self, host: &PortHost, mut request: Request) -> Result<Response, Refusal> {
@@ -185,7 +176,7 @@ impl PortDoor {
             return Ok(Visitor::Cookie);
         }
         let expired = checked.contains(&Err(PassProblem::Expired));
-        match self.door.recognize_caller(caller).await {
+        match self.gate.recognize_caller(caller).await {
             Ok(known) => Ok(Visitor::Known(known)),
             Err(_) if expired => Err(Refusal::Pass(PassProblem::Expired)),
             Err(refusal) => Err(refusal),
@@ -201,8 +192,8 @@ impl PortDoor {
         headers: &HeaderMap,
     ) -> Result<(), Refusal> {
         match visitor {
-            Visitor::Known(Known { by: Credential::Sent, .. }) | Visitor::Pass => return Ok(()),
-            Visitor::Known(Known { by: Credential::Socket, .. }) | Visitor::Cookie => {}
+            Visitor::Known(Known { by: By::Sent, .. }) | Visitor::Pass => return Ok(()),
+            Visitor::Known(Known { by: By::Socket, .. }) | Visitor::Cookie => {}
         }
         for origin in headers.get_all(header::ORIGIN) {
             let origin = String::from_utf8_lossy(origin.as_bytes()).to_ascii_lowercase();
@@ -247,12 +238,6 @@ impl PortDoor {
             prefix_location(answer.headers_mut(), &prefix);
         }
         Ok(answer)
-    }
-}
-
-impl From<PassProblem> for Refusal {
-    fn from(problem: PassProblem) -> Self {
-        Self::Pass(problem)
     }
 }
 

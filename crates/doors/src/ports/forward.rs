@@ -20,7 +20,7 @@ use super::headers::{
     X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PREFIX, X_FORWARDED_PROTO, ask_for_upgrade,
     strip_request, upgrade,
 };
-use crate::rest::problem::Refusal;
+use crate::kit::Refusal;
 use sandkeep_broker::PortStream;
 use sandkeep_core::limits::{PORT_HEADERS_MAX, PORT_HEADERS_MAX_BYTES};
 

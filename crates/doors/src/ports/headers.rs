@@ -107,7 +107,8 @@ pub fn take_cookie(headers: &mut HeaderMap, name: &str) -> Vec<String> {
             }
         }
     }
-    if !taken.is_empty() {
+    // HTTP/2 may have each in a header of its own, which HTTP/1.1 inside may not.
+    if !taken.is_empty() || headers.get_all(header::COOKIE).iter().count() > 1 {
         headers.remove(header::COOKIE);
         // What is not a header any more was none of a browser's.
         if let Ok(value) = HeaderValue::try_from(kept.join("; "))

@@ -1,11 +1,12 @@
 //! The pages that a person sees instead of a server's own: small, without scripts, and useless to
 //! anybody else.
 
-use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::rest::problem::{Problem, Refusal};
+use crate::kit::{Dialect, Refusal};
+use crate::rest::Rest;
+use crate::rest::problem::{Problem, status_of};
 
 /// How often a page about a closed port looks again, for the browser.
 const RETRY_SECS: &str = "2";
@@ -20,24 +21,37 @@ pub fn wants_page(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A refusal in the form that suits who asked. As a problem it is rendered by the caller.
-pub fn refuse(refusal: Refusal, wants_page: bool) -> Response {
-    let problem = refusal.problem();
-    let mut answer = refusal.into_response();
-    if !wants_page {
-        return answer;
+/// In which form a refusal suits who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    Page,
+    Problem,
+}
+
+impl Words {
+    pub fn for_whom(headers: &HeaderMap) -> Self {
+        if wants_page(headers) { Self::Page } else { Self::Problem }
     }
-    answer.extensions_mut().remove::<Problem>();
-    let headers = answer.headers_mut();
-    let html = HeaderValue::from_static("text/html; charset=utf-8");
-    headers.insert(header::CONTENT_TYPE, html);
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if problem.retryable && answer.status() == StatusCode::BAD_GATEWAY {
-        answer.headers_mut().insert(header::REFRESH, HeaderValue::from_static(RETRY_SECS));
+}
+
+impl Dialect for Words {
+    fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
+        if *self == Self::Problem {
+            return Rest.refuse(refusal, path);
+        }
+        let problem = Problem::of(refusal, path);
+        let headers = [
+            (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+            (header::CONTENT_SECURITY_POLICY, POLICY),
+            (header::CACHE_CONTROL, "no-store"),
+        ];
+        let status = status_of(refusal.code());
+        let mut answer = (status, headers, page(&problem)).into_response();
+        if problem.retryable && status == StatusCode::BAD_GATEWAY {
+            answer.headers_mut().insert(header::REFRESH, HeaderValue::from_static(RETRY_SECS));
+        }
+        answer
     }
-    *answer.body_mut() = Body::from(page(&problem));
-    answer
 }
 
 fn page(problem: &Problem) -> String {
@@ -62,7 +76,7 @@ mod tests {
     #[test]
     fn nothing_in_a_page_is_markup_of_somebody_else() {
         let refusal = Refusal::PortBroke { problem: "<script>alert(1)</script>".to_owned() };
-        let html = page(&refusal.problem());
+        let html = page(&Problem::from(&refusal));
         assert!(!html.contains("<script>") && html.contains("&lt;script&gt;"), "{html}");
     }
 

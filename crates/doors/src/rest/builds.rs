@@ -12,12 +12,12 @@ use utoipa::IntoParams;
 use super::exec_stream::Form;
 use super::import_events::answer;
 use super::openapi::{Carried, Guarded, InState, OfSandbox, Stored, Upstream, WithBody};
-use super::path::Id;
-use super::problem::Refusal;
-use super::query::{Asked, query};
 use super::templates::audience;
 use super::uploads;
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::path::Id;
+use crate::kit::query::{Asked, query};
+use crate::kit::who::Who;
 use sandkeep_broker::{Broker, BuildDraft, Cache, TemplateView};
 use sandkeep_core::TemplateName;
 

@@ -9,12 +9,12 @@ use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::body;
 use super::openapi::{Guarded, Inside, OfSandbox, Stored, WithBody, WithQuery};
-use super::path::Id;
-use super::problem::Refusal;
-use super::query::{Asked, query};
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::Id;
+use crate::kit::query::{Asked, query};
+use crate::kit::who::Who;
 use sandkeep_broker::{Broker, DiffBundle, DiffRequest, DiffText};
 use sandkeep_core::{SandboxId, SnapshotName};
 use sandkeep_tree::diff::ToldDiff;

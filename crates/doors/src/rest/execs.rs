@@ -16,15 +16,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::body;
 use super::exec_stream::{self, Form, Opening};
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use super::output::{Encoded, Kept, Shown};
-use super::path::Id;
-use super::problem::Refusal;
-use super::query::{Asked, query};
 use super::terminal::{Size, WhenGone};
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::Id;
+use crate::kit::query::{Asked, query};
+use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ExecDraft, ExecLimits, Running, error::Error};
 use sandkeep_core::{ExecId, SandboxId};
 use sandkeep_guestlink::{

@@ -26,11 +26,11 @@ use utoipa::ToSchema;
 
 use self::parameters::Parameters;
 use self::shown::{ModeText, PathText, Shown};
-use super::body;
 use super::openapi::{Files, Guarded, OfSandbox, WithBody, WithQuery};
-use super::path::Id;
-use super::problem::Refusal;
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::Id;
+use crate::kit::who::Who;
 use sandkeep_broker::Broker;
 use sandkeep_core::{SandboxId, limits};
 

@@ -1,22 +1,15 @@
 //! `/healthz`, `/readyz`, `/metrics`: for those who run the daemon and the machines that watch it.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use axum::Json;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::openapi::{Guarded, Public};
-use super::who::{Admin, MaybeWho};
-use sandkeep_broker::{
-    Broker, Health, Readiness,
-    telemetry::{self, Exchange, RouteTable, Telemetry},
-};
+use crate::kit::who::{Admin, MaybeWho};
+use sandkeep_broker::{Broker, Health, Readiness, telemetry};
 use sandkeep_core::Scope;
 
 /// The daemon answers.
@@ -96,27 +89,4 @@ pub async fn readyz(
 pub async fn metrics(State(broker): State<Broker>, _admin: Admin) -> Response {
     let page = broker.metrics().await;
     ([(header::CONTENT_TYPE, telemetry::MEDIA_TYPE)], page).into_response()
-}
-
-/// What [`observe`] needs to count a request.
-pub struct Observer {
-    pub telemetry: Arc<Telemetry>,
-    pub routes: RouteTable,
-}
-
-/// Counts every request under the template of its route, never under its path.
-pub async fn observe(
-    State(observer): State<Arc<Observer>>,
-    matched: Option<MatchedPath>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let began = Instant::now();
-    let method = request.method().clone();
-    let route = observer.routes.label(matched.as_ref().map(MatchedPath::as_str));
-    let response = next.run(request).await;
-    let status = response.status().as_u16();
-    let exchange = Exchange { method: method.as_str(), route, status, took: began.elapsed() };
-    observer.telemetry.http().record(exchange);
-    response
 }

@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use super::exec_stream::{Form, framed};
 use super::output::{Carry, Encoded, Piece};
-use super::problem::{Problem, Refusal};
+use super::problem::Problem;
+use crate::kit::Refusal;
 use sandkeep_broker::{BuildStep, Import, ImportProgress, ImportTold, TemplateView};
 use sandkeep_guestlink::OutputStream;
 
@@ -90,7 +91,7 @@ impl Teller {
                 let last = match done {
                     Ok(view) => self.say(&Event { template: Some(&view), ..event("done") }),
                     Err(error) => {
-                        let problem = Refusal::from(error).problem();
+                        let problem = Problem::from(&Refusal::from(error));
                         self.say(&Event { problem: Some(problem), ..event("failed") })
                     }
                 };

@@ -8,12 +8,12 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::body;
 use super::openapi::{Guarded, OfSandbox, WithBody};
-use super::path::Id;
-use super::problem::Refusal;
-use super::who::Admin;
 use crate::auth::{Auth, KeyDraft, KeyInfo, NewKey};
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::Id;
+use crate::kit::who::Admin;
 use sandkeep_core::KeyId;
 
 #[derive(Serialize, ToSchema)]

@@ -9,13 +9,13 @@ use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::body;
 use super::exec_stream::{self, Form, Opening};
 use super::openapi::{Guarded, Inside, OfSandbox, WithBody, WithQuery};
-use super::path::{Id, In};
-use super::problem::Refusal;
-use super::query::{Asked, query};
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::{Id, In};
+use crate::kit::query::{Asked, query};
+use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ExecView, ExecWatch, error::Error};
 use sandkeep_core::{
     ExecId, SandboxId, Signal,

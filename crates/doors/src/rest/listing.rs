@@ -5,8 +5,8 @@ use axum::http::request::Parts;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::problem::Refusal;
-use super::query::query;
+use crate::kit::Refusal;
+use crate::kit::query::query;
 use sandkeep_broker::{Cursor, Filter, Page, View};
 use sandkeep_core::{State, limits};
 

@@ -15,8 +15,9 @@ use utoipa::openapi::security::{
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, OpenApi as _};
 
-use super::correlation;
-use super::problem::{Code, MEDIA_TYPE, Problem};
+use super::problem::{MEDIA_TYPE, Problem, status_of};
+use crate::kit::correlation;
+use sandkeep_core::Code;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -99,7 +100,7 @@ pub async fn serve() -> impl IntoResponse {
 
 /// The description as it is served and as `docs/openapi.json` has it.
 pub fn document() -> String {
-    let (_, api) = super::routes().split_for_parts();
+    let (_, api) = crate::front::described().split_for_parts();
     let mut text =
         finished(api).to_pretty_json().expect("a description holds only strings and maps");
     text.push('\n');
@@ -151,7 +152,8 @@ const NEVER: [Code; 3] = [Code::NoRoute, Code::MethodNotAllowed, Code::DataDirIn
 
 /// An answer of this status that is a problem, naming the codes that have it.
 fn problem(status: u16) -> Response {
-    let codes = Code::ALL.iter().filter(|code| code.status() == status && !NEVER.contains(code));
+    let has = |code: &Code| status_of(*code).as_u16() == status && !NEVER.contains(code);
+    let codes = Code::ALL.iter().copied().filter(has);
     let names: Vec<String> = codes.map(|code| format!("`{}`", code.as_str())).collect();
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     let response =

@@ -16,11 +16,11 @@ use utoipa::ToSchema;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use super::body;
 use super::openapi::{Guarded, Inside, OfSandbox, WithBody};
-use super::path::{Id, In};
-use super::problem::Refusal;
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::{Id, In};
+use crate::kit::who::Who;
 use crate::ports::{PortDoor, redirect};
 use sandkeep_broker::{Broker, Pass, PortView};
 use sandkeep_core::{Port, SandboxId};

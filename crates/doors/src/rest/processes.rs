@@ -13,14 +13,14 @@ use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::body;
 use super::execs::argv_of;
 use super::known_execs::{OutputQuery, output_answer};
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody, WithQuery};
-use super::path::{Id, In};
-use super::problem::Refusal;
-use super::query::Asked;
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::{Id, In};
+use crate::kit::query::Asked;
+use crate::kit::who::Who;
 use crate::ports::PortDoor;
 use sandkeep_broker::{Broker, ExecDraft, ProcessStatus, ProcessView, error::Error};
 use sandkeep_core::{

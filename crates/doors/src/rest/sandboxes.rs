@@ -1,29 +1,27 @@
 //! Sandboxes: create, ensure, list, get, patch, keepalive, stats, start, stop, pause, resume, destroy.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
-use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::body;
 use super::listing::{Asked, Listing};
 use super::openapi::{
     Carried, Guarded, InState, Inside, Keyed, OfSandbox, Sourced, Stored, WithBody, WithQuery,
 };
-use super::path::Id;
-use super::problem::Refusal;
-use super::who::Who;
-use crate::ports::PortDoor;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::Id;
+use crate::kit::who::{MayName, Who};
 use sandkeep_broker::{Broker, Ensured, InFlight, StatsView, View, error::Error};
 use sandkeep_core::{
-    IdempotencyKey, InvalidCallerId, SandboxId, SpecDraft, State as SandboxState, TermsPatch,
-    limits,
+    HostPaths, IdempotencyKey, InvalidCallerId, SandboxId, SpecDraft, State as SandboxState,
+    TermsPatch, limits,
 };
 
 /// The header under which a create is made only once.
@@ -55,12 +53,12 @@ pub struct KeepaliveBody {
 pub async fn create(
     State(broker): State<Broker>,
     Who(who): Who,
-    Extension(door): Extension<Arc<PortDoor>>,
+    MayName(reach): MayName,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, [(HeaderName, String); 1], Json<View>), Refusal> {
     let key = idempotency_key(&headers)?;
-    let draft = reaching(body::optional(&headers, body).await?, &door);
+    let draft = reaching(body::optional(&headers, body).await?, reach);
     let view = match key {
         Some(key) => broker.create_once(&who, draft, key).await?,
         None => broker.create(&who, draft).await?,
@@ -70,9 +68,9 @@ pub async fn create(
 }
 
 /// What the caller asks for, with what of the host it may name.
-fn reaching(mut draft: SpecDraft, door: &PortDoor) -> SpecDraft {
+fn reaching(mut draft: SpecDraft, reach: HostPaths) -> SpecDraft {
     if let Some(source) = &mut draft.source {
-        source.reach = door.host_paths();
+        source.reach = reach;
     }
     draft
 }
@@ -103,11 +101,11 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Re
 pub async fn ensure(
     State(broker): State<Broker>,
     Who(who): Who,
-    Extension(door): Extension<Arc<PortDoor>>,
+    MayName(reach): MayName,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Ensured>, Refusal> {
-    let draft = reaching(body::required(&headers, body).await?, &door);
+    let draft = reaching(body::required(&headers, body).await?, reach);
     Ok(Json(broker.ensure(&who, draft).await?))
 }
 

@@ -10,13 +10,13 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::body;
 use super::openapi::{Guarded, Inside, Keyed, OfSandbox, Stored, WithBody, WithQuery};
-use super::path::{Id, In};
-use super::problem::Refusal;
-use super::query::{Asked, query};
 use super::sandboxes::idempotency_key;
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::{Id, In};
+use crate::kit::query::{Asked, query};
+use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ForkDraft, LogEntry, OnExecs, SnapshotView, View, error::Error};
 use sandkeep_core::{SandboxId, SnapshotName, limits};
 

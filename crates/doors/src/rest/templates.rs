@@ -1,33 +1,29 @@
 //! Templates: import, look at, remove. The name of one may hold `/`, which a path has as `%2F`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::body;
 use super::exec_stream::Form;
 use super::import_events::answer;
 use super::openapi::{Guarded, InState, OfSandbox, Stored, Upstream, WithBody, WithQuery};
-use super::path::Id;
-use super::problem::Refusal;
-use super::query::{Asked, query};
 use super::uploads;
-use super::who::Who;
-use crate::ports::PortDoor;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::Id;
+use crate::kit::query::{Asked, query};
+use crate::kit::who::{MayName, Who};
 use sandkeep_broker::{
     Audience, Broker, PathKind, TemplateDraft, TemplateSource, TemplateView, error::Error,
 };
 use sandkeep_core::{HostPaths, SandboxId, SnapshotName, TemplateName};
 use sandkeep_image::source::registry::{Credentials, Reference};
-
-type Door = Extension<Arc<PortDoor>>;
 
 #[derive(Serialize, ToSchema)]
 pub struct Templates {
@@ -221,14 +217,13 @@ pub async fn get(
 pub async fn create(
     State(broker): State<Broker>,
     Who(who): Who,
-    Extension(door): Door,
+    MayName(reach): MayName,
     asked: Asked<ImportQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
     let live = Form::live(query(asked)?.stream, &headers);
     let body: TemplateBody = body::required(&headers, body).await?;
-    let reach = door.host_paths();
     let TemplateBody { name, project, shared, source } = body;
     let source = source.into_source(reach)?;
     let draft = TemplateDraft { name, project, audience: audience(shared), source };

@@ -24,10 +24,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::exec_stream;
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, Upgraded};
-use super::path::{Id, In};
-use super::problem::Refusal;
-use super::query::{Asked, query};
-use super::who::{Who, require};
+use crate::kit::Refusal;
+use crate::kit::path::{Id, In};
+use crate::kit::query::{Asked, query};
+use crate::kit::who::{Who, require};
 use sandkeep_broker::{Broker, ExecDraft, ExecLimits, ExecWatch, OnDisconnect, Told};
 use sandkeep_core::{
     ExecId, Principal, SandboxId, Scope, Signal,

@@ -21,14 +21,15 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
 
-use super::body;
 use super::exec_stream::{Form, framed, output};
 use super::openapi::{Guarded, Inside, Journaled, Keyed, OfSandbox, WithBody};
 use super::output::Carry;
-use super::path::{Id, In};
-use super::problem::{Problem, Refusal};
-use super::query::{Asked, query};
-use super::who::Who;
+use super::problem::Problem;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::{Id, In};
+use crate::kit::query::{Asked, query};
+use crate::kit::who::Who;
 use sandkeep_broker::{
     Annotations, Broker, Listener, SnapshotAfter, Tool, ToolAnswer, ToolDraft, ToolEvent, ToolName,
     ToolResources, catalogue, error::Error,
@@ -222,7 +223,7 @@ impl Live {
         let events = stream::unfold(self, |mut live| async move {
             while live.ready.is_empty() && live.done.is_some() {
                 if let Err(error) = live.step().await {
-                    let problem = Refusal::from(error).problem();
+                    let problem = Problem::from(&Refusal::from(error));
                     live.say("failed", &Failed { problem });
                 }
             }

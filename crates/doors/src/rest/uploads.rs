@@ -7,9 +7,9 @@ use axum::http::StatusCode;
 use http_body_util::BodyExt;
 
 use super::openapi::{Guarded, OfSandbox, Stored, WithBody};
-use super::path::Id;
-use super::problem::Refusal;
-use super::who::Who;
+use crate::kit::Refusal;
+use crate::kit::path::Id;
+use crate::kit::who::Who;
 use sandkeep_broker::{Broker, Upload, UploadView, error::Error};
 use sandkeep_core::{
     UploadId,

@@ -9,11 +9,11 @@ use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::rest::body;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::Id;
+use crate::kit::who::Who;
 use crate::rest::openapi::{Guarded, InState, Inside, OfSandbox, Sourced, Stored, WithBody};
-use crate::rest::path::Id;
-use crate::rest::problem::Refusal;
-use crate::rest::who::Who;
 use sandkeep_broker::{Broker, Filter, View, error::Error};
 use sandkeep_core::{Principal, SandboxId, SpecDraft, State as SandboxState};
 

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::sessions;
-use crate::rest::body;
+use crate::kit::Refusal;
+use crate::kit::body;
+use crate::kit::path::Id;
+use crate::kit::who::Who;
 use crate::rest::execs::Collected;
 use crate::rest::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
-use crate::rest::path::Id;
-use crate::rest::problem::Refusal;
-use crate::rest::who::Who;
 use sandkeep_broker::{Broker, ExecDraft, error::Error};
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::Outcome;

@@ -10,7 +10,7 @@ use sandkeep_broker::{
     Broker, Filter, Parts, Policy, SystemClock, error::Error, telemetry::Telemetry,
 };
 use sandkeep_core::{Principal, limits};
-use sandkeep_doors::{auth::Auth, rest::problem};
+use sandkeep_doors::auth::Auth;
 use sandkeep_home::{DataDir, REGISTRY};
 use sandkeep_image::{
     HostTemplate, Template,
@@ -364,7 +364,7 @@ fn parts(
         templates,
         lifetime,
         journal: settings.journal,
-        telemetry: Arc::new(Telemetry::new(|error| problem::code_of(error).as_str())),
+        telemetry: Arc::new(Telemetry::default()),
         policy: policy(settings),
         clock: Arc::new(SystemClock),
     })

@@ -6,10 +6,8 @@ use std::net::SocketAddr;
 use crate::cli::spec_args::in_options;
 use crate::config::ConfigError;
 use sandkeep_broker::error::Error;
-use sandkeep_doors::rest::{
-    Problem,
-    problem::{detail_of, remedy_of},
-};
+use sandkeep_core::with_causes;
+use sandkeep_doors::rest::Problem;
 use sandkeep_store::{SqliteError, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -101,8 +99,8 @@ impl Failure {
             Self::Unreachable { source, .. } | Self::BrokeOff { source, .. } => {
                 format!("{self}: {}", first_cause(source))
             }
-            Self::Refused(_) | Self::Broker(_) => in_options(&detail_of(self)),
-            _ => detail_of(self),
+            Self::Refused(_) | Self::Broker(_) => in_options(&with_causes(self)),
+            _ => with_causes(self),
         };
         // What an option must be is said already; the advice of the API speaks of fields.
         let names_an_option = detail.starts_with("--");
@@ -115,7 +113,7 @@ impl Failure {
     fn remedy(&self) -> Option<String> {
         match self {
             Self::Broker(error) if advises(error) => None,
-            Self::Broker(error) => Some(remedy_of(error)),
+            Self::Broker(error) => Some(error.remedy()),
             Self::Refused(problem) => Some(problem.remediation.clone()),
             Self::Unreachable { source, .. } if !source.is_connect() => {
                 Some("check --url".to_owned())

@@ -24,8 +24,9 @@ use crate::cli::run::place::{self, Place};
 use crate::cli::run::signals::Signals;
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
 use sandkeep_doors::{
+    Front,
+    kit::Origins,
     mcp::{Answering, Mcp, Outgoing, Rest, Unreachable, content_type},
-    rest::{self, Front, Origins},
 };
 use sandkeep_home::DataDir;
 
@@ -86,7 +87,7 @@ async fn in_place(
         domain: settings.domain.clone(),
     };
     let over = CancellationToken::new();
-    let door = rest::serve(listener, assembled.broker.clone(), front, over.cancelled());
+    let door = front.serve(listener, assembled.broker.clone(), over.cancelled());
     let speak = async {
         let served = tokio::select! {
             served = serve(Arc::new(client)) => served,

@@ -25,10 +25,7 @@ use crate::config::{
 use certificate::Served;
 use notify::{Stage, Supervisor};
 use sandkeep_broker::error::Error;
-use sandkeep_doors::{
-    auth::Latch,
-    rest::{self, Front, Origins},
-};
+use sandkeep_doors::{Front, auth::Latch, kit::Origins};
 use sandkeep_home::DataDir;
 
 /// Start the broker and serve its API
@@ -84,7 +81,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
         tls: tls.map(|served| served.tls),
         domain: settings.domain,
     };
-    rest::serve(listener, assembled.broker.clone(), front, stop).await;
+    front.serve(listener, assembled.broker.clone(), stop).await;
     assembled.close().await;
     Ok(Exit::Ok)
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use toolbox::{ByteRange, Packing, Reading};
 
-use super::super::problem::Refusal;
+use crate::kit::Refusal;
 use sandkeep_broker::FileStream;
 use sandkeep_core::with_causes;
 

@@ -7,8 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::percent_decode_str;
 use toolbox::RawPath;
 
-use super::super::problem::Refusal;
 use super::shown::{checked, mode_of};
+use crate::kit::Refusal;
 
 pub struct Parameters(BTreeMap<String, Vec<u8>>);
 

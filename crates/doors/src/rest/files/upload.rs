@@ -6,8 +6,8 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
-use super::super::body::read_away;
-use super::super::problem::Refusal;
+use crate::kit::Refusal;
+use crate::kit::body::read_away;
 use sandkeep_broker::{FileUpload, ToolboxInput};
 use sandkeep_core::limits::UPLOAD_SILENCE_MAX;
 

@@ -11,8 +11,9 @@ use serde::Serialize;
 use toolbox::{Change, ChangeKind};
 
 use super::super::exec_stream::{Form, framed};
-use super::super::problem::{Problem, Refusal};
+use super::super::problem::Problem;
 use super::shown::written;
+use crate::kit::Refusal;
 use sandkeep_broker::{FileWatch, Noticed};
 use sandkeep_core::limits::WATCH_SILENCE_MAX;
 
@@ -67,7 +68,7 @@ async fn next(form: Form, state: State) -> Option<(Bytes, State)> {
         Ok(Noticed::NothingLeft) => None,
         Ok(Noticed::Detached) => Some((said(form, event("detached")), State::Over)),
         Err(error) => {
-            let problem = Refusal::from(error).problem();
+            let problem = Problem::from(&Refusal::from(error));
             let failed = Event { problem: Some(problem), ..event("failed") };
             Some((said(form, failed), State::Over))
         }

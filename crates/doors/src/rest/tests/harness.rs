@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::Front;
 use crate::auth::Auth;
-use crate::rest::{self, Front, Origins, problem};
+use crate::kit::Origins;
 use sandkeep_broker::{Broker, Parts, Policy, SystemClock, telemetry::Telemetry};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
@@ -75,7 +76,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         ),
         lifetime: Lifetime::Detached,
         journal: JournalLimits::default(),
-        telemetry: Arc::new(Telemetry::new(|error| problem::code_of(error).as_str())),
+        telemetry: Arc::new(Telemetry::default()),
         policy: Policy::default(),
         clock: Arc::new(SystemClock),
         data,
@@ -97,7 +98,7 @@ impl Daemon {
         let domain = "localhost".to_owned();
         let origins = Origins::default();
         let front = Front { auth: Arc::new(auth), origins, tls: None, domain };
-        let served = tokio::spawn(rest::serve(listener, broker, front, stopped));
+        let served = tokio::spawn(front.serve(listener, broker, stopped));
         sandkeep_outgoing::crypto::provide();
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         Self { address, http, stop: stop.drop_guard(), served, _dir: dir }

@@ -2,11 +2,13 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::harness::{Answer, Daemon};
-use crate::rest::problem::{Refusal, code_of, detail_of};
+use crate::kit::Refusal;
+use crate::rest::problem::{Problem, status_of};
 use sandkeep_broker::error::Error;
 use sandkeep_core::{
     ExecId, SandboxId, ShellId, SnapshotId, SnapshotName, State, Verb,
     limits::{BODY_MAX_BYTES, GUEST_ANSWER},
+    with_causes,
 };
 use sandkeep_guestlink::GuestError;
 use sandkeep_runtime::RuntimeError;
@@ -227,9 +229,12 @@ fn errors() -> Vec<Error> {
 #[test]
 fn every_error_is_a_whole_problem() {
     for error in errors() {
-        let (code, detail) = (code_of(&error), detail_of(&error));
-        let problem = Refusal::from(error).problem();
-        assert_eq!((problem.status, problem.code.as_str()), (code.status(), code.as_str()));
+        let (code, detail) = (error.code(), with_causes(&error));
+        let problem = Problem::from(&Refusal::from(error));
+        assert_eq!(
+            (problem.status, problem.code.as_str()),
+            (status_of(code).as_u16(), code.as_str())
+        );
         assert_eq!(problem.detail, detail);
         let value: Value = serde_json::to_value(&problem).expect("JSON");
         for field in ["type", "title", "detail", "code", "remediation"] {

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::failure::Failure;
 use crate::config::{Settings, TlsSource};
 use sandkeep_core::with_causes;
-use sandkeep_doors::rest::tls::{Tls, TlsError, TlsFiles, fingerprint, own_certificate};
+use sandkeep_doors::kit::tls::{Tls, TlsError, TlsFiles, fingerprint, own_certificate};
 
 /// The certificate in use.
 pub struct Served {

@@ -4,7 +4,7 @@
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 
-use super::problem::Refusal;
+use super::refusal::Refusal;
 
 pub type Asked<T> = Result<Query<T>, QueryRejection>;
 

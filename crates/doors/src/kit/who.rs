@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
-use super::problem::Refusal;
-use sandkeep_core::{Principal, Scope};
+use super::refusal::Refusal;
+use sandkeep_core::{HostPaths, Principal, Scope};
 
 /// The principal of a request.
 pub struct Who(pub Principal);
@@ -44,6 +44,17 @@ impl<S: Send + Sync> FromRequestParts<S> for MaybeWho {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
         Ok(Self(parts.extensions.get::<Principal>().cloned()))
+    }
+}
+
+/// Which paths of the host whoever makes a request may name.
+pub struct MayName(pub HostPaths);
+
+impl<S: Send + Sync> FromRequestParts<S> for MayName {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get().copied().unwrap_or_default()))
     }
 }
 

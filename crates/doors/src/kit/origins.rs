@@ -8,7 +8,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
-use super::problem::Refusal;
+use super::refusal::Refusal;
 use crate::auth::Mode;
 
 /// How long a browser may remember that it may call us.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use axum::extract::{FromRequestParts, Path, RawPathParams};
 use axum::http::request::Parts;
 
-use super::problem::Refusal;
+use super::refusal::Refusal;
 use sandkeep_broker::ToolName;
 use sandkeep_core::{
     ExecId, KeyId, Port, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName, UploadId,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
-use super::problem::Refusal;
+use super::refusal::Refusal;
 use sandkeep_core::limits::{BODY_MAX_BYTES, BODY_READ, REFUSED_UPLOAD_READ};
 
 /// The body of a request that needs one.

@@ -1,8 +1,9 @@
 //! Ends streams whose key no longer holds. A key is checked when a request comes; a stream may go on for
 //! hours after that, so while one does, its key is looked at again and again.
 //!
-//! The whole connection is cut, not only the answer: that works for streams and for other protocols (a
-//! terminal) alike, and a client cannot take it for the proper end of a stream.
+//! In HTTP/2 the stream alone is reset, and others on the connection go on. In HTTP/1.1 the connection is the
+//! stream: it is cut, which works for other protocols (a terminal) alike, and which a client cannot take for
+//! the proper end of an answer.
 
 use std::io;
 use std::pin::Pin;
@@ -10,14 +11,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Version};
 use axum::response::Response;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future, stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
-use super::authenticate::Connection;
+use super::gate::Connection;
 use crate::auth::{Auth, Lease};
 use sandkeep_core::limits::LEASE_LOOK;
 
@@ -26,35 +27,42 @@ pub struct Leash {
     auth: Arc<Auth>,
     lease: Lease,
     connection: Connection,
+    version: Version,
 }
 
 impl Leash {
     /// `None` if the answer may go on for as long as it likes.
-    pub fn new(auth: Arc<Auth>, lease: Lease, connection: Connection) -> Option<Self> {
+    pub fn new(
+        auth: Arc<Auth>,
+        lease: Lease,
+        connection: Connection,
+        version: Version,
+    ) -> Option<Self> {
         match lease {
             Lease::Unbound => None,
-            Lease::Key(_) => Some(Self { auth, lease, connection }),
+            Lease::Key(_) => Some(Self { auth, lease, connection, version }),
         }
     }
 
     /// Watches the key until the answer is over.
     pub fn hold(self, answer: Response) -> Response {
-        let over = self.connection.over.clone();
-        match answer.status() {
+        let (over, cut) = (self.connection.over.clone(), self.connection.cut.clone());
+        match (answer.status(), self.version) {
             // What comes now is no body; it is over with the connection.
-            StatusCode::SWITCHING_PROTOCOLS => {
-                tokio::spawn(self.watch(over));
+            (StatusCode::SWITCHING_PROTOCOLS, _) => {
+                tokio::spawn(self.watch(over, cut));
                 answer
             }
-            _ => {
+            (_, version) => {
                 let over = over.child_token();
-                tokio::spawn(self.watch(over.clone()));
-                answer.map(|body| guarded(body, over.drop_guard()))
+                let cut = if version == Version::HTTP_2 { CancellationToken::new() } else { cut };
+                tokio::spawn(self.watch(over.clone(), cut.clone()));
+                answer.map(|body| guarded(body, over.drop_guard(), cut))
             }
         }
     }
 
-    async fn watch(self, over: CancellationToken) {
+    async fn watch(self, over: CancellationToken, cut: CancellationToken) {
         loop {
             tokio::select! {
                 () = over.cancelled() => return,
@@ -62,18 +70,21 @@ impl Leash {
             }
             if !self.auth.holds(&self.lease).await {
                 tracing::info!(lease = ?self.lease, "a stream is cut off: its key does not hold");
-                return self.connection.cut.cancel();
+                return cut.cancel();
             }
         }
     }
 }
 
-/// The same body, with something that is dropped when it is.
-fn guarded(body: Body, guard: DropGuard) -> Body {
-    Body::from_stream(body.into_data_stream().map(move |chunk| {
+/// The same body, with something that is dropped when it is, and an error as soon as it is cut off.
+fn guarded(body: Body, guard: DropGuard, cut: CancellationToken) -> Body {
+    let chunks = body.into_data_stream().map(move |chunk| {
         let _held = &guard;
         chunk
-    }))
+    });
+    let until_cut = chunks.take_until(cut.clone().cancelled_owned());
+    let broken = async move { cut.is_cancelled().then(|| Err(axum::Error::new(cut_off()))) };
+    Body::from_stream(until_cut.chain(stream::once(broken).filter_map(future::ready)))
 }
 
 /// A connection that can be cut off from outside, whoever holds it by then.
@@ -98,7 +109,7 @@ impl<S> Cuttable<S> {
 }
 
 fn cut_off() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "the key of the connection does not hold")
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the key does not hold any more")
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Cuttable<S> {

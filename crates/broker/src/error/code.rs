@@ -1,0 +1,163 @@
+//! What callers know each error by, exhaustively, so that a new error cannot be forgotten.
+
+use toolbox::FailureKind;
+
+use super::Error;
+use sandkeep_core::Code;
+use sandkeep_guestlink::GuestError;
+use sandkeep_runtime::RuntimeError;
+use sandkeep_storage::StorageError;
+use sandkeep_store::StoreError;
+
+impl Error {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::InvalidSpec(_) | Self::InvalidField { .. } => Code::InvalidField,
+            Self::UnknownRuntime { .. } => Code::UnknownRuntime,
+            Self::RuntimeUnusable { .. } => Code::RuntimeUnusable,
+            Self::UnknownTemplate { .. } => Code::UnknownTemplate,
+            Self::TemplateNotFound { .. } | Self::BaseNotFound { .. } => Code::TemplateNotFound,
+            Self::TemplateInUse { .. } => Code::TemplateInUse,
+            Self::TemplateShared { .. } => Code::TemplateShared,
+            Self::SourceInvalid { .. } => Code::SourceInvalid,
+            Self::StartUpFailed { .. } => Code::StartUpFailed,
+            Self::BuildFileInvalid { .. } => Code::BuildFileInvalid,
+            Self::BuildFailed { .. } => Code::BuildFailed,
+            Self::SourceForbidden { .. } => Code::SourceForbidden,
+            Self::SourceUnavailable { .. } => Code::SourceUnavailable,
+            Self::RepositoryNotFound { .. } => Code::RepositoryNotFound,
+            Self::RepositoryPrivate { .. } => Code::RepositoryPrivate,
+            Self::ReferenceNotFound { .. } => Code::ReferenceNotFound,
+            Self::UploadNotFound { .. } => Code::UploadNotFound,
+            Self::NoSpace { .. } => Code::NoSpace,
+            Self::UploadTooLarge { .. } => Code::UploadTooLarge,
+            Self::UnknownProfile { .. } => Code::UnknownProfile,
+            Self::SlotTaken { .. } => Code::SlotTaken,
+            Self::IdempotencyMismatch { .. } => Code::IdempotencyMismatch,
+            Self::IdempotencyGone { .. } => Code::IdempotencyGone,
+            Self::ToolArgument { .. } => Code::InvalidArgument,
+            Self::ToolCallMismatch { .. } => Code::ToolCallMismatch,
+            Self::QuotaExceeded { .. } => Code::QuotaExceeded,
+            Self::RateLimited { .. } => Code::RateLimited,
+            Self::StorageLacks { .. } => Code::UnsupportedByStorage,
+            Self::NotFound { .. } => Code::NotFound,
+            Self::ExecNotFound { .. } => Code::ExecNotFound,
+            Self::ExecEnded { .. } => Code::ExecEnded,
+            Self::StdinClosed { .. } => Code::StdinClosed,
+            Self::NoTerminal { .. } => Code::NoTerminal,
+            Self::Journal { .. } => Code::JournalFailed,
+            Self::KeyNotFound { .. } => Code::KeyNotFound,
+            Self::File { kind, .. } => of_file(*kind),
+            Self::ToolboxBroke { .. } => Code::ToolboxBroke,
+            Self::ToolboxOutOfMemory => Code::OutOfMemory,
+            Self::WrongState { .. } => Code::WrongState,
+            Self::Busy { .. } => Code::Busy,
+            Self::ExecsInFlight { .. } => Code::ExecsInFlight,
+            Self::SnapshotNotFound { .. } => Code::SnapshotNotFound,
+            Self::SnapshotExists { .. } => Code::SnapshotExists,
+            Self::SnapshotsFull { .. } => Code::SnapshotsFull,
+            Self::LimitReached { .. } => Code::LimitReached,
+            Self::ProcessNotFound { .. } => Code::ProcessNotFound,
+            Self::ProcessEnded { .. } => Code::ProcessEnded,
+            Self::NoListener { .. } => Code::ListenerNotFound,
+            Self::CannotListen { .. } => Code::CannotListen,
+            Self::SandboxFailed { .. } => Code::SandboxFailed,
+            Self::DataDirInUse { .. } => Code::DataDirInUse,
+            Self::DataDir { .. } => Code::DataDirUnusable,
+            Self::HostUnreadable { .. } => Code::RuntimeFailed,
+            Self::ShuttingDown => Code::ShuttingDown,
+            Self::PoolFull { .. } => Code::PoolFull,
+            Self::Store(error) => of_store(error),
+            Self::Storage(error) => of_storage(error),
+            Self::Runtime(error) => of_runtime(error),
+            Self::Guest(error) => of_guest(error),
+        }
+    }
+
+    /// What to do about it: its own advice if it has one, else that of its code.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::WrongState { id, helps: Some(verb), .. } => {
+                format!("{verb} it first: sandkeep {verb} {id}, or the same verb of the API")
+            }
+            Self::SlotTaken { holder, .. } => format!(
+                "use {holder}, destroy it first, or ask POST /api/v1/sandboxes/ensure for whichever there is"
+            ),
+            other => other.code().remedy().to_owned(),
+        }
+    }
+}
+
+fn of_file(kind: FailureKind) -> Code {
+    match kind {
+        FailureKind::NotFound => Code::FileNotFound,
+        FailureKind::NotADirectory => Code::NotADirectory,
+        FailureKind::IsADirectory => Code::IsADirectory,
+        FailureKind::Exists => Code::FileExists,
+        FailureKind::NotEmpty => Code::DirectoryNotEmpty,
+        FailureKind::NotPermitted => Code::FileNotPermitted,
+        FailureKind::ReadOnly => Code::FileReadOnly,
+        FailureKind::NoSpace => Code::NoSpace,
+        FailureKind::TooLarge => Code::FileTooLarge,
+        FailureKind::NotRegular => Code::NotARegularFile,
+        FailureKind::Changed => Code::FileChanged,
+        FailureKind::Invalid => Code::FileRequestInvalid,
+        FailureKind::Unsupported => Code::FileUnsupported,
+        FailureKind::BrokenOff => Code::BrokenBody,
+        FailureKind::NoMatch => Code::NoMatch,
+        FailureKind::TimedOut => Code::FileTimedOut,
+        FailureKind::Other => Code::FileFailed,
+    }
+}
+
+fn of_store(error: &StoreError) -> Code {
+    match error {
+        StoreError::Exists { .. } | StoreError::Conflict { .. } => Code::Conflict,
+        StoreError::TooLarge { .. } => Code::ValueTooLarge,
+        StoreError::Compacted { .. } => Code::StoreFailed,
+        StoreError::Unavailable(_) => Code::StoreUnavailable,
+    }
+}
+
+fn of_storage(error: &StorageError) -> Code {
+    match error {
+        StorageError::Unsupported { .. } | StorageError::TooManyLayers { .. } => {
+            Code::UnsupportedByStorage
+        }
+        StorageError::NotFound { .. }
+        | StorageError::Exists { .. }
+        | StorageError::SnapshotNotFound { .. }
+        | StorageError::SnapshotExists { .. }
+        | StorageError::LayerMissing { .. }
+        | StorageError::LayerInUse { .. } => Code::StorageInconsistent,
+        StorageError::Unusable { .. } => Code::StorageUnusable,
+        StorageError::Full { .. } => Code::StorageFull,
+        StorageError::Io { .. } => Code::StorageFailed,
+    }
+}
+
+fn of_runtime(error: &RuntimeError) -> Code {
+    match error {
+        RuntimeError::Unsupported { .. } => Code::UnsupportedByRuntime,
+        RuntimeError::NotFound { .. } => Code::RuntimeInconsistent,
+        RuntimeError::NotRunning { .. } => Code::NotRunning,
+        RuntimeError::Io { .. } => Code::RuntimeFailed,
+    }
+}
+
+fn of_guest(error: &GuestError) -> Code {
+    match error {
+        GuestError::Unreachable(_) => Code::GuestUnreachable,
+        GuestError::TimedOut { .. } => Code::GuestTimedOut,
+        GuestError::Version { .. } => Code::GuestVersion,
+        GuestError::Protocol(_) => Code::GuestBroke,
+        GuestError::Refused { .. } => Code::GuestRefused,
+        GuestError::Unsupported { .. } => Code::UnsupportedByRuntime,
+        GuestError::Leaf(_) | GuestError::Program(_) => Code::RuntimeFailed,
+        GuestError::PortClosed { .. } => Code::PortClosed,
+        GuestError::ShellNotFound { .. } => Code::ShellNotFound,
+        GuestError::ShellEnded { .. } => Code::ShellEnded,
+        GuestError::ShellQueueFull { .. } => Code::ShellQueueFull,
+        GuestError::TooManyShells { .. } => Code::LimitReached,
+    }
+}

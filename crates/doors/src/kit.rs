@@ -1,0 +1,84 @@
+//! What every front door needs and none should make for itself. It knows no dialect: a door brings its words
+//! ([`Dialect`]) and its handlers, and takes the rest from here. CONTRIBUTING.md shows how to add one.
+//!
+//! ```text
+//! connection → listen     TCP or a Unix socket, TLS or not; whose socket is it? (once per connection)
+//! request    → correlation, observe   it gets its id, and is counted when it is answered
+//!            → gate       who is it, and may they? (peer, Host, Origin, credential, scope)
+//!            → reception  may its principal make one more request now?
+//!            → handler    the door's own; one call of the broker
+//!            → dialect    every refusal, of the broker, the kit or the handler, in the door's words
+//! ```
+
+pub mod body;
+pub mod correlation;
+pub mod credential;
+mod dialect;
+mod gate;
+mod leash;
+mod listen;
+mod observe;
+mod origins;
+pub mod path;
+pub mod query;
+mod reception;
+mod refusal;
+pub mod tls;
+pub mod who;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::Auth;
+use sandkeep_broker::{Broker, telemetry::RouteTable};
+
+pub use dialect::{Dialect, in_words, needed_by_method};
+pub use gate::{By, Caller, Connection, Gate, Known};
+pub use listen::{Listener, serve};
+pub use origins::{Origins, is_loopback_host};
+pub use refusal::Refusal;
+
+/// What the doors of one daemon share.
+#[derive(Clone)]
+pub struct Kit {
+    pub broker: Broker,
+    pub gate: Arc<Gate>,
+    /// Canceled when the daemon ends: what would go on for ever listens to it.
+    pub stop: CancellationToken,
+}
+
+impl Kit {
+    pub fn new(broker: Broker, auth: Arc<Auth>, origins: Origins) -> Self {
+        let gate = Arc::new(Gate { auth, origins });
+        Self { broker, gate, stop: CancellationToken::new() }
+    }
+
+    /// The routes of a door, all of them guarded: a new one is before anybody thinks of it.
+    pub fn door(&self, dialect: impl Dialect, routes: Router<Broker>) -> Router {
+        let desk = reception::Desk { kit: self.clone(), dialect: Box::new(dialect) };
+        routes
+            // `body` has a limit of its own, whose refusal is one of ours.
+            .layer(DefaultBodyLimit::disable())
+            .layer(middleware::from_fn_with_state(Arc::new(desk), reception::receive))
+            .with_state(self.broker.clone())
+    }
+
+    /// What is around all doors together. `templates` are the paths under which requests are counted.
+    pub fn around<'a>(
+        &self,
+        doors: Router,
+        templates: impl IntoIterator<Item = &'a str>,
+    ) -> Router {
+        let observer = observe::Observer {
+            telemetry: Arc::clone(self.broker.telemetry()),
+            routes: RouteTable::new(templates),
+        };
+        doors
+            .layer(middleware::from_fn_with_state(Arc::new(observer), observe::observe))
+            .layer(middleware::from_fn(correlation::correlate))
+    }
+}

@@ -1,0 +1,53 @@
+//! What one door says differently from all others.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::{Method, header};
+use axum::response::Response;
+
+use super::credential::{OURS, Scheme};
+use super::refusal::Refusal;
+use sandkeep_core::Scope;
+
+pub trait Dialect: Send + Sync + 'static {
+    /// Where its requests carry who makes them.
+    fn schemes(&self) -> &'static [Scheme] {
+        OURS
+    }
+
+    /// The scope that a request needs; `None` if everybody is answered, credential or not.
+    fn needs(&self, request: &Request) -> Option<Scope> {
+        Some(needed_by_method(request))
+    }
+
+    /// Whether a request counts against the rate of whoever makes it.
+    fn is_counted(&self, _request: &Request) -> bool {
+        true
+    }
+
+    /// A refusal of a request for `path` in its own words: status, headers and body.
+    fn refuse(&self, refusal: &Refusal, path: &str) -> Response;
+}
+
+/// Looking needs less than doing. A connection that becomes another protocol, as a terminal does, is
+/// opened by looking and is doing all the same.
+pub fn needed_by_method(request: &Request) -> Scope {
+    let looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    match looks && !request.headers().contains_key(header::UPGRADE) {
+        true => Scope::Read,
+        false => Scope::Write,
+    }
+}
+
+/// Puts an answer that is a refusal into words, as the last step before it is sent. What was said in its
+/// headers on the way here (`Allow`, `Retry-After`) stays.
+pub fn in_words(dialect: &dyn Dialect, mut answer: Response, path: &str) -> Response {
+    let Some(refusal) = answer.extensions_mut().remove::<Arc<Refusal>>() else { return answer };
+    let (mut head, _) = answer.into_parts();
+    let (said, body) = dialect.refuse(&refusal, path).into_parts();
+    head.status = said.status;
+    head.headers.remove(header::CONTENT_LENGTH);
+    head.headers.extend(said.headers);
+    Response::from_parts(head, body)
+}

@@ -1,0 +1,231 @@
+//! The gate decides for every request of every door who makes it and whether that may be done.
+//!
+//! ```text
+//!           Local                              Keys
+//! peer      the daemon's own user              anybody
+//! Host      this machine's loopback            any
+//! Origin    ours, or invited                   ours, or invited; others only off loopback
+//! who       the local user                     a key or a token, unless the dialect asks for none
+//! scope     what the dialect says; a handler may ask for more (see `who::Admin`)
+//! ```
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::HttpBody;
+use axum::extract::Request;
+use axum::http::{StatusCode, Version};
+use axum::response::Response;
+use tokio_util::sync::CancellationToken;
+
+use super::credential::{self, OURS, Scheme};
+use super::dialect::{Dialect, needed_by_method};
+use super::leash::Leash;
+use super::origins::{Origins, Page, Reach, check_host};
+use super::refusal::Refusal;
+use crate::auth::{Auth, Lease, Mode, Recognized};
+use sandkeep_core::{HostPaths, Principal, Scope};
+
+/// The connection that a request came over.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub peer: Peer,
+    /// Where the other end is, if that can be told.
+    pub client: Option<IpAddr>,
+    pub reach: Reach,
+    /// Cuts the connection off.
+    pub cut: CancellationToken,
+    /// Resolves when the connection is over.
+    pub over: CancellationToken,
+}
+
+/// Whose the other end is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The user who runs the daemon.
+    Own,
+    /// Another one, or one that cannot be told.
+    Foreign { uid: Option<u32> },
+}
+
+pub struct Gate {
+    pub auth: Arc<Auth>,
+    pub origins: Origins,
+}
+
+/// What becomes of a request.
+pub enum Admitted {
+    Served(Visit),
+    Refused(Visit, Refusal),
+    /// There is nothing to do for it but this.
+    Answered(Response),
+}
+
+/// A request until its answer is out.
+pub struct Visit {
+    page: Page,
+    leash: Option<Leash>,
+}
+
+impl Gate {
+    /// Leaves the principal with the request, for [`super::who`].
+    pub async fn admit(&self, request: &mut Request, dialect: &dyn Dialect) -> Admitted {
+        let mode = self.auth.mode();
+        let checked = self.check_way(request, mode).and_then(|connection| {
+            let page = self.origins.check(request.headers(), mode, connection.reach)?;
+            Ok((connection, page))
+        });
+        let (connection, page) = match checked {
+            Ok(checked) => checked,
+            // Nor may the page read why.
+            Err(refusal) => {
+                return Admitted::Refused(Visit { page: Page::Foreign, leash: None }, refusal);
+            }
+        };
+        if let Some(answer) = page.preflight(request.method(), request.headers()) {
+            return Admitted::Answered(answer);
+        }
+        let asked = Asked {
+            credential: credential::find(request.headers(), dialect.schemes()),
+            needs: dialect.needs(request),
+        };
+        match self.recognize(asked, mode).await {
+            Ok(None) => Admitted::Served(Visit { page, leash: None }),
+            Ok(Some(Recognized { principal, lease })) => {
+                request.extensions_mut().insert(principal);
+                request.extensions_mut().insert(host_paths(mode));
+                let version = request.version();
+                let leash = Leash::new(Arc::clone(&self.auth), lease, connection, version);
+                Admitted::Served(Visit { page, leash })
+            }
+            Err(refusal) => Admitted::Refused(Visit { page, leash: None }, refusal),
+        }
+    }
+
+    /// In local mode, whose machine and user a request comes from is its credential.
+    fn check_way(&self, request: &Request, mode: Mode) -> Result<Connection, Refusal> {
+        let connection = request.extensions().get::<Connection>().cloned();
+        let connection = connection.ok_or(Refusal::ForeignPeer { uid: None })?;
+        match (mode, connection.peer) {
+            (Mode::Keys, _) => Ok(connection),
+            (Mode::Local, Peer::Foreign { uid }) => Err(Refusal::ForeignPeer { uid }),
+            (Mode::Local, Peer::Own) => {
+                check_host(request.headers(), request.uri()).map(|()| connection)
+            }
+        }
+    }
+
+    /// Who makes a request, if that may be made by them; `None` is somebody unknown, where everybody
+    /// is answered.
+    async fn recognize(&self, asked: Asked, mode: Mode) -> Result<Option<Recognized>, Refusal> {
+        if mode == Mode::Local {
+            let principal = Principal::local();
+            return Ok(Some(Recognized { principal, lease: Lease::Unbound }));
+        }
+        let known = match asked.credential {
+            Ok(credential) => self.auth.recognize(&credential).await.map_err(Refusal::from),
+            Err(refusal) => Err(refusal),
+        };
+        match (known, asked.needs) {
+            (Ok(known), None) => Ok(Some(known)),
+            (Err(_), None) => Ok(None),
+            (Ok(known), Some(needed)) => match known.principal.scopes.allow(needed) {
+                true => Ok(Some(known)),
+                false => Err(Refusal::Forbidden { needed }),
+            },
+            (Err(refusal), Some(_)) => Err(refusal),
+        }
+    }
+}
+
+/// Who comes to a port of a sandbox, before it is known who that is.
+pub struct Caller {
+    connection: Option<Connection>,
+    version: Version,
+    asked: Asked,
+}
+
+impl Caller {
+    pub fn of(request: &Request) -> Self {
+        let credential = credential::find(request.headers(), OURS);
+        let asked = Asked { credential, needs: Some(needed_by_method(request)) };
+        let connection = request.extensions().get::<Connection>().cloned();
+        Self { connection, version: request.version(), asked }
+    }
+}
+
+/// One who may come to ports.
+pub struct Known {
+    pub principal: Principal,
+    pub by: By,
+    leash: Option<Leash>,
+}
+
+/// By what somebody is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Their socket, which every page in their browser has too.
+    Socket,
+    /// A key or a token, which they sent themselves.
+    Sent,
+}
+
+impl Known {
+    /// Ends an answer that goes on when the key does not hold any more.
+    pub fn hold(self, answer: Response) -> Response {
+        hold(self.leash, answer)
+    }
+}
+
+impl Gate {
+    /// Who comes to a port: as for the API, but for `Host` and `Origin`, which mean something else there.
+    pub async fn recognize_caller(&self, caller: Caller) -> Result<Known, Refusal> {
+        let mode = self.auth.mode();
+        let Some(connection) = caller.connection else {
+            return Err(Refusal::ForeignPeer { uid: None });
+        };
+        let by = match (mode, connection.peer) {
+            (Mode::Local, Peer::Foreign { uid }) => return Err(Refusal::ForeignPeer { uid }),
+            (Mode::Local, Peer::Own) => By::Socket,
+            (Mode::Keys, _) => By::Sent,
+        };
+        let nobody = || Refusal::Unauthenticated { problem: "nobody is known".to_owned() };
+        let known = self.recognize(caller.asked, mode).await?;
+        let Recognized { principal, lease } = known.ok_or_else(nobody)?;
+        let leash = Leash::new(Arc::clone(&self.auth), lease, connection, caller.version);
+        Ok(Known { principal, by, leash })
+    }
+}
+
+/// What a request brings and what it needs.
+struct Asked {
+    credential: Result<String, Refusal>,
+    needs: Option<Scope>,
+}
+
+impl Visit {
+    /// The last touch to an answer: who may read it, and for how long.
+    pub fn finish(self, mut answer: Response, schemes: &[Scheme]) -> Response {
+        self.page.mark(&mut answer);
+        credential::challenge(&mut answer, schemes);
+        hold(self.leash, answer)
+    }
+}
+
+/// The user who runs the daemon may read those paths anyway.
+fn host_paths(mode: Mode) -> HostPaths {
+    match mode {
+        Mode::Local => HostPaths::Any,
+        Mode::Keys => HostPaths::BeneathRoots,
+    }
+}
+
+/// Holds an answer that goes on after it was given, a stream or another protocol, to its key.
+fn hold(leash: Option<Leash>, answer: Response) -> Response {
+    let is_live = answer.status() == StatusCode::SWITCHING_PROTOCOLS
+        || answer.body().size_hint().exact().is_none();
+    match leash {
+        Some(leash) if is_live => leash.hold(answer),
+        Some(_) | None => answer,
+    }
+}

@@ -1,0 +1,239 @@
+//! Connections: who may make one, how they are served, and how they end with the daemon.
+//!
+//! HTTP/1.1 with keep-alive, and HTTP/2 for those who ask for it (by ALPN, or at once without TLS). The owner of
+//! the peer's socket is looked up once per connection, before the first request, so the requests themselves
+//! pay nothing for it. A handshake takes place in the connection's own task: a slow one holds nobody up.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{HeaderValue, Version, header};
+use futures_util::future::join_all;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tokio_util::either::Either;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Kit;
+use super::gate::{Connection, Peer};
+use super::leash::Cuttable;
+use super::origins::Reach;
+use super::tls::Tls;
+use crate::auth::Mode;
+use sandkeep_core::limits::{
+    ACCEPT_RETRY, CONNECTIONS_MAX, HEADERS_READ, SHUTDOWN_DRAIN, TLS_HANDSHAKE,
+};
+use sandkeep_sys::peer;
+
+/// Where connections come from. `None` is without TLS.
+pub enum Listener {
+    Tcp(TcpListener, Option<Arc<Tls>>),
+    Unix(UnixListener, Option<Arc<Tls>>),
+}
+
+type Socket = Either<TcpStream, UnixStream>;
+
+/// What every connection needs.
+struct Shared {
+    kit: Kit,
+    doors: Router,
+    cut: CancellationToken,
+    connections: TaskTracker,
+    places: Arc<Semaphore>,
+}
+
+/// Serves until `shutdown` resolves; then accepts no more, lets requests under way finish for up to
+/// [`SHUTDOWN_DRAIN`], and cuts off the rest.
+pub async fn serve(
+    listeners: Vec<Listener>,
+    kit: Kit,
+    doors: Router,
+    shutdown: impl Future<Output = ()>,
+) {
+    let shared = Arc::new(Shared {
+        kit,
+        doors,
+        cut: CancellationToken::new(),
+        connections: TaskTracker::new(),
+        places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+    });
+    let accepting = listeners.into_iter().map(|listener| listener.accept_all(&shared));
+    tokio::select! {
+        () = shutdown => {}
+        _ = join_all(accepting) => {}
+    }
+    let Shared { kit, cut, connections, .. } = shared.as_ref();
+    // Streams would otherwise go on for as long as their commands do.
+    kit.broker.detach_watchers();
+    kit.stop.cancel();
+    connections.close();
+    if timeout(SHUTDOWN_DRAIN, connections.wait()).await.is_err() {
+        tracing::warn!("{} connections did not finish in time", connections.len());
+        cut.cancel();
+        connections.wait().await;
+    }
+}
+
+impl Listener {
+    /// Takes in connections, whenever there is a place for one.
+    async fn accept_all(self, shared: &Arc<Shared>) {
+        let reach = self.reach();
+        loop {
+            let place = Arc::clone(&shared.places).acquire_owned().await;
+            let place = place.expect("the semaphore is never closed");
+            let socket = match self.accept().await {
+                Ok(socket) => socket,
+                Err(e) => {
+                    // Out of descriptors, most likely. The connection stays in the backlog, so trying
+                    // again at once would spin.
+                    tracing::warn!("cannot accept a connection: {e}");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                    continue;
+                }
+            };
+            let (tls, shared) = (self.tls().cloned(), Arc::clone(shared));
+            shared.connections.clone().spawn(async move {
+                let cut = shared.cut.clone();
+                tokio::select! {
+                    () = connection(socket, reach, tls, place, &shared) => {}
+                    () = cut.cancelled() => {}
+                }
+            });
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(listener, _) => listener.accept().await.map(|(tcp, _)| Either::Left(tcp)),
+            Self::Unix(listener, _) => listener.accept().await.map(|(unix, _)| Either::Right(unix)),
+        }
+    }
+
+    fn tls(&self) -> Option<&Arc<Tls>> {
+        let (Self::Tcp(_, tls) | Self::Unix(_, tls)) = self;
+        tls.as_ref()
+    }
+
+    /// An address that cannot be told is one that others can reach.
+    fn reach(&self) -> Reach {
+        match self {
+            Self::Unix(..) => Reach::Loopback,
+            Self::Tcp(listener, _) => match listener.local_addr() {
+                Ok(address) if address.ip().to_canonical().is_loopback() => Reach::Loopback,
+                Ok(_) | Err(_) => Reach::Network,
+            },
+        }
+    }
+}
+
+async fn connection(
+    socket: Socket,
+    reach: Reach,
+    tls: Option<Arc<Tls>>,
+    place: OwnedSemaphorePermit,
+    shared: &Shared,
+) {
+    // Once keys are needed it does not matter whose socket it is; and then they always are.
+    let peer = match shared.kit.gate.auth.mode() {
+        Mode::Local => peer_of(&socket),
+        Mode::Keys => Peer::Foreign { uid: None },
+    };
+    let client = match &socket {
+        Either::Left(tcp) => {
+            // Answers are small and somebody waits for each of them.
+            let _ = tcp.set_nodelay(true);
+            tcp.peer_addr().ok().map(|address| address.ip().to_canonical())
+        }
+        Either::Right(_) => None,
+    };
+    let (cut, over) = (shared.cut.child_token(), CancellationToken::new());
+    let known = Connection { peer, client, reach, cut, over };
+    let Some(tls) = tls else { return speak(socket, known, place, shared).await };
+    match timeout(TLS_HANDSHAKE, tls.acceptor().accept(socket)).await {
+        Ok(Ok(stream)) => speak(stream, known, place, shared).await,
+        Ok(Err(e)) => tracing::debug!("a TLS handshake failed: {e}"),
+        Err(_elapsed) => tracing::debug!("a TLS handshake took too long"),
+    }
+}
+
+/// Serves the requests of one connection.
+async fn speak<S>(stream: S, known: Connection, place: OwnedSemaphorePermit, shared: &Shared)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stream = TokioIo::new(Cuttable::new(stream, &known, place));
+    let router = TowerToHyperService::new(shared.doors.clone());
+    let asked = CancellationToken::new();
+    let asks = asked.clone();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        asks.cancel();
+        request.extensions_mut().insert(known.clone());
+        name_host(&mut request);
+        router.call(request)
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_READ);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(HEADERS_READ);
+    let mut connection = pin!(builder.serve_connection_with_upgrades(stream, service));
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = shared.kit.stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        // The timeout of HTTP/1.1 counts from when it is known that this is what is spoken.
+        () = silence(&asked) => Ok(()),
+    };
+    if let Err(e) = result {
+        tracing::debug!("a connection ended early: {e}");
+    }
+}
+
+/// Resolves if nothing is asked for too long at the beginning.
+async fn silence(asked: &CancellationToken) {
+    if timeout(HEADERS_READ, asked.cancelled()).await.is_ok() {
+        std::future::pending().await
+    }
+}
+
+/// What HTTP/2 has in `:authority` is in `Host` for whoever looks at a request here. One that has both must
+/// mean the same by them, which those who look do check.
+fn name_host(request: &mut Request<Incoming>) {
+    if request.version() != Version::HTTP_2 || request.headers().contains_key(header::HOST) {
+        return;
+    }
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    if let Some(Ok(host)) = authority.map(HeaderValue::try_from) {
+        request.headers_mut().insert(header::HOST, host);
+    }
+}
+
+fn peer_of(socket: &Socket) -> Peer {
+    let uid = match socket {
+        Either::Left(tcp) => tcp
+            .peer_addr()
+            .and_then(|client| Ok((client, tcp.local_addr()?)))
+            .and_then(|(client, server)| peer::uid_of_client(client, server)),
+        Either::Right(unix) => unix.peer_cred().map(|peer| Some(peer.uid())),
+    };
+    match uid {
+        Ok(Some(uid)) if uid == rustix::process::geteuid().as_raw() => Peer::Own,
+        Ok(uid) => Peer::Foreign { uid },
+        Err(e) => {
+            tracing::warn!("cannot tell whose connection it is, so it is refused: {e}");
+            Peer::Foreign { uid: None }
+        }
+    }
+}

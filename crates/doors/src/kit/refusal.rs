@@ -1,0 +1,196 @@
+//! Why a request was refused, before any door says it in its own words.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::auth::AuthError;
+use sandkeep_broker::{PassProblem, error::Error};
+use sandkeep_core::{
+    Code, Kind, Scope,
+    limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE},
+    with_causes,
+};
+
+/// Why a request was refused: by the broker, or by a door before it got there.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    Broker(#[from] Error),
+    #[error("there is no sandbox {text:?}")]
+    NotAnId { text: String },
+    #[error("there is no exec {text:?}")]
+    NotAnExecId { text: String },
+    #[error("there is no key {text:?}")]
+    NotAKeyId { text: String },
+    #[error("there is no shell {text:?}")]
+    NotAShellId { text: String },
+    #[error("there is no template {text:?}: {}", sandkeep_core::InvalidTemplateName)]
+    NotATemplateName { text: String },
+    #[error("there is no snapshot {text:?}: {}", sandkeep_core::InvalidSnapshotName)]
+    NotASnapshotName { text: String },
+    #[error("there is no tool {text:?}; {}", sandkeep_broker::UnknownTool)]
+    NotATool { text: String },
+    #[error("there is no upload {text:?}")]
+    NotAnUploadId { text: String },
+    #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
+    BodyMalformed { field: Option<String>, problem: String },
+    #[error("the body could not be read: {problem}")]
+    BodyBroken { problem: String },
+    #[error("the body is larger than {BODY_MAX_BYTES} bytes")]
+    BodyTooLarge,
+    #[error("the body did not arrive within {} s", BODY_READ.as_secs())]
+    BodyTooSlow,
+    #[error("the body is {given:?}, which is not JSON")]
+    NotJson { given: String },
+    #[error("the file ends at {size} bytes, before the range begins")]
+    RangeBeyondEnd { size: u64 },
+    #[error("query: {problem}")]
+    QueryMalformed { problem: String },
+    #[error("this endpoint is a WebSocket: {problem}")]
+    NotAWebSocket { problem: String },
+    #[error("there is no endpoint {path}")]
+    NoRoute { path: String },
+    #[error("{path} has no method {method}")]
+    NoMethod { method: Method, path: String },
+    #[error("the request is addressed to {host:?}, not to this machine's loopback")]
+    ForeignHost { host: String },
+    #[error("the request comes from a page of {origin}")]
+    ForeignOrigin { origin: String },
+    #[error("the request comes from {}, not from the user who runs the daemon", match uid {
+        Some(uid) => format!("uid {uid}"),
+        None => "a closed socket".to_owned(),
+    })]
+    ForeignPeer { uid: Option<u32> },
+    #[error("{problem}")]
+    Unauthenticated { problem: String },
+    #[error("the credential cannot be checked now: {problem}")]
+    AuthUnavailable { problem: String },
+    #[error("this needs the scope {}, which the credential does not have", needed.as_str())]
+    Forbidden { needed: Scope },
+    #[error("there is no process {text:?}")]
+    NotAProcessId { text: String },
+    #[error("{text:?} is not a port from 1 to 65535")]
+    NotAPort { text: String },
+    #[error(transparent)]
+    Pass(PassProblem),
+    #[error("what listens on the port does not answer as HTTP should: {problem}")]
+    PortBroke { problem: String },
+    #[error("the server said nothing for {} s", PORT_IDLE.as_secs())]
+    PortSilent,
+    #[error("a raw port of the host cannot be opened for those who come with a key")]
+    LocalOnly,
+    #[error("a service worker would act for the whole API")]
+    ServiceWorker,
+}
+
+impl Refusal {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Broker(error) => error.code(),
+            Self::NotAnId { .. } => Code::NotFound,
+            Self::NotAnExecId { .. } => Code::ExecNotFound,
+            Self::NotAKeyId { .. } => Code::KeyNotFound,
+            Self::NotAShellId { .. } => Code::ShellNotFound,
+            Self::NotATemplateName { .. } => Code::TemplateNotFound,
+            Self::NotASnapshotName { .. } => Code::SnapshotNotFound,
+            Self::NotATool { .. } => Code::ToolNotFound,
+            Self::NotAnUploadId { .. } => Code::UploadNotFound,
+            Self::BodyMalformed { .. } => Code::MalformedBody,
+            Self::BodyBroken { .. } => Code::BrokenBody,
+            Self::BodyTooLarge => Code::BodyTooLarge,
+            Self::BodyTooSlow => Code::BodyTooSlow,
+            Self::NotJson { .. } => Code::NotJson,
+            Self::RangeBeyondEnd { .. } => Code::RangeNotSatisfiable,
+            Self::QueryMalformed { .. } => Code::InvalidQuery,
+            Self::NotAWebSocket { .. } => Code::UpgradeRequired,
+            Self::NoRoute { .. } => Code::NoRoute,
+            Self::NoMethod { .. } => Code::MethodNotAllowed,
+            Self::ForeignHost { .. } => Code::ForeignHost,
+            Self::ForeignOrigin { .. } => Code::ForeignOrigin,
+            Self::ForeignPeer { .. } => Code::ForeignPeer,
+            Self::Unauthenticated { .. } => Code::Unauthenticated,
+            Self::AuthUnavailable { .. } => Code::AuthUnavailable,
+            Self::Forbidden { .. } => Code::Forbidden,
+            Self::NotAProcessId { .. } => Code::ProcessNotFound,
+            Self::NotAPort { .. } => Code::PortNotFound,
+            Self::Pass(PassProblem::Expired) => Code::UrlExpired,
+            Self::Pass(PassProblem::Forged) => Code::UrlForged,
+            Self::PortBroke { .. } => Code::PortBroke,
+            Self::PortSilent => Code::PortSilent,
+            Self::LocalOnly => Code::LocalOnly,
+            Self::ServiceWorker => Code::ServiceWorkerRefused,
+        }
+    }
+
+    /// What happened, for people: the refusal and its causes.
+    pub fn detail(&self) -> String {
+        with_causes(self)
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Broker(error) => error.remedy(),
+            _ => self.code().remedy().to_owned(),
+        }
+    }
+
+    /// When a request that a limit refused is worth trying again; `None` for all other refusals.
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Broker(Error::RateLimited { retry_after, .. }) => Some(*retry_after),
+            _ => match self.code().kind() {
+                Kind::Quota | Kind::RateLimited => Some(LIMIT_RETRY_AFTER),
+                _ => None,
+            },
+        }
+    }
+
+    fn log(&self) {
+        let code = self.code();
+        match self {
+            // What is wrong with a body quotes it, and a body may hold secrets.
+            Self::BodyMalformed { .. } => tracing::debug!(code = code.as_str()),
+            _ if code.kind().is_fault() => {
+                tracing::error!(code = code.as_str(), "{}", self.detail())
+            }
+            _ => tracing::debug!(code = code.as_str(), "{}", self.detail()),
+        }
+    }
+}
+
+impl From<AuthError> for Refusal {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::Refused { problem } => Self::Unauthenticated { problem },
+            AuthError::Unavailable { problem } => Self::AuthUnavailable { problem },
+        }
+    }
+}
+
+impl From<PassProblem> for Refusal {
+    fn from(problem: PassProblem) -> Self {
+        Self::Pass(problem)
+    }
+}
+
+/// Whole seconds, as the header wants them; never so early that it is refused again.
+fn in_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+impl IntoResponse for Refusal {
+    /// It travels beside an empty body until [`super::in_words`] says it.
+    fn into_response(self) -> Response {
+        self.log();
+        let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        if let Some(time) = self.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, in_seconds(time).into());
+        }
+        response.extensions_mut().insert(Arc::new(self));
+        response
+    }
+}
