@@ -1,5 +1,6 @@
 //! What a sandbox is, without any IO: ids, owner, spec, the state machine.
 
+pub mod api;
 mod caller_id;
 mod causes;
 pub mod excerpt;

@@ -13,9 +13,6 @@ mod record;
 mod shelf;
 mod sweep;
 
-use serde::Serialize;
-use utoipa::ToSchema;
-
 use super::supervisor::LifecycleVerb;
 use super::verbs::{SnapshotWish, What};
 use crate::Broker;
@@ -26,27 +23,9 @@ use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, limits};
 
 pub use record::recorded as recorded_snapshots;
 pub(crate) use record::{Content, Record, Records, copy};
+pub use sandkeep_core::api::Snapshot as SnapshotView;
 pub(crate) use shelf::SnapshotShelf;
 pub(crate) use sweep::{InStorage, sweep, sweep_rows};
-
-/// A snapshot as the API shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[schema(as = Snapshot)]
-pub struct SnapshotView {
-    pub id: SnapshotId,
-    /// Of this sandbox alone; the id, if it was given none.
-    pub name: SnapshotName,
-    /// The turn that it seals.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
-    /// RFC 3339.
-    #[schema(value_type = String)]
-    pub created_at: jiff::Timestamp,
-    /// What it held when it was made, as the storage counts it.
-    pub bytes: u64,
-}
 
 impl From<&Record> for SnapshotView {
     fn from(record: &Record) -> Self {

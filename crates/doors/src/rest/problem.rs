@@ -9,7 +9,6 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
 use toolbox::FailureKind;
 
 use sandkeep_broker::{PassProblem, error::Error};
@@ -23,6 +22,7 @@ use sandkeep_storage::StorageError;
 use sandkeep_store::StoreError;
 
 pub use code::{Code, Retry};
+pub use sandkeep_core::api::Problem;
 
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
@@ -96,21 +96,6 @@ pub enum Refusal {
     LocalOnly,
     #[error("a service worker would act for the whole API")]
     ServiceWorker,
-}
-
-/// The body of every answer that is an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Problem {
-    /// Names the kind of problem, for ever; `docs/errors.md` explains it.
-    pub r#type: String,
-    pub title: String,
-    pub status: u16,
-    pub detail: String,
-    pub code: String,
-    pub remediation: String,
-    pub retryable: bool,
-    /// The path of the request.
-    pub instance: String,
 }
 
 impl Refusal {

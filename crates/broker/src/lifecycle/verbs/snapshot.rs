@@ -8,7 +8,7 @@ use tracing::warn;
 use crate::error::Error;
 use crate::lifecycle::snapshots::{self, Content, Record};
 use crate::lifecycle::supervisor::Supervisor;
-use crate::records::timeline::Happening;
+use crate::records::timeline::{Happening, of_snapshot};
 use sandkeep_core::{
     Begun, Event, Operation, SnapshotId, SnapshotKind, SnapshotName, State, Verb, failpoint,
     with_causes,
@@ -56,7 +56,7 @@ impl Supervisor {
         failpoint!("snapshot.after_outcome");
         if let Some(record) = record {
             self.copy_records().await;
-            self.note(Happening::of_snapshot(&record)).await;
+            self.note(of_snapshot(&record)).await;
             self.prune().await;
         }
         Ok(())
