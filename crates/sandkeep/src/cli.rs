@@ -5,7 +5,6 @@ mod apply;
 mod argument;
 mod assemble;
 mod awaited;
-pub mod bench;
 mod completions;
 mod config;
 mod cp;
@@ -190,7 +189,8 @@ enum Command {
     Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
     /// Measure how fast it is here, beside other ways to run a command
-    Bench(bench::BenchArgs),
+    #[cfg(feature = "bench")]
+    Bench(sandkeep_bench::BenchArgs),
     /// Print the version
     Version(version::Args),
     Completions(completions::Args),
@@ -303,6 +303,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Keys(args) => keys::run(args, &global, &around),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
         Command::Doctor(args) => with_threads(doctor::run(args, &around)),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => with_threads(bench(args)),
         Command::Version(args) => version::run(args),
         Command::Completions(args) => completions::run(args),
@@ -313,8 +314,9 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
     }
 }
 
-async fn bench(args: bench::BenchArgs) -> Result<Exit, Failure> {
-    let report = bench::run(args).await.map_err(|e| Failure::Tool(Box::new(e)))?;
+#[cfg(feature = "bench")]
+async fn bench(args: sandkeep_bench::BenchArgs) -> Result<Exit, Failure> {
+    let report = sandkeep_bench::run(args).await.map_err(|e| Failure::Tool(Box::new(e)))?;
     print::line(&report)?;
     Ok(Exit::Ok)
 }
