@@ -11,6 +11,7 @@ mod cp;
 mod create;
 mod diff;
 mod doctor;
+pub mod embed;
 mod ensure;
 mod events;
 mod exec;
