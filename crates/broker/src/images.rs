@@ -150,7 +150,7 @@ impl Broker {
         let mut views: Vec<TemplateView> = built_in.collect();
         let records = self.shared.images.records.all().await?.into_iter();
         let visible = records.filter(|(whose, _)| whose.is_visible_to(who));
-        views.extend(visible.map(|(whose, record)| TemplateView::of(&whose, record)));
+        views.extend(visible.map(|(whose, record)| view::view(&whose, record)));
         Ok(views)
     }
 
@@ -166,7 +166,7 @@ impl Broker {
         }
         let owner = owner(who, project)?;
         match self.shared.record_of(&owner, name).await? {
-            Some((whose, record)) => Ok(TemplateView::of(&whose, record)),
+            Some((whose, record)) => Ok(view::view(&whose, record)),
             None => Err(Error::TemplateNotFound { name: name.to_owned() }),
         }
     }

@@ -1,6 +1,5 @@
 //! How a sandbox is shown, and how many are listed.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,64 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::lifecycle::handle::Handle;
-use sandkeep_core::{
-    OnTimeout, Operation, Owner, Principal, Privilege, Resources, SandboxId, SlotName, Source,
-    State, limits,
-};
+use sandkeep_core::{Principal, SandboxId, State, limits};
 
-/// A sandbox as the API shows it. Environment values are never in it.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
-#[schema(as = Sandbox)]
-pub struct View {
-    pub id: SandboxId,
-    pub state: State,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub operation: Option<Operation>,
-    /// Why it is `failed` or `stopped`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    pub runtime: String,
-    pub template: String,
-    /// Of the image it was made from, whatever its template's name means now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub template_digest: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub profile: Option<String>,
-    pub owner: Owner,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slot: Option<SlotName>,
-    pub labels: BTreeMap<String, String>,
-    pub resources: Resources,
-    pub privilege: Privilege,
-    /// RFC 3339.
-    pub created_at: String,
-    /// When `timeout_secs` will have passed, by the wall clock as it goes now. An idle timeout may
-    /// come first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout_secs: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub idle_timeout_secs: Option<u64>,
-    pub on_timeout: OnTimeout,
-    /// The workspace that it was made with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
-    /// When something last began or ended to use it. A command that runs is activity all the while.
-    /// After a crash of the daemon it may be told half a minute too early.
-    pub last_activity_at: String,
-    /// How many turns were sealed.
-    pub turn_count: u64,
-    pub snapshot_count: u64,
-    /// How many it may have at once, if it asked for fewer than the daemon allows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_snapshots: Option<usize>,
-    /// Whether there is a snapshot after each call of a tool that may have changed files.
-    pub snapshot_tool_calls: bool,
-    /// Bytes in its volume, as last measured: a few seconds ago where the storage counts them, else
-    /// when its stats were last asked for. `null`: not yet.
-    pub space_used: Option<u64>,
-}
+pub use sandkeep_core::api::Sandbox as View;
 
 impl Handle {
     pub fn view(&self) -> View {
@@ -89,13 +33,13 @@ impl Handle {
             labels: terms.labels.clone(),
             resources: spec.resources().clone(),
             privilege: spec.privilege(),
-            created_at: meta.created_at.to_string(),
-            expires_at: expires_at.map(|at| at.to_string()),
+            created_at: meta.created_at,
+            expires_at,
             timeout_secs: terms.timeout_secs,
             idle_timeout_secs: terms.idle_timeout_secs,
             on_timeout: terms.on_timeout,
             source: spec.source().cloned(),
-            last_activity_at: self.activity.shown().to_string(),
+            last_activity_at: self.activity.shown(),
             turn_count: published.meta.turn,
             max_snapshots: terms.max_snapshots,
             snapshot_tool_calls: spec.snapshots_tool_calls(),

@@ -1,5 +1,6 @@
 //! What a sandbox is, without any IO: ids, owner, spec, the state machine, the codes of errors.
 
+pub mod api;
 mod caller_id;
 mod causes;
 mod code;

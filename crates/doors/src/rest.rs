@@ -72,7 +72,7 @@ impl Dialect for Rest {
     }
 
     fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
-        let problem = Problem::of(refusal, path);
+        let problem = problem::problem_of(refusal, path);
         problem::answer(problem.status, &problem)
     }
 }

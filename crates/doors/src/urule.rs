@@ -82,7 +82,7 @@ struct Urule;
 
 impl Dialect for Urule {
     fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
-        let problem = Problem::of(refusal, path);
+        let problem = problem::problem_of(refusal, path);
         let (status, error) = (problem.status, problem.detail.clone());
         let details = match status == StatusCode::BAD_REQUEST {
             true => vec![Issue { message: error.clone() }],

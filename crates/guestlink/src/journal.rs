@@ -41,6 +41,7 @@ use sandkeep_core::{ExecId, ProcessTerms, ShellId, limits};
 
 pub use follow::{Follow, From, Seen, Watch};
 pub use recover::Unfinished;
+pub use sandkeep_core::api::StdinSource;
 pub use shelf::{Shelf, journals_in};
 pub use writer::Writer;
 
@@ -85,19 +86,6 @@ pub struct Description {
     /// The shell whose command it is; then `argv` is the command alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell_id: Option<ShellId>,
-}
-
-/// Where an exec's stdin comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StdinSource {
-    /// It has none.
-    #[default]
-    None,
-    /// It came with the request, whole.
-    Given,
-    /// It stays open for more until somebody closes it.
-    Open,
 }
 
 /// How long a journal stays after its exec ended.

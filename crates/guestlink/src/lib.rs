@@ -30,10 +30,9 @@ pub use execution::{Execution, ExecutionInput, Input};
 pub use guest_proto::{LeafKind, Offsets, TerminalSize};
 pub use leaf::NoLeaves;
 pub use program::{Program, TOOLBOX};
+pub use sandkeep_core::api::{ExecStatus, OutputStream, ShellFate, ShellProgram, ShellState};
 pub use sandkeep_sys::cgroup::LeafLimits;
-pub use shell::{
-    InShell, KnownShell, ShellExecRequest, ShellFate, ShellProgram, ShellRequest, ShellState,
-};
+pub use shell::{InShell, KnownShell, ShellExecRequest, ShellRequest};
 
 /// One command to run. The host builds the whole environment; nothing is inherited.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,15 +66,6 @@ pub enum ExecEvent {
     Started,
     Output { stream: OutputStream, offset: u64, data: Bytes },
     Ended(ExecEnd),
-}
-
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum OutputStream {
-    Stdout,
-    Stderr,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,15 +104,20 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub fn name(&self) -> &'static str {
+    /// The same without its number, as the API says it.
+    pub fn status(&self) -> ExecStatus {
         match self {
-            Self::Exited(_) => "exited",
-            Self::Signaled(_) => "signaled",
-            Self::TimedOut => "timed_out",
-            Self::Canceled => "canceled",
-            Self::OomKilled => "oom_killed",
-            Self::Lost => "lost",
+            Self::Exited(_) => ExecStatus::Exited,
+            Self::Signaled(_) => ExecStatus::Signaled,
+            Self::TimedOut => ExecStatus::TimedOut,
+            Self::Canceled => ExecStatus::Canceled,
+            Self::OomKilled => ExecStatus::OomKilled,
+            Self::Lost => ExecStatus::Lost,
         }
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.status().as_str()
     }
 }
 

@@ -16,7 +16,11 @@ use guest_proto::{
 use super::client::{Along, GuestClient, millis, unexpected, wire_privilege, wire_stdin};
 use super::leaf::Dispatch;
 use super::{Execution, GuestError, Leaf, LeafLimits, Offsets, Stdin};
-use sandkeep_core::{ExecId, Privilege, ShellId, limits};
+use sandkeep_core::{
+    ExecId, Privilege, ShellId,
+    api::{ShellFate, ShellProgram, ShellState},
+    limits,
+};
 
 /// A shell to open. The host builds the whole environment; nothing is inherited.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,15 +33,6 @@ pub struct ShellRequest {
     /// As in the guest protocol's `Exec`.
     pub user: String,
     pub privilege: Privilege,
-}
-
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum ShellProgram {
-    Bash,
-    Sh,
 }
 
 /// A command for a shell.
@@ -60,31 +55,6 @@ pub struct KnownShell {
     /// How many commands wait for their turn.
     pub waiting: u32,
     pub created: SystemTime,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ShellState {
-    /// It waits for a command.
-    Ready,
-    /// A command runs in it.
-    Busy,
-    /// Its process is gone; no command will run in it again.
-    Ended,
-}
-
-/// What became of a shell by a command of it.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum ShellFate {
-    /// What the command did to it holds for the next one.
-    Kept,
-    /// It could not be interrupted: a new one is in its place, as it was when it was opened.
-    Replaced,
-    /// Its process is gone.
-    Ended,
 }
 
 /// What the end of a command says about its shell.

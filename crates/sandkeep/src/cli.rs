@@ -1,18 +1,17 @@
 //! The `sandkeep` command: parse, dispatch, one exit code. Commands that talk to a daemon go through
-//! [`client`]; `serve` and `run` hold a broker themselves and put it together in [`assemble`].
+//! `sandkeep_client`; `serve` and `run` hold a broker themselves and put it together in [`assemble`].
 
 mod apply;
 mod argument;
 mod assemble;
 mod awaited;
-pub mod bench;
-mod client;
 mod completions;
 mod config;
 mod cp;
 mod create;
 mod diff;
 mod doctor;
+pub mod embed;
 mod ensure;
 mod events;
 mod exec;
@@ -29,7 +28,6 @@ mod log;
 mod logs;
 mod ls;
 mod mcp;
-mod ndjson;
 mod pause;
 mod port;
 mod print;
@@ -69,9 +67,9 @@ use clap::{Parser, Subcommand};
 use reqwest::Url;
 
 use crate::config::{Surroundings, client_log};
-use client::{ApiKey, Client};
 use exit::Exit;
 use failure::Failure;
+use sandkeep_client::{ApiKey, Client, Error as Api, URL_DEFAULT};
 use sandkeep_core::Verb;
 
 /// Isolated computers for AI agents
@@ -124,16 +122,16 @@ struct Global {
     log: Option<String>,
 }
 
-/// Where a daemon is that was told nothing else.
-const URL_DEFAULT: &str = "http://127.0.0.1:4500";
-
 impl Global {
     /// The way to the daemon. The key has no flag, because others can read the flags of a process.
     fn client(&self, around: &Surroundings) -> Result<Client, Failure> {
         let key = around.var(ApiKey::VARIABLE).map(|key| ApiKey::new(key)).transpose()?;
         let default = || URL_DEFAULT.parse().expect("the default is a URL");
         let url = self.url.clone().unwrap_or_else(default);
-        Client::new(&url, key, self.ca_file.as_deref())
+        Client::new(&url, key, self.ca_file.as_deref()).map_err(|error| match error {
+            Api::Certificates { .. } => Failure::Usage { problem: format!("--ca-file {error}") },
+            other => other.into(),
+        })
     }
 }
 
@@ -192,7 +190,8 @@ enum Command {
     Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
     /// Measure how fast it is here, beside other ways to run a command
-    Bench(bench::BenchArgs),
+    #[cfg(feature = "bench")]
+    Bench(sandkeep_bench::BenchArgs),
     /// Print the version
     Version(version::Args),
     Completions(completions::Args),
@@ -305,6 +304,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Keys(args) => keys::run(args, &global, &around),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
         Command::Doctor(args) => with_threads(doctor::run(args, &around)),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => with_threads(bench(args)),
         Command::Version(args) => version::run(args),
         Command::Completions(args) => completions::run(args),
@@ -315,8 +315,9 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
     }
 }
 
-async fn bench(args: bench::BenchArgs) -> Result<Exit, Failure> {
-    let report = bench::run(args).await.map_err(|e| Failure::Tool(Box::new(e)))?;
+#[cfg(feature = "bench")]
+async fn bench(args: sandkeep_bench::BenchArgs) -> Result<Exit, Failure> {
+    let report = sandkeep_bench::run(args).await.map_err(|e| Failure::Tool(Box::new(e)))?;
     print::line(&report)?;
     Ok(Exit::Ok)
 }

@@ -9,3 +9,5 @@
 pub mod cli;
 pub mod config;
 pub mod doctor;
+
+pub use cli::embed;

@@ -3,9 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use serde::Serialize;
-
 use super::OnDisconnect;
 use super::admitted;
 use super::stdin::{StdinTurn, Stdins};
@@ -14,64 +11,13 @@ use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
-use sandkeep_core::{ExecId, Principal, SandboxId, ShellId, limits};
+use sandkeep_core::{ExecId, Principal, SandboxId, api::ExecStatus, limits};
 use sandkeep_guestlink::{
-    Guest, GuestError, Outcome, OutputStream, ShellFate, TerminalSize,
+    Guest, GuestError, Outcome, OutputStream, TerminalSize,
     journal::{Description, End, From, Journal, Progress, StdinSource},
 };
 
-/// An exec as the API shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-#[schema(as = Exec)]
-pub struct ExecView {
-    pub exec_id: ExecId,
-    /// `running`, or how it ended: `exited`, `signaled`, `timed_out`, `canceled`, `oom_killed`, `lost`.
-    pub status: &'static str,
-    pub argv: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-    /// Left out only for a command of a shell whose guest is of an earlier version.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub user: String,
-    /// The shell whose command it is; then `argv` is the command alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shell_id: Option<ShellId>,
-    /// What became of that shell by it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shell: Option<ShellFate>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout_ms: Option<u64>,
-    /// `none`, `given` with the request, or `open` for more; then `stdin_closed` says whether it still is.
-    pub stdin: StdinSource,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stdin_closed: Option<bool>,
-    /// How many bytes an open stdin has been sent: after a restart of the daemon, how many had arrived.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stdin_bytes: Option<u64>,
-    /// Whether it has a terminal.
-    pub terminal: bool,
-    /// RFC 3339.
-    #[schema(value_type = String)]
-    pub started_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub ended_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub duration_ms: Option<u64>,
-    /// How much it said, whether or not all of it is kept.
-    pub stdout_bytes: u64,
-    pub stderr_bytes: u64,
-    /// Whether some of it is not kept.
-    pub truncated: bool,
-    pub stdout_dropped_bytes: u64,
-    pub stderr_dropped_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
+pub use sandkeep_core::api::Exec as ExecView;
 
 /// Some of a sandbox's execs, the oldest first.
 pub struct ExecPage {
@@ -80,48 +26,43 @@ pub struct ExecPage {
     pub next: Option<ExecId>,
 }
 
-impl ExecView {
-    fn new(description: Description, progress: &Progress, stdins: &Stdins) -> Self {
-        let id = &description.exec_id;
-        let open = (description.stdin == StdinSource::Open).then(|| stdins.is_open(id));
-        let stdin_bytes = stdins.position(id);
-        let end: Option<&End> = progress.end.as_deref();
-        let (exit_code, signal) = end.map_or((None, None), |end| match end.outcome {
-            Outcome::Exited(code) => (Some(code), None),
-            Outcome::Signaled(signal) => (None, Some(signal)),
-            Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => {
-                (None, None)
-            }
-        });
-        let (written, dropped) = (progress.written, progress.dropped);
-        Self {
-            exec_id: description.exec_id,
-            status: end.map_or("running", |end| end.outcome.name()),
-            argv: description.argv,
-            cwd: description.cwd,
-            user: description.user,
-            shell_id: description.shell_id,
-            shell: end.and_then(|end| Some(end.shell?.fate)),
-            timeout_ms: description.timeout_ms,
-            stdin: description.stdin,
-            stdin_closed: open.map(|open| !open),
-            stdin_bytes,
-            terminal: description.terminal,
-            started_at: description.started_at,
-            ended_at: end.map(|end| end.ended_at),
-            exit_code,
-            signal,
-            duration_ms: end.map(|end| end.duration_ms),
-            stdout_bytes: written.stdout,
-            stderr_bytes: written.stderr,
-            truncated: dropped.stdout > 0 || dropped.stderr > 0,
-            stdout_dropped_bytes: dropped.stdout,
-            stderr_dropped_bytes: dropped.stderr,
-            error: end.and_then(|end| end.error.clone()),
-        }
+fn shown(description: Description, progress: &Progress, stdins: &Stdins) -> ExecView {
+    let id = &description.exec_id;
+    let open = (description.stdin == StdinSource::Open).then(|| stdins.is_open(id));
+    let stdin_bytes = stdins.position(id);
+    let end: Option<&End> = progress.end.as_deref();
+    let (exit_code, signal) = end.map_or((None, None), |end| match end.outcome {
+        Outcome::Exited(code) => (Some(code), None),
+        Outcome::Signaled(signal) => (None, Some(signal)),
+        Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => (None, None),
+    });
+    let (written, dropped) = (progress.written, progress.dropped);
+    ExecView {
+        exec_id: description.exec_id,
+        status: end.map_or(ExecStatus::Running, |end| end.outcome.status()),
+        argv: description.argv,
+        cwd: description.cwd,
+        user: description.user,
+        shell_id: description.shell_id,
+        shell: end.and_then(|end| Some(end.shell?.fate)),
+        timeout_ms: description.timeout_ms,
+        stdin: description.stdin,
+        stdin_closed: open.map(|open| !open),
+        stdin_bytes,
+        terminal: description.terminal,
+        started_at: description.started_at,
+        ended_at: end.map(|end| end.ended_at),
+        exit_code,
+        signal,
+        duration_ms: end.map(|end| end.duration_ms),
+        stdout_bytes: written.stdout,
+        stderr_bytes: written.stderr,
+        truncated: dropped.stdout > 0 || dropped.stderr > 0,
+        stdout_dropped_bytes: dropped.stdout,
+        stderr_dropped_bytes: dropped.stderr,
+        error: end.and_then(|end| end.error.clone()),
     }
 }
-
 /// An exec and where it is.
 struct Known {
     handle: Arc<Handle>,
@@ -187,7 +128,7 @@ impl Known {
 /// Reads what is needed from the files. Blocks. `None`: it was removed meanwhile.
 fn view(handle: &Handle, journal: &Journal) -> Option<ExecView> {
     let description = journal.description().ok()?;
-    Some(ExecView::new(description, &journal.progress(), &handle.execs.stdins))
+    Some(shown(description, &journal.progress(), &handle.execs.stdins))
 }
 
 impl Broker {

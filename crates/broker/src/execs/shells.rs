@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 use crate::error::Error;
 use crate::execs::{Place, ShellCommand, Wanted, admitted, as_asked, exec_in_shell};
@@ -16,8 +15,10 @@ use crate::lifecycle::handle::Handle;
 use crate::{Broker, OnDisconnect, Running};
 use sandkeep_core::{ExecId, NamesOnly, Principal, SandboxId, ShellId, Verb};
 use sandkeep_guestlink::{
-    Guest, GuestError, KnownShell, ShellProgram, ShellRequest, ShellState, journal::StdinSource,
+    Guest, GuestError, KnownShell, ShellProgram, ShellRequest, journal::StdinSource,
 };
+
+pub use sandkeep_core::api::Shell as ShellView;
 
 /// A shell as a caller asks for it, before it is checked.
 #[derive(Clone, Default)]
@@ -46,23 +47,6 @@ pub struct ShellExecDraft {
     pub stdin: StdinSource,
     pub timeout: Option<Duration>,
     pub on_disconnect: OnDisconnect,
-}
-
-/// A shell as the API shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-#[schema(as = Shell)]
-pub struct ShellView {
-    pub id: ShellId,
-    pub shell: ShellProgram,
-    pub state: ShellState,
-    /// Who it runs as; left out only if its guest is of an earlier version.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// How many commands wait for their turn.
-    pub waiting: u32,
-    /// RFC 3339.
-    #[schema(value_type = String)]
-    pub created_at: Timestamp,
 }
 
 async fn view(guest: &dyn Guest, shell: KnownShell) -> ShellView {

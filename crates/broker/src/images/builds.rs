@@ -31,7 +31,7 @@ use super::opening;
 use super::progress::{Events, Import};
 use super::record::{self, Content, Record};
 use super::upload::Upload;
-use super::view::TemplateView;
+use super::view::{TemplateView, view};
 use super::{Audience, collect, owner};
 use crate::error::Error;
 use crate::{Broker, health};
@@ -161,7 +161,7 @@ impl Broker {
         };
         self.end_build(job, &made).await;
         begun.over(&*store).await;
-        Ok(TemplateView::of(&job.whose, made?))
+        Ok(view(&job.whose, made?))
     }
 
     async fn end_build(&self, job: &Job, made: &Result<Record, Error>) {

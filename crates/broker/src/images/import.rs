@@ -10,7 +10,7 @@ use super::intent::Intent;
 use super::opening::{self, Opened};
 use super::progress::{Import, ImportStep, Reporter};
 use super::record::{self, Content, Record, Whose};
-use super::view::TemplateView;
+use super::view::{TemplateView, view};
 use super::{Audience, TemplateDraft, collect, owner};
 use crate::Broker;
 use crate::error::Error;
@@ -127,7 +127,7 @@ impl Broker {
         }
         // Layers of a failed import, or of what it has replaced.
         collect::soon(shared);
-        Ok(TemplateView::of(&job.whose, made?))
+        Ok(view(&job.whose, made?))
     }
 
     async fn take_over(&self, job: &Job, source: &dyn Source, said: &str) -> Result<Record, Error> {

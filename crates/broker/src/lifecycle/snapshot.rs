@@ -16,9 +16,7 @@ mod sweep;
 
 use std::sync::Arc;
 
-use serde::Serialize;
 use tracing::warn;
-use utoipa::ToSchema;
 
 use super::handle::Handle;
 use super::request::Command;
@@ -26,7 +24,7 @@ use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
-use crate::records::timeline::Happening;
+use crate::records::timeline::{self, Happening};
 use crate::shared::Shared;
 use sandkeep_core::{
     Event, Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Verb,
@@ -37,26 +35,8 @@ pub(crate) use index::SnapshotIndex;
 pub use record::recorded as recorded_snapshots;
 use record::{Content, copy};
 pub(crate) use record::{Record, Records};
+pub use sandkeep_core::api::Snapshot as SnapshotView;
 pub(crate) use sweep::{InStorage, sweep, sweep_rows};
-
-/// A snapshot as the API shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[schema(as = Snapshot)]
-pub struct SnapshotView {
-    pub id: SnapshotId,
-    /// Of this sandbox alone; the id, if it was given none.
-    pub name: SnapshotName,
-    /// The turn that it seals.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
-    /// RFC 3339.
-    #[schema(value_type = String)]
-    pub created_at: jiff::Timestamp,
-    /// What it held when it was made, as the storage counts it.
-    pub bytes: u64,
-}
 
 impl From<&Record> for SnapshotView {
     fn from(record: &Record) -> Self {
@@ -244,7 +224,7 @@ impl Supervisor {
         failpoint!("snapshot.after_outcome");
         if let Some(record) = &record {
             self.copy_records().await;
-            self.note(Happening::of_snapshot(record)).await;
+            self.note(timeline::of_snapshot(record)).await;
             self.prune().await;
         }
         Ok(record)

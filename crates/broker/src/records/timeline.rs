@@ -3,123 +3,37 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use tracing::debug;
-use utoipa::ToSchema;
 
 use crate::Broker;
 use crate::error::Error;
-use crate::execs::ExecView;
 use crate::lifecycle::snapshot::Record;
 use crate::lifecycle::supervisor::Supervisor;
 use crate::shared::Shared;
-use sandkeep_core::{ExecId, Principal, SandboxId, SnapshotId, SnapshotName};
+use sandkeep_core::{Principal, SandboxId, api::Exec};
 use sandkeep_home::{Home, timeline};
 
-/// One thing that happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Happening {
-    Created {
-        runtime: String,
-        template: String,
-    },
-    /// It began with the files of another one.
-    ForkedFrom {
-        sandbox: SandboxId,
-        /// Left out if it was as that one was at the moment.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        snapshot: Option<SnapshotName>,
-    },
-    Started,
-    Stopped {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
-    },
-    Paused {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
-    },
-    Resumed,
-    Failed {
-        reason: String,
-    },
-    Snapshot {
-        snapshot: SnapshotId,
-        name: SnapshotName,
-        bytes: u64,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<String>,
-    },
-    Turn {
-        snapshot: SnapshotId,
-        name: SnapshotName,
-        turn: u64,
-        bytes: u64,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<String>,
-    },
-    SnapshotDeleted {
-        name: SnapshotName,
-    },
-    /// A later turn took its place.
-    SnapshotPruned {
-        name: SnapshotName,
-    },
-    RolledBack {
-        name: SnapshotName,
-    },
-    Forked {
-        sandboxes: Vec<SandboxId>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        snapshot: Option<SnapshotName>,
-    },
-    Exec {
-        exec_id: ExecId,
-        argv: Vec<String>,
-        /// `running`, or how it ended.
-        status: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        exit_code: Option<i32>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        signal: Option<i32>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        duration_ms: Option<u64>,
-    },
-}
+pub use sandkeep_core::api::{Happening, LogEntry};
 
-impl Happening {
-    pub(crate) fn of_snapshot(record: &Record) -> Self {
-        let (snapshot, name) = (record.id.clone(), record.name.clone());
-        let (bytes, note) = (record.bytes, record.note.clone());
-        match record.kind.turn() {
-            Some(turn) => Self::Turn { snapshot, name, turn, bytes, note },
-            None => Self::Snapshot { snapshot, name, bytes, note },
-        }
-    }
-
-    fn of_exec(exec: ExecView) -> Self {
-        Self::Exec {
-            exec_id: exec.exec_id,
-            argv: exec.argv,
-            status: exec.status.to_owned(),
-            exit_code: exec.exit_code,
-            signal: exec.signal,
-            duration_ms: exec.duration_ms,
-        }
+pub(crate) fn of_snapshot(record: &Record) -> Happening {
+    let (snapshot, name) = (record.id.clone(), record.name.clone());
+    let (bytes, note) = (record.bytes, record.note.clone());
+    match record.kind.turn() {
+        Some(turn) => Happening::Turn { snapshot, name, turn, bytes, note },
+        None => Happening::Snapshot { snapshot, name, bytes, note },
     }
 }
 
-/// What happened, and when.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = LogEntry)]
-pub struct LogEntry {
-    /// RFC 3339; of an exec its begin.
-    #[schema(value_type = String)]
-    pub at: Timestamp,
-    #[serde(flatten)]
-    pub what: Happening,
+fn of_exec(exec: Exec) -> LogEntry {
+    let what = Happening::Exec {
+        exec_id: exec.exec_id,
+        argv: exec.argv,
+        status: exec.status.as_str().to_owned(),
+        exit_code: exec.exit_code,
+        signal: exec.signal,
+        duration_ms: exec.duration_ms,
+    };
+    LogEntry { at: exec.started_at, what }
 }
 
 impl Broker {
@@ -142,8 +56,6 @@ impl Broker {
         // A line that a crash has cut short says nothing.
         let lines = lines.split(|byte| *byte == b'\n');
         entries.extend(lines.filter_map(|line| serde_json::from_slice::<LogEntry>(line).ok()));
-        let of_exec =
-            |exec: ExecView| LogEntry { at: exec.started_at, what: Happening::of_exec(exec) };
         entries.extend(execs.into_iter().map(of_exec));
         entries.sort_by_key(|entry| entry.at);
         Ok(entries.split_off(entries.len().saturating_sub(limit)))

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::key::KeyHash;
 use super::{ApiKey, AuthError, Latch, with_implied};
@@ -19,61 +18,14 @@ use sandkeep_core::{
 };
 use sandkeep_store::{Entry, Key, Prefix, Revision, StateStore, StoreError};
 
+pub use sandkeep_core::api::{KeyDraft, KeyInfo, NewKey};
+
 /// The first segment of every key's row.
 const ROWS: &str = "keys";
 /// The version of a row's layout.
 const VERSION: u32 = 1;
 /// What a key may do that was made without saying.
 const SCOPES_DEFAULT: [Scope; 2] = [Scope::Read, Scope::Write];
-
-/// A key that somebody asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct KeyDraft {
-    pub organization: String,
-    pub user: String,
-    /// Binds the key to one project.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
-    /// `read` and `write` if none is given.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub scopes: Vec<Scope>,
-    /// What it is for, in the words of whoever makes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// From when on it is refused; never, if it is not given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub expires_at: Option<Timestamp>,
-}
-
-/// What may be known of a key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Key)]
-pub struct KeyInfo {
-    pub id: KeyId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    pub organization: String,
-    pub user: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
-    pub scopes: Vec<Scope>,
-    #[schema(value_type = String, format = DateTime)]
-    pub created_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub expires_at: Option<Timestamp>,
-}
-
-/// A key that was just made: the only time that it is shown.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct NewKey {
-    #[serde(flatten)]
-    pub info: KeyInfo,
-    /// The key itself. It is not kept and cannot be shown again.
-    pub key: String,
-}
 
 /// A key's row.
 #[derive(Serialize, Deserialize)]
@@ -216,20 +168,5 @@ pub(super) fn name_problem(value: &str) -> Option<String> {
             Some(format!("has {length} bytes, more than {OWNER_MAX_BYTES}"))
         }
         _ => None,
-    }
-}
-
-impl KeyInfo {
-    fn has_expired(&self, now: Timestamp) -> bool {
-        self.expires_at.is_some_and(|end| end <= now)
-    }
-
-    fn into_principal(self) -> Principal {
-        Principal {
-            organization: self.organization,
-            user: self.user,
-            project: self.project,
-            scopes: self.scopes.into_iter().collect(),
-        }
     }
 }

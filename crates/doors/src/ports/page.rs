@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::kit::{Dialect, Refusal};
 use crate::rest::Rest;
-use crate::rest::problem::{Problem, status_of};
+use crate::rest::problem::{Problem, problem_of, status_of};
 
 /// How often a page about a closed port looks again, for the browser.
 const RETRY_SECS: &str = "2";
@@ -39,7 +39,7 @@ impl Dialect for Words {
         if *self == Self::Problem {
             return Rest.refuse(refusal, path);
         }
-        let problem = Problem::of(refusal, path);
+        let problem = problem_of(refusal, path);
         let headers = [
             (header::CONTENT_TYPE, "text/html; charset=utf-8"),
             (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -20,10 +20,10 @@ use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
 
-use super::execs::Ending;
+use super::execs::ending_of;
 use super::output::{Carry, Encoded, Piece};
 use sandkeep_broker::{ExecWatch, Told};
-use sandkeep_core::ExecId;
+use sandkeep_core::{ExecId, api::Ending};
 use sandkeep_guestlink::{
     Offsets, OutputStream,
     journal::{End, Follow, Seen},
@@ -205,7 +205,7 @@ impl<'a> Ended<'a> {
         Self {
             r#type: end.outcome.name(),
             exec_id,
-            ending: Ending::of(end),
+            ending: ending_of(end),
             stdout_bytes: end.written.stdout,
             stderr_bytes: end.written.stderr,
         }

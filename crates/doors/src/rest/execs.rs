@@ -26,9 +26,12 @@ use crate::kit::path::Id;
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ExecDraft, ExecLimits, Running, error::Error};
-use sandkeep_core::{ExecId, SandboxId};
+use sandkeep_core::{
+    ExecId, SandboxId,
+    api::{Ending, ExecAnswer, StderrFields, StdoutFields},
+};
 use sandkeep_guestlink::{
-    ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream, ShellFate,
+    ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream,
     journal::{End, Follow, Keep, StdinSource},
 };
 
@@ -154,7 +157,7 @@ pub(super) struct Begun {
     request_body = ExecBody,
     responses(
         (status = 200, description = "it is over, or, live, what it says as it says it", content(
-            (Answer = "application/json"),
+            (ExecAnswer = "application/json"),
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
@@ -191,7 +194,7 @@ pub(super) async fn respond(
     pace: Pace,
 ) -> Result<Response, Refusal> {
     match mode {
-        Mode::Blocking => Ok(Json(Answer::collect(running).await).into_response()),
+        Mode::Blocking => Ok(Json(collect(running).await).into_response()),
         Mode::Live(form) => {
             let watch = match pace {
                 Pace::Journals => running.follow(),
@@ -302,96 +305,40 @@ pub(super) async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
     }
 }
 
-/// How an exec ended, in the words of the API; both forms of the answer carry it.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Ending {
-    /// `null` unless the command exited.
-    pub exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
-    pub truncated: bool,
-    pub duration_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// For a command of a shell: what became of the shell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shell: Option<ShellFate>,
-    /// How much of what background jobs of the shell wrote before this command was thrown away.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub stdout_skipped_bytes: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    pub stderr_skipped_bytes: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
-impl Ending {
-    fn new(end: &ExecEnd, truncated: bool) -> Self {
-        let ExecEnd { outcome, error, duration, shell } = end;
-        let (exit_code, signal) = match *outcome {
-            Outcome::Exited(code) => (Some(code), None),
-            Outcome::Signaled(signal) => (None, Some(signal)),
-            Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => {
-                (None, None)
-            }
-        };
-        let skipped = shell.map_or_else(Offsets::default, |shell| shell.skipped);
-        Self {
-            exit_code,
-            signal,
-            truncated,
-            duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-            error: error.clone(),
-            shell: shell.map(|shell| shell.fate),
-            stdout_skipped_bytes: skipped.stdout,
-            stderr_skipped_bytes: skipped.stderr,
-        }
-    }
-
-    /// As the journal has it.
-    pub fn of(end: &End) -> Self {
-        let truncated = end.dropped != Offsets::default();
-        let end = ExecEnd {
-            outcome: end.outcome.clone(),
-            error: end.error.clone(),
-            duration: Duration::from_millis(end.duration_ms),
-            shell: end.shell,
-        };
-        Self::new(&end, truncated)
+fn ending(end: &ExecEnd, truncated: bool) -> Ending {
+    let ExecEnd { outcome, error, duration, shell } = end;
+    let (exit_code, signal) = match *outcome {
+        Outcome::Exited(code) => (Some(code), None),
+        Outcome::Signaled(signal) => (None, Some(signal)),
+        Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => (None, None),
+    };
+    let skipped = shell.map_or_else(Offsets::default, |shell| shell.skipped);
+    Ending {
+        exit_code,
+        signal,
+        truncated,
+        duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        error: error.clone(),
+        shell: shell.map(|shell| shell.fate),
+        stdout_skipped_bytes: skipped.stdout,
+        stderr_skipped_bytes: skipped.stderr,
     }
 }
 
-/// The answer to a blocking exec.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ExecAnswer)]
-pub(super) struct Answer {
-    exec_id: ExecId,
-    outcome: &'static str,
-    #[serde(flatten)]
-    ending: Ending,
-    #[serde(flatten)]
-    stdout: StdoutFields,
-    #[serde(flatten)]
-    stderr: StderrFields,
+/// As the journal has it.
+pub fn ending_of(end: &End) -> Ending {
+    let truncated = end.dropped != Offsets::default();
+    let end = ExecEnd {
+        outcome: end.outcome.clone(),
+        error: end.error.clone(),
+        duration: Duration::from_millis(end.duration_ms),
+        shell: end.shell,
+    };
+    ending(&end, truncated)
 }
 
 macro_rules! stream_fields {
     ($name:ident, $text:ident, $b64:ident, $omitted:ident, $at:ident) => {
-        #[derive(Debug, Serialize, ToSchema)]
-        struct $name {
-            #[serde(skip_serializing_if = "Option::is_none")]
-            $text: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            $b64: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            $omitted: Option<u64>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            $at: Option<u64>,
-        }
-
         impl From<Shown> for $name {
             fn from(shown: Shown) -> Self {
                 let ($text, $b64) = match shown.data {
@@ -442,18 +389,17 @@ impl Collected {
     }
 }
 
-impl Answer {
-    async fn collect(running: Running) -> Self {
-        let exec_id = running.id.clone();
-        let collected = Collected::of(running).await;
-        let truncated = collected.is_truncated();
-        let Collected { end, stdout, stderr } = collected;
-        Self {
-            exec_id,
-            outcome: end.outcome.name(),
-            ending: Ending::new(&end, truncated),
-            stdout: stdout.into(),
-            stderr: stderr.into(),
-        }
+/// Answers when it is over.
+pub(super) async fn collect(running: Running) -> ExecAnswer {
+    let exec_id = running.id.clone();
+    let collected = Collected::of(running).await;
+    let truncated = collected.is_truncated();
+    let Collected { end, stdout, stderr } = collected;
+    ExecAnswer {
+        exec_id,
+        outcome: end.outcome.status(),
+        ending: ending(&end, truncated),
+        stdout: stdout.into(),
+        stderr: stderr.into(),
     }
 }

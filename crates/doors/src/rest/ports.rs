@@ -23,7 +23,10 @@ use crate::kit::path::{Id, In};
 use crate::kit::who::Who;
 use crate::ports::{PortDoor, redirect};
 use sandkeep_broker::{Broker, Pass, PortView};
-use sandkeep_core::{Port, SandboxId};
+use sandkeep_core::{
+    Port, SandboxId,
+    api::{PortInfo, Ports},
+};
 
 type Door = Extension<Arc<PortDoor>>;
 
@@ -42,35 +45,11 @@ pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
         .route("/api/v1/sandboxes/{id}/ports/{port}/{*path}", any(forward))
 }
 
-/// A port on which something listens, inside or on the host's side.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Port)]
-pub struct Shown {
-    #[schema(value_type = u16)]
-    port: Port,
-    /// Whether something inside listens there now.
-    open: bool,
-    /// Where it is for browsers.
-    url: String,
-    /// The raw socket of the host that leads there, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    address: Option<SocketAddr>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Ports)]
-pub struct Listing {
-    items: Vec<Shown>,
-    /// Where any port is: put its number for `{port}`.
-    url_template: String,
-}
-
 /// List the ports that are open in a sandbox, and those that the host leads to it
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/ports", operation_id = "list_ports", tag = "ports",
     params(("id" = SandboxId, Path)),
-    responses((status = 200, body = Listing), Guarded, OfSandbox, Inside)
+    responses((status = 200, body = Ports), Guarded, OfSandbox, Inside)
 )]
 pub async fn list(
     State(broker): State<Broker>,
@@ -78,13 +57,13 @@ pub async fn list(
     Who(who): Who,
     Id(id): Id,
     headers: HeaderMap,
-) -> Result<Json<Listing>, Refusal> {
+) -> Result<Json<Ports>, Refusal> {
     let shown = |PortView { port, open, address }| {
         let url = door.url(&id, port, &headers);
-        Shown { port, open, url, address }
+        PortInfo { port, open, url, address }
     };
     let items = broker.ports(&who, &id).await?.into_iter().map(shown).collect();
-    Ok(Json(Listing { items, url_template: door.url_template(&id, &headers) }))
+    Ok(Json(Ports { items, url_template: door.url_template(&id, &headers) }))
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]

@@ -4,27 +4,14 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::kit::Refusal;
 use sandkeep_core::{Code, Kind};
 
-pub const MEDIA_TYPE: &str = "application/problem+json";
+pub use sandkeep_core::api::Problem;
 
-/// The body of every answer that is an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Problem {
-    /// Names the kind of problem, for ever; `docs/errors.md` explains it.
-    pub r#type: String,
-    pub title: String,
-    pub status: u16,
-    pub detail: String,
-    pub code: String,
-    pub remediation: String,
-    pub retryable: bool,
-    /// The path of the request.
-    pub instance: String,
-}
+pub const MEDIA_TYPE: &str = "application/problem+json";
 
 impl From<&Refusal> for Problem {
     fn from(refusal: &Refusal) -> Self {
@@ -42,10 +29,9 @@ impl From<&Refusal> for Problem {
     }
 }
 
-impl Problem {
-    pub fn of(refusal: &Refusal, path: &str) -> Self {
-        Self { instance: path.to_owned(), ..Self::from(refusal) }
-    }
+/// The problem of a request for this path.
+pub fn problem_of(refusal: &Refusal, path: &str) -> Problem {
+    Problem { instance: path.to_owned(), ..Problem::from(refusal) }
 }
 
 /// An answer with this problem, which other dialects may say more in.

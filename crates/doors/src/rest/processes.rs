@@ -24,7 +24,7 @@ use crate::kit::who::Who;
 use crate::ports::PortDoor;
 use sandkeep_broker::{Broker, ExecDraft, ProcessStatus, ProcessView, error::Error};
 use sandkeep_core::{
-    Port, Principal, Probe, ProcessId, ProcessTerms, Ready, SandboxId, Signal,
+    Port, Principal, Probe, ProcessId, ProcessTerms, Ready, SandboxId, Signal, api::Process,
     limits::PROCESS_READY_DEFAULT,
 };
 
@@ -90,24 +90,6 @@ impl ProcessBody {
     }
 }
 
-/// A process, and where its port is.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Process)]
-pub struct Shown {
-    #[serde(flatten)]
-    process: ProcessView,
-    /// The raw `host:port` on this machine that leads to its port.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    address: Option<SocketAddr>,
-    /// Its port for browsers and other clients of HTTP.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    url: Option<String>,
-    /// The last it said, if it ended before it was ready.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_output: Option<String>,
-}
-
 /// What is needed to say where a port is.
 struct Places<'a> {
     door: &'a PortDoor,
@@ -117,9 +99,9 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    fn show(&self, process: ProcessView) -> Shown {
+    fn show(&self, process: ProcessView) -> Process {
         let port = process.port.filter(|_| process.status != ProcessStatus::Exited);
-        Shown {
+        Process {
             address: port.and_then(|port| self.addresses.get(&port).copied()),
             url: port.map(|port| self.door.url(self.sandbox, port, self.headers)),
             last_output: None,
@@ -149,7 +131,7 @@ async fn places<'a>(
     params(("id" = SandboxId, Path)),
     request_body = ProcessBody,
     responses(
-        (status = 201, body = Shown, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = Process, headers(("Location" = String, description = "its path"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]
@@ -160,7 +142,7 @@ pub async fn create(
     Id(sandbox): Id,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Shown>), Refusal> {
+) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Process>), Refusal> {
     let body: ProcessBody = body::required(&headers, body).await?;
     let (draft, terms) = body.into_draft()?;
     let id = broker.launch(&who, &sandbox, draft, terms.clone()).await?;
@@ -185,7 +167,7 @@ pub async fn create(
 #[derive(Serialize, ToSchema)]
 #[schema(as = Processes)]
 pub struct Listing {
-    items: Vec<Shown>,
+    items: Vec<Process>,
 }
 
 /// List the processes of a sandbox, also those that have ended, the oldest first
@@ -210,7 +192,7 @@ pub async fn list(
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes/{process_id}", operation_id = "get_process", tag = "processes",
     params(("id" = SandboxId, Path), ("process_id" = ProcessId, Path)),
-    responses((status = 200, body = Shown), Guarded, OfSandbox)
+    responses((status = 200, body = Process), Guarded, OfSandbox)
 )]
 pub async fn get(
     State(broker): State<Broker>,
@@ -218,7 +200,7 @@ pub async fn get(
     Who(who): Who,
     In(sandbox, process): In<ProcessId>,
     headers: HeaderMap,
-) -> Result<Json<Shown>, Refusal> {
+) -> Result<Json<Process>, Refusal> {
     let process = broker.process(&who, &sandbox, &process).await?;
     Ok(Json(places(&broker, &door, &who, &sandbox, &headers).await?.show(process)))
 }

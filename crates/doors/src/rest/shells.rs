@@ -12,7 +12,7 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::execs::{self, Answer, Begun, ExecQuery, Mode, Then};
+use super::execs::{self, Begun, ExecQuery, Mode, Then};
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use super::terminal::WhenGone;
 use crate::kit::Refusal;
@@ -21,7 +21,7 @@ use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ShellDraft, ShellExecDraft, ShellView};
-use sandkeep_core::{SandboxId, ShellId};
+use sandkeep_core::{SandboxId, ShellId, api::ExecAnswer};
 use sandkeep_guestlink::ShellProgram;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -141,7 +141,7 @@ pub struct ShellExecBody {
     params(("id" = SandboxId, Path), ("shell_id" = ShellId, Path), ExecQuery),
     request_body = ShellExecBody,
     responses(
-        (status = 200, body = Answer),
+        (status = 200, body = ExecAnswer),
         (status = 202, body = Begun, headers(("Location" = String, description = "its path"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )

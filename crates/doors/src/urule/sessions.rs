@@ -93,7 +93,7 @@ impl Allocation {
 
 impl From<View> for Session {
     fn from(view: View) -> Self {
-        Self { session_id: view.id, status: view.state, created_at: view.created_at }
+        Self { session_id: view.id, status: view.state, created_at: view.created_at.to_string() }
     }
 }
 

@@ -22,10 +22,10 @@ use tokio::sync::mpsc;
 
 use self::plan::{Act, Conflict, Plan, Step};
 use self::staging::{Found, PLACE, Staging};
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
+use sandkeep_client::Client;
 use sandkeep_core::{SandboxId, limits};
 use sandkeep_tree::{
     TreePath, View,
@@ -153,8 +153,8 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
 
 /// What the directory is like if nobody says: what the sandbox was when it was first looked at.
 async fn oldest(client: &Client, id: &SandboxId) -> Result<String, Failure> {
-    let snapshots = client.get(&format!("/api/v1/sandboxes/{id}/snapshots")).await?;
-    Ok(snapshots["items"][0]["id"].as_str().unwrap_or("base").to_owned())
+    let oldest = client.snapshots(id).await?.into_iter().next();
+    Ok(oldest.map_or_else(|| "base".to_owned(), |snapshot| snapshot.id.to_string()))
 }
 
 fn open(path: &Path) -> rustix::io::Result<OwnedFd> {

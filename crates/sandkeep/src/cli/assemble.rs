@@ -160,6 +160,17 @@ pub async fn throwaway(
     short_lived(settings, data, parent, (premises, wanted), engines).await
 }
 
+/// The broker of a program that embeds one, which may have runtimes of its own.
+pub async fn embedded(
+    settings: &Settings,
+    data: DataDir,
+    parent: &Path,
+    own: Vec<Arc<dyn Runtime>>,
+) -> Result<Assembled, Error> {
+    let premises = premises(&data);
+    short_lived(settings, data, parent, (premises, &Wanted::All), own).await
+}
+
 /// A throwaway broker that is asked over its API, by nobody but the user who started it.
 pub async fn companion(
     settings: &Settings,
@@ -187,13 +198,13 @@ async fn short_lived(
     data: DataDir,
     parent: &Path,
     (premises, wanted): (Result<Arc<Premises>, NoPremises>, &Wanted),
-    engines: [Arc<dyn Runtime>; ENGINES.len()],
+    others: impl IntoIterator<Item = Arc<dyn Runtime>>,
 ) -> Result<Assembled, Error> {
     let choice = sandkeep_storage::begun(data.path());
     let opened = sandkeep_storage::open(&choice, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
     let mut runtimes = local_runtimes(&data, &premises, &sweep, wanted).await;
-    runtimes.extend(engines);
+    runtimes.extend(others);
     let store = Arc::new(MemoryStore::new());
     open(settings, data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
 }

@@ -6,18 +6,19 @@ use std::pin::pin;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::Response;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::cli::client::Client;
-use crate::cli::events::{self, Event, Last};
+use crate::cli::events::{self, Last};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{print, stdin};
-use sandkeep_core::limits::{EXEC_END_TOLD, EXEC_STDIN_MAX_BYTES};
+use sandkeep_client::{Client, Error, ExecStarted, Response};
+use sandkeep_core::{
+    api::ExecAnswer,
+    limits::{EXEC_END_TOLD, EXEC_STDIN_MAX_BYTES},
+};
 
 /// How our stdin gets to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,9 @@ pub struct Awaited<'a> {
 impl Awaited<'_> {
     /// Prints the id of the exec, and does not wait for it.
     pub async fn detached(self, client: &Client) -> Result<Exit, Failure> {
-        let answer = client.post_query(self.path, &[("wait", "false")], &self.request()?).await?;
-        print::line(answer["exec_id"].as_str().unwrap_or_default())?;
+        let query = [("wait", "false")];
+        let begun: ExecStarted = client.post_query(self.path, &query, &self.request()?).await?;
+        print::line(begun.exec_id.as_str())?;
         Ok(Exit::Ok)
     }
 
@@ -52,8 +54,8 @@ impl Awaited<'_> {
         let answer = client.post(self.path, &self.request()?).await;
         let answer = answer.map_err(|e| told(client, e))?;
         print::json(&answer)?;
-        let event = Event::deserialize(&answer).map_err(|e| client.not_sandkeep(e.to_string()))?;
-        Ok(event.ended(answer["outcome"].as_str().unwrap_or_default()))
+        let ExecAnswer { outcome, ending, .. } = client.read(answer)?;
+        Ok(events::ended(outcome, &ending))
     }
 
     /// Passes everything through as it comes.
@@ -68,7 +70,7 @@ impl Awaited<'_> {
         };
         match last {
             Last::Ended(exit) => Ok(exit),
-            Last::Running => Err(client.went_away()),
+            Last::Running => Err(client.went_away().into()),
         }
     }
 
@@ -116,9 +118,9 @@ async fn follow_and_feed(
 }
 
 /// A daemon that was reached and then did not answer has the command, or had it.
-pub fn told(client: &Client, failure: Failure) -> Failure {
-    match failure {
-        Failure::Unreachable { source, .. } if !source.is_connect() => client.went_away(),
+pub fn told(client: &Client, error: Error) -> Error {
+    match error {
+        Error::Unreachable { source, .. } if !source.is_connect() => client.went_away(),
         other => other,
     }
 }

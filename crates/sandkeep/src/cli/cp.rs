@@ -6,9 +6,9 @@ mod up;
 
 use std::ffi::OsString;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use sandkeep_client::Client;
 
 use place::{End, Remote};
 

@@ -1,10 +1,11 @@
 //! `sandkeep create`.
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::spec_args::{KeptArgs, SpecArgs};
 use crate::cli::{Format, print, spinner};
+use sandkeep_client::Client;
+use sandkeep_core::api::Sandbox;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -25,7 +26,7 @@ pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
     let created = spinner::during("creating", client.post("/api/v1/sandboxes", &body)).await?;
     match args.format.json {
         true => print::json(&created)?,
-        false => print::line(client.sandbox(&created)?.id.as_str())?,
+        false => print::line(client.read::<Sandbox>(created)?.id.as_str())?,
     }
     Ok(Exit::Ok)
 }

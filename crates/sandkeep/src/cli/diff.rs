@@ -2,12 +2,10 @@
 
 use std::io::IsTerminal as _;
 
-use serde_json::Value;
-
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
+use sandkeep_client::Client;
 use sandkeep_tree::diff::{ChangeKind, FileKind, Omitted, Told};
 
 /// Show what changed in a sandbox since a snapshot
@@ -53,6 +51,14 @@ enum Colours {
     No,
 }
 
+/// The part of the answer that people see.
+#[derive(serde::Deserialize)]
+struct Compared {
+    changes: Vec<Told>,
+    truncated: bool,
+    frozen: Option<bool>,
+}
+
 pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
     let Shape { text, stat, json } = args.shape;
@@ -65,9 +71,7 @@ pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let changes = answer["changes"].as_array().cloned().unwrap_or_default();
-    let changes: Vec<Told> = serde_json::from_value(Value::Array(changes))
-        .map_err(|error| client.not_sandkeep(error.to_string()))?;
+    let Compared { changes, truncated, frozen } = client.read(answer)?;
     let colours = match std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         true => Colours::Yes,
         false => Colours::No,
@@ -78,10 +82,10 @@ pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
         _ => changes.iter().map(|change| line(change, colours)).collect(),
     };
     lines.iter().try_for_each(|line| print::line(line))?;
-    if answer["truncated"] == true {
+    if truncated {
         print::note("there is more; choose less with --path");
     }
-    if answer["frozen"] == false {
+    if frozen == Some(false) {
         print::note("the sandbox ran on meanwhile: what was being written may be told by half");
     }
     Ok(Exit::Ok)

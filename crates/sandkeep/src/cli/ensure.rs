@@ -1,10 +1,10 @@
 //! `sandkeep ensure`.
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::spec_args::{KeptArgs, SpecArgs};
 use crate::cli::{Format, print, spinner};
+use sandkeep_client::{Client, Ensured};
 
 /// Print the id of the sandbox in a slot, made or replaced if need be
 ///
@@ -34,7 +34,7 @@ pub async fn run(mut args: Args, client: &Client) -> Result<Exit, Failure> {
     let ensured = spinner::during("ensuring", request).await?;
     match args.format.json {
         true => print::json(&ensured)?,
-        false => print::line(client.sandbox(&ensured["sandbox"])?.id.as_str())?,
+        false => print::line(client.read::<Ensured>(ensured)?.sandbox.id.as_str())?,
     }
     Ok(Exit::Ok)
 }

@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 use crate::cli::Format;
 use crate::cli::argument::pair;
 use crate::cli::awaited::{Awaited, Piped, told};
-use crate::cli::client::Client;
 use crate::cli::exec_args::ExecArgs;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::limit_args::LimitArgs;
 use crate::cli::terminal::{self, Typing};
+use sandkeep_client::{Client, ExecStarted};
 
 /// Run a command in a sandbox
 ///
@@ -86,10 +86,8 @@ async fn in_terminal(mut args: Args, client: &Client, path: &str) -> Result<Exit
     let mut body = body(args);
     body["terminal"] = json!({ "rows": size.rows, "cols": size.cols });
     body["stdin_open"] = json!(typing == Typing::Yes);
-    let answer = client.post_query(path, &[("wait", "false")], &body).await;
-    let answer = answer.map_err(|e| told(client, e))?;
-    let exec = answer["exec_id"].as_str();
-    let exec = exec.ok_or_else(|| client.not_sandkeep("an exec without an id".to_owned()))?;
+    let begun = client.post_query(path, &[("wait", "false")], &body).await;
+    let ExecStarted { exec_id: exec } = begun.map_err(|e| told(client, e))?;
     // Whose keyboard is gone has nobody left to type for; output alone may be looked at later.
     let on_disconnect = match typing {
         Typing::Yes => "kill",

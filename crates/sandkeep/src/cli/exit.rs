@@ -3,6 +3,7 @@
 
 use crate::cli::failure::Failure;
 use sandkeep_broker::error::Error;
+use sandkeep_client::Error as Api;
 use sandkeep_guestlink::Outcome;
 
 /// How a command of the CLI ends.
@@ -100,21 +101,33 @@ impl Exit {
             Failure::Broker(error) => Self::of_error(error),
             Failure::Listen { .. } | Failure::NotLoopback { .. } => Self::CannotListen,
             Failure::Usage { .. } | Failure::Config(_) => Self::Usage,
-            Failure::Refused(_)
-            | Failure::Unreachable { .. }
-            | Failure::WentAway { .. }
-            | Failure::BrokeOff { .. }
-            | Failure::File(_)
-            | Failure::Detached { .. }
-            | Failure::NotSandkeep { .. }
-            | Failure::NoMatch { .. }
-            | Failure::Ambiguous { .. }
+            Failure::Api(error) => Self::of_api(error),
+            Failure::File(_)
             | Failure::TooMuchStdin { .. }
             | Failure::Declined
             | Failure::Interrupted
             | Failure::Some { .. }
             | Failure::Tool(_)
             | Failure::System { .. } => Self::RequestFailed,
+        }
+    }
+
+    fn of_api(error: &Api) -> Self {
+        match error {
+            Api::InvalidUrl { .. }
+            | Api::InvalidKey { .. }
+            | Api::Certificates { .. }
+            | Api::NotAnId { .. }
+            | Api::NoMatchInside { .. }
+            | Api::AmbiguousInside { .. } => Self::Usage,
+            Api::Refused(_)
+            | Api::Unreachable { .. }
+            | Api::WentAway { .. }
+            | Api::BrokeOff { .. }
+            | Api::Detached { .. }
+            | Api::NotSandkeep { .. }
+            | Api::NoMatch { .. }
+            | Api::Ambiguous { .. } => Self::RequestFailed,
         }
     }
 

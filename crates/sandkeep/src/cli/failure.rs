@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use crate::cli::spec_args::in_options;
 use crate::config::ConfigError;
 use sandkeep_broker::error::Error;
+use sandkeep_client::Error as Api;
 use sandkeep_core::with_causes;
-use sandkeep_doors::rest::Problem;
 use sandkeep_store::{SqliteError, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -15,37 +15,12 @@ pub enum Failure {
     /// A broker in this process: `serve` and `run`.
     #[error(transparent)]
     Broker(#[from] Error),
-    /// The daemon answered with a problem.
-    #[error("{}", .0.detail)]
-    Refused(Box<Problem>),
-    #[error("no daemon answers at {url}")]
-    Unreachable {
-        url: String,
-        #[source]
-        source: reqwest::Error,
-    },
-    /// `exec`: the connection broke after the request was sent.
-    #[error("the daemon at {url} went away; the command goes on in the sandbox if it had started")]
-    WentAway { url: String },
-    /// `cp`: an answer ended before its end.
-    #[error("what came from {url} broke off in the middle")]
-    BrokeOff {
-        url: String,
-        #[source]
-        source: reqwest::Error,
-    },
+    /// A daemon elsewhere.
+    #[error(transparent)]
+    Api(#[from] sandkeep_client::Error),
     /// `cp`: a file of this machine, or what an archive of the sandbox would do to it.
     #[error(transparent)]
     File(#[from] toolbox::Failure),
-    /// The daemon sent us away from an exec that goes on.
-    #[error("the daemon stopped telling ({reason}); the command goes on in the sandbox")]
-    Detached { reason: String },
-    #[error("what answers at {url} is not sandkeep: {what}")]
-    NotSandkeep { url: String, what: String },
-    #[error("no sandbox has an id that begins with {prefix:?}")]
-    NoMatch { prefix: String },
-    #[error("{} sandboxes have an id that begins with {prefix:?}: {}", matches.len(), matches.join(", "))]
-    Ambiguous { prefix: String, matches: Vec<String> },
     #[error("cannot listen on {address}")]
     Listen {
         address: SocketAddr,
@@ -96,10 +71,10 @@ impl Failure {
     pub fn line(&self) -> String {
         let detail = match self {
             // The chain of an HTTP client's error says `error sending request` three times over.
-            Self::Unreachable { source, .. } | Self::BrokeOff { source, .. } => {
+            Self::Api(Api::Unreachable { source, .. } | Api::BrokeOff { source, .. }) => {
                 format!("{self}: {}", first_cause(source))
             }
-            Self::Refused(_) | Self::Broker(_) => in_options(&with_causes(self)),
+            Self::Api(Api::Refused(_)) | Self::Broker(_) => in_options(&with_causes(self)),
             _ => with_causes(self),
         };
         // What an option must be is said already; the advice of the API speaks of fields.
@@ -114,26 +89,7 @@ impl Failure {
         match self {
             Self::Broker(error) if advises(error) => None,
             Self::Broker(error) => Some(error.remedy()),
-            Self::Refused(problem) => Some(problem.remediation.clone()),
-            Self::Unreachable { source, .. } if !source.is_connect() => {
-                Some("check --url".to_owned())
-            }
-            Self::Unreachable { url, .. } if url.starts_with("https:") => Some(
-                "check --url, and --ca-file if its certificate is of its own making".to_owned(),
-            ),
-            Self::Unreachable { .. } => {
-                Some("start one with `sandkeep serve`, or say where it is with --url".to_owned())
-            }
-            Self::BrokeOff { .. } => Some(
-                "try again: it may have changed while it was read, or the sandbox ended".to_owned(),
-            ),
-            Self::Detached { .. } | Self::WentAway { .. } => Some(
-                "once the daemon is back, find it with `sandkeep ps` and go on with `sandkeep logs -f`"
-                    .to_owned(),
-            ),
-            Self::NotSandkeep { .. } => Some("check --url".to_owned()),
-            Self::NoMatch { .. } => Some("`sandkeep ls` shows them all".to_owned()),
-            Self::Ambiguous { .. } => Some("give more of the id".to_owned()),
+            Self::Api(error) => remedy_of_api(error),
             Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
                 Some("stop what uses the port, or choose another with --listen".to_owned())
             }
@@ -158,6 +114,33 @@ impl Failure {
             | Self::System { .. } => None,
         }
     }
+}
+
+fn remedy_of_api(error: &Api) -> Option<String> {
+    let remedy = match error {
+        Api::Refused(problem) => problem.remediation.as_str(),
+        Api::Unreachable { source, .. } if !source.is_connect() => "check --url",
+        Api::Unreachable { url, .. } if url.starts_with("https:") => {
+            "check --url, and --ca-file if its certificate is of its own making"
+        }
+        Api::Unreachable { .. } => "start one with `sandkeep serve`, or say where it is with --url",
+        Api::BrokeOff { .. } => {
+            "try again: it may have changed while it was read, or the sandbox ended"
+        }
+        Api::Detached { .. } | Api::WentAway { .. } => {
+            "once the daemon is back, find it with `sandkeep ps` and go on with `sandkeep logs -f`"
+        }
+        Api::NotSandkeep { .. } => "check --url",
+        Api::NoMatch { .. } => "`sandkeep ls` shows them all",
+        Api::Ambiguous { .. } => "give more of the id",
+        Api::InvalidUrl { .. }
+        | Api::InvalidKey { .. }
+        | Api::Certificates { .. }
+        | Api::NotAnId { .. }
+        | Api::NoMatchInside { .. }
+        | Api::AmbiguousInside { .. } => return None,
+    };
+    Some(remedy.to_owned())
 }
 
 /// What began it: the last of the causes.

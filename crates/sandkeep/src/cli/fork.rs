@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::cli::argument::pair;
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::show::words;
 use crate::cli::{Format, print, spinner};
+use sandkeep_client::{Client, Forked};
 use sandkeep_core::SnapshotName;
 
 /// Make new sandboxes with the files of one, as they are now or were at a snapshot
@@ -45,7 +44,7 @@ pub async fn run(args: ForkArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let sandboxes = answer["sandboxes"].as_array().into_iter().flatten();
-    sandboxes.map(|sandbox| words(&sandbox["id"])).try_for_each(|id| print::line(&id))?;
+    let Forked { sandboxes } = client.read(answer)?;
+    sandboxes.iter().try_for_each(|sandbox| print::line(sandbox.id.as_str()))?;
     Ok(Exit::Ok)
 }

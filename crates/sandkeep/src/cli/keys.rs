@@ -10,17 +10,18 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, Global, argument, print, with_one_thread};
 use crate::config::{self, ConfigFile, Flags, Surroundings};
 use sandkeep_broker::error::Error;
-use sandkeep_core::{InvalidKeyId, Scope};
-use sandkeep_doors::auth::{KeyDraft, KeyInfo, NewKey};
+use sandkeep_client::{Client, Items};
+use sandkeep_core::{
+    InvalidKeyId, Scope,
+    api::{KeyDraft, KeyInfo, NewKey},
+};
 
 /// Make, list and revoke API keys
 ///
@@ -143,10 +144,7 @@ async fn create(args: CreateArgs, global: &Global, around: &Surroundings) -> Res
     let draft = KeyDraft { organization, user, project, scopes, name, expires_at: expires };
     let made: NewKey = match place.way(global, around)? {
         Way::Directory(directory) => ring::open_or_make(&directory)?.create(draft).await?,
-        Way::Api(client) => {
-            let answer = client.post("/api/v1/keys", &json!(draft)).await?;
-            read(&client, answer)?
-        }
+        Way::Api(client) => client.post("/api/v1/keys", &draft).await?,
     };
     if format.json {
         print::json(&json!(made))?;
@@ -163,10 +161,7 @@ async fn list(args: LsArgs, global: &Global, around: &Surroundings) -> Result<Ex
             Some(ring) => ring.list().await?,
             None => Vec::new(),
         },
-        Way::Api(client) => {
-            let mut answer = client.get("/api/v1/keys").await?;
-            read(&client, answer["items"].take())?
-        }
+        Way::Api(client) => client.get::<Items<KeyInfo>>("/api/v1/keys").await?.items,
     };
     if args.format.json {
         print::json(&json!({ "items": keys }))?;
@@ -175,10 +170,6 @@ async fn list(args: LsArgs, global: &Global, around: &Surroundings) -> Result<Ex
     let header = ["ID", "ORGANIZATION", "USER", "PROJECT", "SCOPES", "CREATED", "EXPIRES", "NAME"];
     print::table(header, keys.into_iter().map(row))?;
     Ok(Exit::Ok)
-}
-
-fn read<T: DeserializeOwned>(client: &Client, answer: Value) -> Result<T, Failure> {
-    serde_json::from_value(answer).map_err(|e| client.not_sandkeep(e.to_string()))
 }
 
 fn row(key: KeyInfo) -> [String; 8] {

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use sandkeep_client::Client;
 use sandkeep_core::Signal;
 
 /// Signal an exec, or kill all of it

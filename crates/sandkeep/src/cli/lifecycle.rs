@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print, spinner};
+use sandkeep_client::Client;
 use sandkeep_core::Verb;
 
 #[derive(Debug, clap::Args)]

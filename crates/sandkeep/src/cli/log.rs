@@ -1,12 +1,13 @@
 //! `sandkeep log`.
 
-use serde_json::Value;
+use serde_json::json;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::show::{mebibytes, words};
 use crate::cli::{Format, print};
+use sandkeep_client::{Client, Items};
+use sandkeep_core::api::{Happening, LogEntry};
 
 /// What happened to a sandbox: states, turns, snapshots, rollbacks, forks, execs
 #[derive(Debug, clap::Args)]
@@ -29,54 +30,50 @@ pub async fn run(args: LogArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&log)?;
         return Ok(Exit::Ok);
     }
-    let items = log["items"].as_array().into_iter().flatten();
-    print::table(["WHEN", "WHAT", "DETAILS"], items.map(row))?;
+    let Items { items, .. } = client.read(log)?;
+    print::table(["WHEN", "WHAT", "DETAILS"], items.into_iter().map(row))?;
     Ok(Exit::Ok)
 }
 
-fn row(entry: &Value) -> [String; 3] {
-    let event = words(&entry["event"]).replace('_', " ");
-    [to_the_second(&words(&entry["at"])), event, details(entry)]
+fn row(entry: LogEntry) -> [String; 3] {
+    let named = json!(entry.what);
+    let event = words(&named["event"]).replace('_', " ");
+    [format!("{:.0}", entry.at), event, details(entry.what)]
 }
 
-/// A timestamp without what no reader of a list looks at.
-fn to_the_second(at: &str) -> String {
-    match at.split_once('.') {
-        Some((second, _)) => format!("{second}Z"),
-        None => at.to_owned(),
-    }
-}
-
-fn details(entry: &Value) -> String {
-    let word = |name: &str| words(&entry[name]);
-    let parts = match entry["event"].as_str().unwrap_or_default() {
-        "created" => vec![word("runtime"), word("template")],
-        "exec" => vec![ending(entry), command(entry)],
-        "forked" => {
-            let ids = entry["sandboxes"].as_array().into_iter().flatten();
-            vec![word("snapshot"), ids.map(words).collect::<Vec<_>>().join(" ")]
+fn details(what: Happening) -> String {
+    let parts = match what {
+        Happening::Created { runtime, template } => vec![runtime, template],
+        Happening::ForkedFrom { sandbox, snapshot } => vec![sandbox.to_string(), words(snapshot)],
+        Happening::Forked { sandboxes, snapshot } => {
+            vec![
+                words(snapshot),
+                sandboxes.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(" "),
+            ]
         }
-        "forked_from" => vec![word("sandbox"), word("snapshot")],
-        _ => vec![word("name"), mebibytes(&entry["bytes"]), word("reason"), word("note")],
+        Happening::Exec { argv, status, exit_code, signal, duration_ms, .. } => {
+            let ended = match (exit_code, signal) {
+                (Some(code), _) => format!("exit {code}"),
+                (_, Some(signal)) => format!("signal {signal}"),
+                _ => status,
+            };
+            let ended = match duration_ms {
+                Some(ms) => format!("{ended} after {:.1} s", ms as f64 / 1000.0),
+                None => ended,
+            };
+            vec![ended, argv.join(" ").replace('\n', " ")]
+        }
+        Happening::Snapshot { name, bytes, note, .. }
+        | Happening::Turn { name, bytes, note, .. } => {
+            vec![name.to_string(), mebibytes(bytes), words(note)]
+        }
+        Happening::SnapshotDeleted { name }
+        | Happening::SnapshotPruned { name }
+        | Happening::RolledBack { name } => vec![name.to_string()],
+        Happening::Stopped { reason } | Happening::Paused { reason } => vec![words(reason)],
+        Happening::Failed { reason } => vec![reason],
+        Happening::Started | Happening::Resumed => Vec::new(),
     };
     let said: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     said.join("  ")
-}
-
-/// How an exec ended, and how long it took.
-fn ending(exec: &Value) -> String {
-    let ended = match (&exec["exit_code"], &exec["signal"]) {
-        (Value::Number(code), _) => format!("exit {code}"),
-        (_, Value::Number(signal)) => format!("signal {signal}"),
-        _ => words(&exec["status"]),
-    };
-    match exec["duration_ms"].as_f64() {
-        Some(ms) => format!("{ended} after {:.1} s", ms / 1000.0),
-        None => ended,
-    }
-}
-
-fn command(exec: &Value) -> String {
-    let argv = exec["argv"].as_array().into_iter().flatten().map(words);
-    argv.collect::<Vec<_>>().join(" ").replace('\n', " ")
 }

@@ -1,9 +1,9 @@
 //! `sandkeep logs`: what an exec said, and says.
 
-use crate::cli::client::Client;
 use crate::cli::events;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use sandkeep_client::Client;
 
 /// Print what an exec said
 ///

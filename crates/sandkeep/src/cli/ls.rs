@@ -2,11 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::client::{Client, Sandbox};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::filter::Filter;
+use crate::cli::show::words;
 use crate::cli::{Format, print};
+use sandkeep_client::Client;
+use sandkeep_core::api::Sandbox;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -21,32 +23,38 @@ pub struct Args {
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let limit = args.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let sandboxes = client.sandboxes(&args.filter, limit).await?;
+    let path = "/api/v1/sandboxes";
+    let query = args.filter.query();
     if args.format.json {
-        let items: Vec<Value> = sandboxes.into_iter().map(|(_, value)| value).collect();
+        let items: Vec<Value> = client.list(path, &query, limit).await?;
         print::json(&json!({ "items": items }))?;
         return Ok(Exit::Ok);
     }
-    let rows = sandboxes.iter().map(|(sandbox, _)| row(sandbox));
+    let sandboxes: Vec<Sandbox> = client.list(path, &query, limit).await?;
+    let rows = sandboxes.iter().map(row);
     print::table(["ID", "STATE", "RUNTIME", "TEMPLATE", "SLOT", "CREATED"], rows)?;
     Ok(Exit::Ok)
 }
 
-/// `2026-11-15T21:30:00.123456Z` without its fraction.
-fn to_seconds(time: &str) -> String {
-    match time.split_once('.') {
-        Some((seconds, _)) => format!("{seconds}Z"),
-        None => time.to_owned(),
+/// The state, the operation in progress and the reason, in a few words.
+pub fn condition(sandbox: &Sandbox) -> String {
+    let mut text = words(sandbox.state);
+    if let Some(operation) = sandbox.operation {
+        text = format!("{text} ({} under way)", words(operation));
+    }
+    match &sandbox.reason {
+        Some(reason) => format!("{text}: {reason}"),
+        None => text,
     }
 }
 
 fn row(sandbox: &Sandbox) -> [String; 6] {
     [
         sandbox.id.to_string(),
-        sandbox.condition(),
+        condition(sandbox),
         sandbox.runtime.clone(),
         sandbox.template.clone(),
-        sandbox.slot.clone().unwrap_or_else(|| "-".to_owned()),
-        to_seconds(&sandbox.created_at),
+        sandbox.slot.as_ref().map_or("-".to_owned(), ToString::to_string),
+        format!("{:.0}", sandbox.created_at),
     ]
 }

@@ -16,17 +16,17 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::assemble::{self, Wanted};
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
 use crate::cli::run::place::{self, Place};
 use crate::cli::run::signals::Signals;
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
+use sandkeep_client::{Client, Error};
 use sandkeep_doors::{
     Front,
     kit::Origins,
-    mcp::{Answering, Mcp, Outgoing, Rest, Unreachable, content_type},
+    mcp::{ACCEPTED, Answering, Mcp, Outgoing, Rest, Unreachable, content_type},
 };
 use sandkeep_home::DataDir;
 
@@ -44,7 +44,7 @@ pub struct Args {
 pub async fn relay(client: Client) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     tokio::select! {
-        served = serve(Arc::new(client)) => served?,
+        served = serve(Relay(client)) => served?,
         _ = signals.next() => {}
     }
     Ok(Exit::Ok)
@@ -90,7 +90,7 @@ async fn in_place(
     let door = front.serve(listener, assembled.broker.clone(), over.cancelled());
     let speak = async {
         let served = tokio::select! {
-            served = serve(Arc::new(client)) => served,
+            served = serve(Relay(client)) => served,
             _ = signal => Ok(()),
         };
         over.cancel();
@@ -102,21 +102,26 @@ async fn in_place(
 }
 
 /// Until the other side closes stdin.
-async fn serve(rest: Arc<dyn Rest>) -> Result<(), Failure> {
+async fn serve(relay: Relay) -> Result<(), Failure> {
     let broken =
         |e: String| Failure::Usage { problem: format!("the other side does not speak MCP: {e}") };
-    let service = serve_server(Mcp::new(rest), stdio()).await.map_err(|e| broken(e.to_string()))?;
+    let service = serve_server(Mcp::new(Arc::new(relay)), stdio())
+        .await
+        .map_err(|e| broken(e.to_string()))?;
     service.waiting().await.map_err(|e| broken(e.to_string()))?;
     Ok(())
 }
 
+/// A daemon elsewhere, asked over HTTP.
+struct Relay(Client);
+
 #[async_trait]
-impl Rest for Client {
+impl Rest for Relay {
     /// Who calls is whoever has the key of this client.
     async fn begin(&self, request: Outgoing, _: &Extensions) -> Result<Answering, Unreachable> {
         let Outgoing { method, path, body } = request;
-        let unreachable = |failure: Failure| Unreachable { problem: failure.line() };
-        let response = self.relay(method, &path, body).await.map_err(unreachable)?;
+        let unreachable = |error: Error| Unreachable { problem: Failure::from(error).line() };
+        let response = self.0.relay(method, &path, ACCEPTED, body).await.map_err(unreachable)?;
         let (status, content_type) = (response.status(), content_type(response.headers()));
         let broken = |e: reqwest::Error| Unreachable { problem: e.to_string() };
         let chunks = response.bytes_stream().map_err(broken).boxed();

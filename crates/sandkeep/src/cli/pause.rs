@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use crate::cli::argument::seconds;
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::lifecycle;
+use sandkeep_client::Client;
 
 /// Let all processes of a sandbox stand still, until `sandkeep resume`
 ///

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, argument, print};
-use sandkeep_core::Port;
+use sandkeep_client::Client;
+use sandkeep_core::{Port, api::Ports};
 
 /// Show where the ports of a sandbox are, or open one to others
 ///
@@ -53,10 +53,8 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
 
 /// Where a port is, whether or not something listens there now.
 async fn whereabouts(ports: &str, port: Port, client: &Client) -> Result<Value, Failure> {
-    let all = client.get(ports).await?;
-    let template = all["url_template"].as_str();
-    let template = template.ok_or_else(|| client.not_sandkeep("ports without a URL".to_owned()))?;
-    Ok(json!({ "port": port, "url": template.replace("{port}", &port.to_string()) }))
+    let all: Ports = client.get(ports).await?;
+    Ok(json!({ "port": port, "url": all.url_template.replace("{port}", &port.to_string()) }))
 }
 
 async fn list(ports: &str, format: Format, client: &Client) -> Result<Exit, Failure> {
@@ -65,11 +63,11 @@ async fn list(ports: &str, format: Format, client: &Client) -> Result<Exit, Fail
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let items = answer["items"].as_array().cloned().unwrap_or_default();
-    let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    let rows = items.iter().map(|item| {
-        let open = if item["open"] == true { "open" } else { "closed" };
-        [item["port"].to_string(), open.to_owned(), word(&item["address"]), word(&item["url"])]
+    let Ports { items, .. } = client.read(answer)?;
+    let rows = items.into_iter().map(|item| {
+        let open = if item.open { "open" } else { "closed" };
+        let address = item.address.map_or("-".to_owned(), |address| address.to_string());
+        [item.port.to_string(), open.to_owned(), address, item.url]
     });
     print::table(["PORT", "STATE", "ADDRESS", "URL"], rows)?;
     Ok(Exit::Ok)

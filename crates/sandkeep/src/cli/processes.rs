@@ -1,11 +1,11 @@
 //! `sandkeep processes`.
 
-use serde_json::Value;
-
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::show::words;
 use crate::cli::{Format, print};
+use sandkeep_client::{Client, Items};
+use sandkeep_core::api::Process;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -22,19 +22,19 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let items = answer["items"].as_array().cloned().unwrap_or_default();
+    let Items { items, .. } = client.read(answer)?;
     print::table(["ID", "STATUS", "ADDRESS", "COMMAND"], items.iter().map(row))?;
     Ok(Exit::Ok)
 }
 
-fn row(process: &Value) -> [String; 4] {
-    let word = |name: &str| process[name].as_str().unwrap_or("-").to_owned();
-    let status = match (&process["exit_code"], &process["signal"], &process["outcome"]) {
-        (Value::Number(code), _, _) => format!("exited ({code})"),
-        (_, Value::Number(signal), _) => format!("exited (signal {signal})"),
-        (_, _, Value::String(outcome)) => format!("exited ({outcome})"),
-        _ => word("status"),
+fn row(shown: &Process) -> [String; 4] {
+    let process = &shown.process;
+    let status = match (process.exit_code, process.signal, process.outcome) {
+        (Some(code), _, _) => format!("exited ({code})"),
+        (_, Some(signal), _) => format!("exited (signal {signal})"),
+        (_, _, Some(outcome)) => format!("exited ({})", outcome.as_str()),
+        _ => words(process.status),
     };
-    let argv = process["argv"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    [word("id"), status, word("address"), argv.collect::<Vec<_>>().join(" ")]
+    let address = shown.address.map_or("-".to_owned(), |address| address.to_string());
+    [process.id.to_string(), status, address, process.argv.join(" ")]
 }

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
+use sandkeep_client::Client;
+use sandkeep_core::api::Exec;
 
 /// How much of a command is shown.
 const COMMAND_MAX_CHARS: usize = 60;
@@ -20,30 +21,27 @@ pub struct Args {
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let execs = client.execs(&id).await?;
-    match args.format.json {
-        true => print::json(&json!({ "items": execs }))?,
-        false => {
-            print::table(["EXEC", "STATUS", "STARTED", "COMMAND"], execs.iter().map(row))?;
-        }
+    if args.format.json {
+        let path = format!("/api/v1/sandboxes/{id}/execs");
+        let execs: Vec<Value> = client.list(&path, &[], None).await?;
+        print::json(&json!({ "items": execs }))?;
+        return Ok(Exit::Ok);
     }
+    let execs = client.execs(&id).await?;
+    print::table(["EXEC", "STATUS", "STARTED", "COMMAND"], execs.iter().map(row))?;
     Ok(Exit::Ok)
 }
 
-fn row(exec: &Value) -> [String; 4] {
-    let text = |name: &str| exec[name].as_str().unwrap_or_default().to_owned();
-    let status = match (&exec["exit_code"], &exec["signal"]) {
-        (Value::Number(code), _) => format!("exited ({code})"),
-        (_, Value::Number(signal)) => format!("signaled ({signal})"),
-        _ => text("status"),
+fn row(exec: &Exec) -> [String; 4] {
+    let status = match (exec.exit_code, exec.signal) {
+        (Some(code), _) => format!("exited ({code})"),
+        (_, Some(signal)) => format!("signaled ({signal})"),
+        _ => exec.status.as_str().to_owned(),
     };
-    let started = text("started_at");
-    let seconds = started.split('.').next().unwrap_or_default().trim_end_matches('Z');
-    let words = exec["argv"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    [text("exec_id"), status, format!("{seconds}Z"), shown(words.collect::<Vec<_>>().join(" "))]
+    let started = format!("{:.0}", exec.started_at);
+    [exec.exec_id.to_string(), status, started, shown(exec.argv.join(" "))]
 }
 
-/// One line of it, and not all of that if it is long.
 fn shown(command: String) -> String {
     let line: String = command.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.chars().count() > COMMAND_MAX_CHARS {

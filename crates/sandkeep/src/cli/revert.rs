@@ -1,11 +1,11 @@
 //! `sandkeep revert`: some files become again what they were.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
+use sandkeep_client::{Client, Reverted};
 
 /// Let files and directories be again as they were in a snapshot
 ///
@@ -33,7 +33,7 @@ pub async fn run(args: RevertArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let reverted = answer["reverted"].as_array().into_iter().flatten();
-    reverted.filter_map(Value::as_str).try_for_each(print::line)?;
+    let Reverted { reverted } = client.read(answer)?;
+    reverted.iter().try_for_each(|path| print::line(path))?;
     Ok(Exit::Ok)
 }

@@ -5,11 +5,11 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use serde_json::json;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::filter::Filter;
 use crate::cli::{Format, print, spinner};
+use sandkeep_client::Client;
 use sandkeep_core::SandboxId;
 
 #[derive(Debug, clap::Args)]
@@ -32,8 +32,8 @@ pub struct Args {
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let ids: BTreeSet<String> = match args.all {
         true => {
-            let found = client.sandboxes(&args.filter, None).await?;
-            found.into_iter().map(|(sandbox, _)| String::from(sandbox.id)).collect()
+            let found = client.sandboxes(&args.filter.query()).await?;
+            found.into_iter().map(|sandbox| String::from(sandbox.id)).collect()
         }
         false if args.filter.is_empty() => args.ids.into_iter().collect(),
         false => {

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::lifecycle;
+use sandkeep_client::Client;
 use sandkeep_core::SnapshotName;
 
 /// Bring the files of a sandbox back to a snapshot; its processes end

@@ -1,11 +1,9 @@
 //! `sandkeep runtimes`.
 
-use serde_json::Value;
-
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
+use sandkeep_client::{Client, Runtime, Runtimes};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -19,24 +17,23 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let runtimes = answer["runtimes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Runtimes { runtimes } = client.read(answer)?;
     print::table(["NAME", "USABLE", "BATTERY", "CAN"], runtimes.iter().map(row))?;
     Ok(Exit::Ok)
 }
 
-fn row(runtime: &Value) -> [String; 4] {
-    let name = runtime["name"].as_str().unwrap_or_default();
-    let name =
-        if runtime["default"] == true { format!("{name} (default)") } else { name.to_owned() };
-    let usable = match runtime["reason"].as_str() {
+fn row(runtime: &Runtime) -> [String; 4] {
+    let name = match runtime.default {
+        true => format!("{} (default)", runtime.name),
+        false => runtime.name.clone(),
+    };
+    let usable = match &runtime.reason {
         Some(reason) => format!("no: {reason}"),
         None => "yes".to_owned(),
     };
-    let has = runtime["capabilities"].as_object().into_iter().flatten();
     // Some are there twice, once in the spelling of other clients.
-    let ours = has.filter(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
-    let can: Vec<&str> =
-        ours.filter(|(_, can)| **can == true).map(|(name, _)| name.as_str()).collect();
-    let battery = runtime["battery"]["verdict"].as_str().unwrap_or("not run").to_owned();
+    let ours = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let can: Vec<&str> = runtime.can().filter(|name| ours(name)).collect();
+    let battery = runtime.battery.as_ref().map_or("not run".to_owned(), |b| b.verdict.clone());
     [name, usable, battery, can.join(" ")]
 }

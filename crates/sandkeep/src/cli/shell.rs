@@ -1,9 +1,9 @@
 //! `sandkeep shell`: an interactive shell in a sandbox, in this terminal.
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::terminal::{self, Typing};
+use sandkeep_client::Client;
 
 /// Open a shell in a sandbox, in this terminal
 ///

@@ -9,10 +9,12 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::argument::{duration, pair};
 use crate::cli::awaited::{Awaited, Piped};
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::show::words;
 use crate::cli::{Format, print};
+use sandkeep_client::{Client, Items};
+use sandkeep_core::api::Shell;
 
 /// Run commands in a shell that keeps directory, variables, functions and options between them
 ///
@@ -134,7 +136,7 @@ async fn open(args: OpenArgs, client: &Client) -> Result<Exit, Failure> {
     let opened = client.post(&path, &Value::Object(body)).await?;
     match args.format.json {
         true => print::json(&opened)?,
-        false => print::line(opened["id"].as_str().unwrap_or_default())?,
+        false => print::line(client.read::<Shell>(opened)?.id.as_str())?,
     }
     Ok(Exit::Ok)
 }
@@ -146,14 +148,15 @@ async fn ls(args: LsArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let items = answer["items"].as_array().cloned().unwrap_or_default();
-    print::table(["ID", "SHELL", "USER", "STATE", "WAITING"], items.iter().map(row))?;
+    let Items { items, .. } = client.read(answer)?;
+    print::table(["ID", "SHELL", "USER", "STATE", "WAITING"], items.into_iter().map(row))?;
     Ok(Exit::Ok)
 }
 
-fn row(shell: &Value) -> [String; 5] {
-    let word = |name: &str| shell[name].as_str().unwrap_or("-").to_owned();
-    [word("id"), word("shell"), word("user"), word("state"), shell["waiting"].to_string()]
+fn row(shell: Shell) -> [String; 5] {
+    let user = shell.user.unwrap_or_else(|| "-".to_owned());
+    let (program, state) = (words(shell.shell), words(shell.state));
+    [shell.id.to_string(), program, user, state, shell.waiting.to_string()]
 }
 
 async fn exec(args: ExecArgs, client: &Client) -> Result<Exit, Failure> {

@@ -1,12 +1,14 @@
 //! `sandkeep show`.
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::ls::condition;
 use crate::cli::{Format, print};
-use sandkeep_core::limits::MIB;
+use sandkeep_client::Client;
+use sandkeep_core::{api::Sandbox, limits::MIB};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -23,46 +25,47 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         print::json(&shown)?;
         return Ok(Exit::Ok);
     }
-    let sandbox = client.sandbox(&shown)?;
+    let sandbox = client.read::<Sandbox>(shown)?;
     let mut fields = vec![
         ("id", sandbox.id.to_string()),
-        ("state", sandbox.condition()),
-        ("runtime", sandbox.runtime),
-        ("template", sandbox.template),
-        ("profile", words(&shown["profile"])),
-        ("workspace", words(&shown["source"])),
-        ("privilege", words(&shown["privilege"])),
-        ("limits", words(&shown["resources"])),
-        ("owner", words(&shown["owner"])),
-        ("slot", words(&shown["slot"])),
-        ("labels", words(&shown["labels"])),
-        ("created", sandbox.created_at),
-        ("expires", words(&shown["expires_at"])),
-        ("timeout", seconds(&shown["timeout_secs"])),
-        ("idle", seconds(&shown["idle_timeout_secs"])),
-        ("at the end", words(&shown["on_timeout"])),
-        ("turns", words(&shown["turn_count"])),
-        ("snapshots", words(&shown["snapshot_count"])),
-        ("space used", mebibytes(&shown["space_used"])),
+        ("state", condition(&sandbox)),
+        ("runtime", sandbox.runtime.clone()),
+        ("template", sandbox.template.clone()),
+        ("profile", words(&sandbox.profile)),
+        ("workspace", words(&sandbox.source)),
+        ("privilege", words(&sandbox.privilege)),
+        ("limits", words(&sandbox.resources)),
+        ("owner", words(&sandbox.owner)),
+        ("slot", words(&sandbox.slot)),
+        ("labels", words(&sandbox.labels)),
+        ("created", sandbox.created_at.to_string()),
+        ("expires", words(&sandbox.expires_at)),
+        ("timeout", seconds(sandbox.timeout_secs)),
+        ("idle", seconds(sandbox.idle_timeout_secs)),
+        ("at the end", words(&sandbox.on_timeout)),
+        ("turns", words(&sandbox.turn_count)),
+        ("snapshots", words(&sandbox.snapshot_count)),
+        ("space used", mebibytes(sandbox.space_used)),
     ];
     fields.retain(|(_, value)| !value.is_empty());
     fields.iter().try_for_each(|(name, value)| print::line(&format!("{name:<10} {value}")))?;
     Ok(Exit::Ok)
 }
 
-fn seconds(value: &Value) -> String {
-    value.as_u64().map(|seconds| format!("{seconds} s")).unwrap_or_default()
+fn seconds(seconds: Option<u64>) -> String {
+    seconds.map(|seconds| format!("{seconds} s")).unwrap_or_default()
 }
 
-pub fn mebibytes(bytes: &Value) -> String {
-    bytes.as_f64().map(|bytes| format!("{:.1} MiB", bytes / MIB as f64)).unwrap_or_default()
+pub fn mebibytes(bytes: impl Into<Option<u64>>) -> String {
+    let bytes: Option<u64> = bytes.into();
+    bytes.map(|bytes| format!("{:.1} MiB", bytes as f64 / MIB as f64)).unwrap_or_default()
 }
 
-/// A JSON value as a person would write it on one line.
-pub fn words(value: &Value) -> String {
-    match value {
+/// A value as a person would write it on one line.
+pub fn words(value: impl Serialize) -> String {
+    match json!(value) {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => text,
         Value::Object(map) => {
             let pairs: Vec<String> =
                 map.iter().map(|(name, value)| format!("{name}={}", words(value))).collect();

@@ -3,12 +3,12 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::show::{mebibytes, words};
+use crate::cli::show::mebibytes;
 use crate::cli::{Format, print, spinner};
-use sandkeep_core::SnapshotName;
+use sandkeep_client::{Client, Items};
+use sandkeep_core::{SnapshotName, api::Snapshot};
 
 /// Make a snapshot of a sandbox's files, or remove some
 #[derive(Debug, clap::Args)]
@@ -96,7 +96,7 @@ async fn seal(
     let snapshot = spinner::during(doing, client.post(&path, &body)).await?;
     match args.format.json {
         true => print::json(&snapshot)?,
-        false => print::line(&words(&snapshot["name"]))?,
+        false => print::line(client.read::<Snapshot>(snapshot)?.name.as_str())?,
     }
     Ok(Exit::Ok)
 }
@@ -108,12 +108,13 @@ pub async fn list(args: ListArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let items = answer["items"].as_array().cloned().unwrap_or_default();
-    let row = |item: &Value| {
-        let word = |name: &str| words(&item[name]);
-        [word("name"), word("id"), mebibytes(&item["bytes"]), word("created_at"), word("note")]
+    let Items { items, .. } = client.read(answer)?;
+    let row = |item: Snapshot| {
+        let created = item.created_at.to_string();
+        let (name, id) = (item.name.to_string(), item.id.to_string());
+        [name, id, mebibytes(item.bytes), created, item.note.unwrap_or_default()]
     };
-    print::table(["NAME", "ID", "SIZE", "CREATED", "NOTE"], items.iter().map(row))?;
+    print::table(["NAME", "ID", "SIZE", "CREATED", "NOTE"], items.into_iter().map(row))?;
     Ok(Exit::Ok)
 }
 
@@ -123,9 +124,9 @@ async fn rm(args: RmArgs, client: &Client) -> Result<Exit, Failure> {
     for name in &args.snapshots {
         match client.delete(&format!("/api/v1/sandboxes/{id}/snapshots/{name}")).await {
             Ok(()) => print::line(name.as_str())?,
-            Err(failure) if args.snapshots.len() == 1 => return Err(failure),
-            Err(failure) => {
-                print::note(&failure.line());
+            Err(error) if args.snapshots.len() == 1 => return Err(error.into()),
+            Err(error) => {
+                print::note(&Failure::from(error).line());
                 failed += 1;
             }
         }

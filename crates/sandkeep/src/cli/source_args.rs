@@ -8,10 +8,10 @@ use reqwest::Body;
 use serde_json::{Value, json};
 use tokio::io::AsyncRead;
 
-use crate::cli::client::Client;
 use crate::cli::failure::Failure;
 use crate::cli::progress::read;
 use sandkeep_broker::Broker;
+use sandkeep_client::Client;
 
 use sandkeep_core::Principal;
 
@@ -42,7 +42,7 @@ impl SourceArgs {
     pub async fn send(self, client: &Client) -> Result<Option<Value>, Failure> {
         let Some(archive) = self.archive().await? else { return self.described() };
         let body = Body::wrap_stream(read(archive));
-        let upload = client.post_archive("/api/v1/uploads", body).await?;
+        let upload: Value = client.post_archive("/api/v1/uploads", body).await?;
         Ok(Some(self.with_upload(&upload["id"])))
     }
 

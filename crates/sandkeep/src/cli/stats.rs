@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
+use sandkeep_client::Client;
 use sandkeep_core::limits::MIB;
 
 #[derive(Debug, clap::Args)]

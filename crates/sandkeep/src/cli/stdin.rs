@@ -9,9 +9,9 @@ use tokio::io::{AsyncReadExt, Stdin};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::cli::client::Client;
 use crate::cli::failure::Failure;
 use crate::cli::print;
+use sandkeep_client::Client;
 use sandkeep_core::limits::{STDIN_CHUNK_BYTES, STDIN_PAUSE};
 
 /// What has come; `None` at the end. Cancel-safe.
@@ -47,11 +47,11 @@ pub async fn pass(client: &Client, path: &str) -> Result<(), Failure> {
         let told = match sent {
             Ok(Filled::Paused) => continue,
             Ok(Filled::Ended) => client.post_bytes(path, &[("close", "true")], "").await,
-            Err(failure) => Err(failure),
+            Err(error) => Err(error),
         };
         return match told {
-            Err(Failure::Refused(problem)) if takes_no_more(&problem.code) => Ok(()),
-            told => told,
+            Err(error) if error.code().is_some_and(takes_no_more) => Ok(()),
+            told => Ok(told?),
         };
     }
 }
@@ -66,7 +66,7 @@ async fn send(
     path: &str,
     first: Bytes,
     stdin: &mut Stdin,
-) -> Result<Filled, Failure> {
+) -> Result<Filled, sandkeep_client::Error> {
     let (pieces, carried) = mpsc::channel(1);
     let body = reqwest::Body::wrap_stream(received(carried));
     let mut answer = std::pin::pin!(client.post_bytes(path, &[], body));

@@ -7,14 +7,14 @@ use std::io::BufRead;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::show::{mebibytes, words};
 use crate::cli::{Format, print};
-use sandkeep_core::{SnapshotName, TemplateName};
+use sandkeep_client::{Client, Items};
+use sandkeep_core::{SnapshotName, TemplateName, api::Template};
 
 /// Import images and other templates, and make them of sandboxes
 #[derive(Debug, clap::Args)]
@@ -195,21 +195,15 @@ async fn ls(args: LsArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&listed)?;
         return Ok(Exit::Ok);
     }
-    let items = listed["items"].as_array().cloned().unwrap_or_default();
-    let row = |item: &Value| {
-        let shared = if item["shared"] == true { "shared" } else { "own" };
-        let digest = words(&item["digest"]);
+    let Items { items, .. } = client.read(listed)?;
+    let row = |item: Template| {
+        let shared = if item.shared { "shared" } else { "own" };
+        let digest = item.digest.unwrap_or_default();
         let digest = digest.strip_prefix("sha256:").unwrap_or("-");
         let digest: String = digest.chars().take(12).collect();
-        [
-            words(&item["name"]),
-            digest,
-            mebibytes(&item["bytes"]),
-            shared.to_owned(),
-            words(&item["source"]),
-        ]
+        [item.name, digest, mebibytes(item.bytes), shared.to_owned(), item.source]
     };
-    print::table(["NAME", "DIGEST", "SIZE", "WHOSE", "SOURCE"], items.iter().map(row))?;
+    print::table(["NAME", "DIGEST", "SIZE", "WHOSE", "SOURCE"], items.into_iter().map(row))?;
     Ok(Exit::Ok)
 }
 
@@ -220,26 +214,32 @@ async fn show(args: OneArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&shown)?;
         return Ok(Exit::Ok);
     }
-    let config = &shown["config"];
-    let layers = shown["layers"].as_array().map_or(0, Vec::len);
+    let shown: Template = client.read(shown)?;
     let mut fields = vec![
-        ("name", words(&shown["name"])),
-        ("digest", words(&shown["digest"])),
-        ("source", words(&shown["source"])),
-        ("over", words(&shown["over"])),
-        ("layers", layers.to_string()),
-        ("size", mebibytes(&shown["bytes"])),
-        ("created", words(&shown["created_at"])),
-        ("owner", words(&shown["owner"])),
-        ("user", words(&config["user"])),
-        ("workdir", words(&config["workdir"])),
-        ("entrypoint", words(&config["entrypoint"])),
-        ("cmd", words(&config["cmd"])),
-        ("start", words(&shown["start"])),
-        ("ports", words(&config["exposed_ports"])),
-        ("env", words(&config["env"])),
-        ("labels", words(&config["labels"])),
+        ("name", shown.name),
+        ("digest", words(&shown.digest)),
+        ("source", shown.source),
+        ("over", words(&shown.over)),
+        ("layers", shown.layers.len().to_string()),
+        ("size", mebibytes(shown.bytes)),
+        ("created", words(shown.created_at)),
+        ("owner", words(&shown.owner)),
     ];
+    let start = ("start", words(&shown.start));
+    if let Some(config) = &shown.config {
+        fields.extend([
+            ("user", words(&config.user)),
+            ("workdir", words(&config.workdir)),
+            ("entrypoint", words(&config.entrypoint)),
+            ("cmd", words(&config.cmd)),
+            start,
+            ("ports", words(&config.exposed_ports)),
+            ("env", words(&config.env)),
+            ("labels", words(&config.labels)),
+        ]);
+    } else {
+        fields.push(start);
+    }
     fields.retain(|(_, value)| !value.is_empty() && value != "[]");
     fields.iter().try_for_each(|(name, value)| print::line(&format!("{name:<10} {value}")))?;
     Ok(Exit::Ok)
@@ -251,9 +251,9 @@ async fn rm(args: RmArgs, client: &Client) -> Result<Exit, Failure> {
     for name in &args.names {
         match client.delete_query(&path_of(name), &query).await {
             Ok(()) => print::line(name.as_str())?,
-            Err(failure) if args.names.len() == 1 => return Err(failure),
-            Err(failure) => {
-                print::note(&failure.line());
+            Err(error) if args.names.len() == 1 => return Err(error.into()),
+            Err(error) => {
+                print::note(&Failure::from(error).line());
                 failed += 1;
             }
         }

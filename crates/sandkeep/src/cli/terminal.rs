@@ -13,12 +13,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::cli::client::{Client, WebSocket};
-use crate::cli::events::Event;
+use crate::cli::events;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
-use sandkeep_core::limits::{EXEC_EVENTS_MAX, TERMINAL_READ_BYTES};
+use sandkeep_client::{Client, ExecEvent, WebSocket};
+use sandkeep_core::{
+    api::{Ending, ExecStatus},
+    limits::{EXEC_EVENTS_MAX, TERMINAL_READ_BYTES},
+};
 use sandkeep_guestlink::TerminalSize;
 
 /// What a terminal has whose size nobody knows.
@@ -127,7 +130,7 @@ impl Endings {
 
 /// What a session has come to.
 enum Over {
-    Ended(Box<Event>),
+    Ended(ExecStatus, Ending),
     Exit(Exit),
 }
 
@@ -142,7 +145,7 @@ pub async fn lend(client: &Client, socket: WebSocket, typing: Typing) -> Result<
     drop(raw);
     match over? {
         Over::Exit(exit) => Ok(exit),
-        Over::Ended(event) => Ok(event.ended(&event.r#type)),
+        Over::Ended(status, ending) => Ok(events::ended(status, &ending)),
     }
 }
 
@@ -167,7 +170,7 @@ async fn carry(client: &Client, mut socket: WebSocket, typing: Typing) -> Result
                             return Ok(over);
                         }
                     }
-                    Some(Err(_)) | None => return Err(client.went_away()),
+                    Some(Err(_)) | None => return Err(client.went_away().into()),
                 },
                 Some(bytes) = keys.recv() => break Message::Binary(bytes.into()),
                 _ = resized.recv() => break resize(),
@@ -186,16 +189,14 @@ fn resize() -> Message {
 fn hear(client: &Client, message: Message) -> Result<Option<Over>, Failure> {
     match message {
         Message::Binary(bytes) => print::stdout(&bytes).map(|()| None),
-        Message::Text(text) => {
-            let event: Event =
-                serde_json::from_str(&text).map_err(|e| client.not_sandkeep(e.to_string()))?;
-            match event.r#type.as_str() {
-                "started" | "gap" => Ok(None),
-                "detached" => Err(client.went_away()),
-                _ => Ok(Some(Over::Ended(Box::new(event)))),
+        Message::Text(text) => match client.event(&text)? {
+            ExecEvent::Started { .. } | ExecEvent::Gap { .. } | ExecEvent::Output { .. } => {
+                Ok(None)
             }
-        }
-        Message::Close(_) => Err(client.went_away()),
+            ExecEvent::Running | ExecEvent::Detached { .. } => Err(client.went_away().into()),
+            ExecEvent::Ended { status, ending } => Ok(Some(Over::Ended(status, ending))),
+        },
+        Message::Close(_) => Err(client.went_away().into()),
         Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(None),
     }
 }

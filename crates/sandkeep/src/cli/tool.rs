@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::cli::argument::{duration, pair};
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::limit_args::LimitArgs;
 use crate::cli::print;
+use sandkeep_client::Client;
 
 /// Call a tool in a sandbox, as an agent does
 ///

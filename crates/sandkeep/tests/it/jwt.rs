@@ -9,7 +9,7 @@ use crate::keys::create_key;
 use crate::skip_if;
 use crate::support::{Daemon, Setup};
 use issuer::{Issuer, Signer, claims};
-use sandkeep::cli::bench::http::Connection;
+use sandkeep_bench::http::Connection;
 
 const AUDIENCE: &str = "sandkeep";
 

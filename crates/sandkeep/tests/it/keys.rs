@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use sandkeep::cli::bench::http::Connection;
+use sandkeep_bench::http::Connection;
 use serde_json::{Value, json};
 
 use crate::support::{Daemon, Patience, Ran, Setup, binary, until};

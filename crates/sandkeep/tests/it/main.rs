@@ -10,6 +10,7 @@ mod crash;
 mod diff;
 mod doctor;
 mod engines;
+mod examples;
 mod exec;
 #[cfg(feature = "failpoints")]
 mod failpoints;

@@ -1,7 +1,7 @@
 //! Persistent shells through the API. What each shell does with each command is in the tests of the
 //! guest; here is what the daemon adds.
 
-use sandkeep::cli::bench::http::Connection;
+use sandkeep_bench::http::Connection;
 use serde_json::{Value, json};
 
 use crate::daemon;

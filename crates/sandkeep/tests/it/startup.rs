@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use sandkeep::cli::bench::http::Connection;
+use sandkeep_bench::http::Connection;
 use serde_json::{Value, json};
 
 use crate::daemon;
@@ -182,7 +182,7 @@ fn the_service_manager_hears_when_the_api_answers_and_when_it_ends() {
                 break heard;
             }
         };
-        let address = sandkeep::cli::bench::announced(&ready).expect("it says where it listens");
+        let address = sandkeep_bench::announced(&ready).expect("it says where it listens");
         let mut connection = Connection::open(address).expect("somebody listens");
         let answer = connection.request("GET", "/healthz", "").expect("it is answered");
         (answer.status, manager)

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use sandkeep::cli::bench::http::Connection;
+use sandkeep_bench::http::Connection;
 use serde_json::{Value, json};
 
 use crate::keys::{create_key, key_of, with_admin};

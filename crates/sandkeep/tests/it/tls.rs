@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandkeep::cli::bench::announced;
+use sandkeep_bench::announced;
 use tempfile::TempDir;
 
 use crate::skip_if;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandkeep::cli::bench::announced;
+use sandkeep_bench::announced;
 use serde_json::Value;
 
 use crate::support::{Patience, Ran, binary, obstacle, run_with_stdin, until, wait_gone};

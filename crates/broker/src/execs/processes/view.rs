@@ -2,60 +2,14 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use serde::Serialize;
-
 use crate::lifecycle::handle::Handle;
-use sandkeep_core::{ExecId, Port, ProcessId, ProcessTerms, limits};
+use sandkeep_core::{ProcessId, ProcessTerms, limits};
 use sandkeep_guestlink::{
     Offsets, Outcome,
     journal::{Follow, From, Journal, Keep, Seen},
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ProcessStatus {
-    /// Its port does not answer yet.
-    Starting,
-    Running,
-    /// It is over, however it ended: see `outcome`.
-    Exited,
-}
-
-/// A process as the API shows it, but for where its port is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct ProcessView {
-    pub id: ProcessId,
-    pub status: ProcessStatus,
-    pub argv: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-    pub user: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u16>)]
-    pub port: Option<Port>,
-    /// RFC 3339.
-    #[schema(value_type = String)]
-    pub started_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub exited_at: Option<Timestamp>,
-    /// `exited`, `signaled`, `canceled`, `oom_killed` or `lost`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
-    /// Why it could not be started, or why nobody knows how it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// The same as an exec: its output is there too.
-    pub exec_id: ExecId,
-    /// How much it said, whether or not all of it is kept.
-    pub stdout_bytes: u64,
-    pub stderr_bytes: u64,
-}
+pub use sandkeep_core::api::{ProcessStatus, ProcessView};
 
 /// Reads what is needed from the journal. Blocks. `None`: it went away with its sandbox.
 pub(super) fn view(handle: &Handle, journal: &Journal) -> Option<ProcessView> {
@@ -85,7 +39,7 @@ pub(super) fn view(handle: &Handle, journal: &Journal) -> Option<ProcessView> {
         port,
         started_at: description.started_at,
         exited_at: end.map(|end| end.ended_at),
-        outcome: end.map(|end| end.outcome.name()),
+        outcome: end.map(|end| end.outcome.status()),
         exit_code,
         signal,
         error: end.and_then(|end| end.error.clone()),

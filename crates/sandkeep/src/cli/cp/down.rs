@@ -13,10 +13,10 @@ use toolbox::{Ownership, Replacement, unpack_into};
 
 use super::about;
 use super::place::{End, Remote, means_content, means_directory};
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::progress::bar;
+use sandkeep_client::Client;
 use sandkeep_core::limits::CP_PIECES_MAX;
 
 pub async fn copy(client: &Client, source: &Remote, target: &End) -> Result<Exit, Failure> {
@@ -47,24 +47,32 @@ pub async fn copy(client: &Client, source: &Remote, target: &End) -> Result<Exit
     Ok(Exit::Ok)
 }
 
+/// The part of what is told of a file that copying needs.
+#[derive(serde::Deserialize)]
+struct Entry {
+    kind: String,
+    /// In octal.
+    mode: String,
+}
+
 /// What a link leads to counts, so the trailing part asks for what is behind it.
 async fn is_directory(client: &Client, files: &str, source: &Remote) -> Result<bool, Failure> {
     let behind = source.join(std::ffi::OsStr::new("."));
     let query = format!("path={}", behind.encoded());
     match client.get_raw(&format!("{files}/stat"), &query).await {
-        Ok(entry) => Ok(entry["kind"] == "directory"),
-        Err(Failure::Refused(problem)) if problem.code == "not_a_directory" => Ok(false),
-        Err(failure) => Err(failure),
+        Ok(Entry { kind, .. }) => Ok(kind == "directory"),
+        Err(error) if error.code() == Some("not_a_directory") => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
 async fn mode_of(client: &Client, files: &str, query: &str) -> Result<Option<u32>, Failure> {
-    let entry = client.get_raw(&format!("{files}/stat"), query).await?;
+    let entry: Entry = client.get_raw(&format!("{files}/stat"), query).await?;
     // A link has a mode of its own, which says nothing about the file.
-    if entry["kind"] != "file" {
+    if entry.kind != "file" {
         return Ok(None);
     }
-    Ok(entry["mode"].as_str().and_then(|mode| u32::from_str_radix(mode, 8).ok()))
+    Ok(u32::from_str_radix(&entry.mode, 8).ok())
 }
 
 fn header(answer: &Response, name: &str) -> Option<u64> {
@@ -104,7 +112,7 @@ async fn to_stdout(client: &Client, mut answer: Response) -> Result<(), Failure>
 }
 
 async fn chunk(client: &Client, answer: &mut Response) -> Result<Option<Bytes>, Failure> {
-    answer.chunk().await.map_err(|error| client.broke_off(error))
+    Ok(answer.chunk().await.map_err(|error| client.broke_off(error))?)
 }
 
 async fn file(

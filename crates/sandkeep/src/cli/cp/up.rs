@@ -14,10 +14,10 @@ use toolbox::{pack_to, survey};
 
 use super::about;
 use super::place::{End, Remote, means_content, means_directory};
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::progress::{bar, pieces};
+use sandkeep_client::{Client, Error as Api};
 use sandkeep_core::limits::CP_PIECES_MAX;
 
 pub async fn copy(client: &Client, source: &End, target: &Remote) -> Result<Exit, Failure> {
@@ -66,7 +66,7 @@ async fn file(
     let file = tokio::fs::File::open(path).await.map_err(|error| about(path, &error))?;
     bar.set_length(found.len());
     let query = format!("path={}&mode={:04o}", target.encoded(), found.mode() & 0o777);
-    client.put_bytes(files, &query, pieces(file, bar)).await.map(drop)
+    Ok(client.put_bytes(files, &query, pieces(file, bar)).await.map(drop)?)
 }
 
 async fn tree(
@@ -108,9 +108,9 @@ async fn tree(
     let packed =
         packing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
     match (sent, packed) {
-        (Err(Failure::Refused(problem)), _) => Err(Failure::Refused(problem)),
+        (Err(error @ Api::Refused(_)), _) => Err(error.into()),
         (_, Err(failure)) if failure.kind != toolbox::FailureKind::Other => Err(failure.into()),
-        (sent, _) => sent.map(drop),
+        (sent, _) => Ok(sent.map(drop)?),
     }
 }
 
@@ -123,11 +123,11 @@ enum Found {
 
 async fn is_directory(client: &Client, files: &str, target: &Remote) -> Result<Found, Failure> {
     let query = format!("path={}", target.join(OsStr::new(".")).encoded());
-    match client.get_raw(&format!("{files}/stat"), &query).await {
+    match client.get_raw::<serde_json::Value>(&format!("{files}/stat"), &query).await {
         Ok(_) => Ok(Found::Directory),
-        Err(Failure::Refused(problem)) if problem.code == "not_a_directory" => Ok(Found::Other),
-        Err(Failure::Refused(problem)) if problem.code == "file_not_found" => Ok(Found::Nothing),
-        Err(failure) => Err(failure),
+        Err(error) if error.code() == Some("not_a_directory") => Ok(Found::Other),
+        Err(error) if error.code() == Some("file_not_found") => Ok(Found::Nothing),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -15,16 +15,15 @@ use tokio::sync::mpsc;
 
 use super::{Place, path_of};
 use crate::cli::argument::pair;
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::ndjson::Lines;
 use crate::cli::{Format, print};
+use sandkeep_client::{Client, Error, Lines, Problem};
 use sandkeep_core::{
     TemplateName,
+    api::Template,
     limits::{RECIPE_MAX_BYTES, STDIN_CHUNK_BYTES, UPLOAD_CHUNKS_MAX},
 };
-use sandkeep_doors::rest::Problem;
 use sandkeep_image::{copying::BUILD_FILE_APART, recipe::Ignore};
 use sandkeep_tree::archive::{Attributes, Filter, Kept, TreeArchive, TreeOwner, Writer};
 
@@ -223,7 +222,7 @@ fn send(mut archive: impl Read, pieces: &mpsc::Sender<std::io::Result<Bytes>>) {
 }
 
 /// Shows the steps and what they say until the one event that comes last.
-async fn follow(mut lines: Lines<'_>, client: &Client, format: Format) -> Result<Exit, Failure> {
+async fn follow(mut lines: Lines, client: &Client, format: Format) -> Result<Exit, Failure> {
     let mut at_line_start = true;
     let last = loop {
         let event: Event = lines.next().await?;
@@ -244,9 +243,11 @@ async fn follow(mut lines: Lines<'_>, client: &Client, format: Format) -> Result
     };
     match (last.template, last.problem) {
         (Some(template), _) if format.json => print::json(&template)?,
-        (Some(template), _) => print::line(template["name"].as_str().unwrap_or_default())?,
-        (None, Some(problem)) => return Err(Failure::Refused(problem)),
-        (None, None) => return Err(client.not_sandkeep(format!("an event {:?}", last.r#type))),
+        (Some(template), _) => print::line(&client.read::<Template>(template)?.name)?,
+        (None, Some(problem)) => return Err(Error::Refused(problem).into()),
+        (None, None) => {
+            return Err(client.not_sandkeep(format!("an event {:?}", last.r#type)).into());
+        }
     }
     Ok(Exit::Ok)
 }

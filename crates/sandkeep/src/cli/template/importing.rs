@@ -9,15 +9,13 @@ use serde_json::{Value, json};
 use tokio::io::AsyncRead;
 
 use super::{ImportArgs, Place, path_of};
-use crate::cli::client::Client;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::ndjson::Lines;
 use crate::cli::progress::{bar, pieces};
 use crate::cli::source_args::without_endings;
 use crate::cli::{Format, print};
-use sandkeep_core::TemplateName;
-use sandkeep_doors::rest::Problem;
+use sandkeep_client::{Client, Error, Lines, Problem};
+use sandkeep_core::{TemplateName, api::Template};
 
 /// The file by which a directory is an OCI layout.
 const OCI_LAYOUT: &str = "oci-layout";
@@ -112,9 +110,11 @@ async fn follow(
     bar.finish_and_clear();
     match (last.template, last.problem) {
         (Some(template), _) if format.json => print::json(&template)?,
-        (Some(template), _) => print::line(template["name"].as_str().unwrap_or_default())?,
-        (None, Some(problem)) => return Err(Failure::Refused(problem)),
-        (None, None) => return Err(client.not_sandkeep(format!("an event {:?}", last.r#type))),
+        (Some(template), _) => print::line(&client.read::<Template>(template)?.name)?,
+        (None, Some(problem)) => return Err(Error::Refused(problem).into()),
+        (None, None) => {
+            return Err(client.not_sandkeep(format!("an event {:?}", last.r#type)).into());
+        }
     }
     Ok(Exit::Ok)
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandkeep::cli::bench::announced;
-use sandkeep::cli::bench::http::Connection;
+use sandkeep_bench::announced;
+use sandkeep_bench::http::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

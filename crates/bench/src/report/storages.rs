@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::quantile_ms;
-use crate::cli::bench::trees::Tree;
+use crate::trees::Tree;
 use sandkeep_storage::StorageChoice;
 
 /// What is timed of a storage.

@@ -1,0 +1,67 @@
+//! Answers that no other crate reads, or of which a client needs only a part.
+
+use sandkeep_core::ExecId;
+use sandkeep_core::api::Sandbox;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// A list that the API answers with, or a page of one.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Items<T> {
+    pub items: Vec<T>,
+    /// Where the next page begins, if there is one.
+    pub next_cursor: Option<String>,
+}
+
+/// An exec that is not waited for.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ExecStarted {
+    pub exec_id: ExecId,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Ensured {
+    pub sandbox: Sandbox,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Forked {
+    pub sandboxes: Vec<Sandbox>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Reverted {
+    /// The paths that were changed.
+    pub reverted: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Runtimes {
+    pub runtimes: Vec<Runtime>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Runtime {
+    pub name: String,
+    pub usable: bool,
+    pub default: bool,
+    /// By their names: a newer daemon may have more than this client knows.
+    pub capabilities: Map<String, Value>,
+    /// Why it is not usable.
+    pub reason: Option<String>,
+    pub battery: Option<Battery>,
+}
+
+/// What `sandkeep doctor` last found of a runtime's isolation.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Battery {
+    pub verdict: String,
+}
+
+impl Runtime {
+    /// The names of all that it can do.
+    pub fn can(&self) -> impl Iterator<Item = &str> {
+        let can = self.capabilities.iter().filter(|(_, can)| **can == true);
+        can.map(|(name, _)| name.as_str())
+    }
+}

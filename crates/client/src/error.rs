@@ -1,0 +1,71 @@
+//! Everything that can go wrong on the way to a daemon and back.
+
+use std::path::PathBuf;
+
+use sandkeep_core::SandboxId;
+use sandkeep_core::api::Problem;
+
+use crate::prefix::PREFIX_MIN_LEN;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The daemon answered with a problem.
+    #[error("{}", .0.detail)]
+    Refused(Box<Problem>),
+    #[error("no daemon answers at {url}")]
+    Unreachable {
+        url: String,
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The connection broke after the request was sent.
+    #[error("the daemon at {url} went away; the command goes on in the sandbox if it had started")]
+    WentAway { url: String },
+    /// An answer ended before its end.
+    #[error("what came from {url} broke off in the middle")]
+    BrokeOff {
+        url: String,
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The daemon sent us away from an exec that goes on.
+    #[error("the daemon stopped telling ({reason}); the command goes on in the sandbox")]
+    Detached { reason: String },
+    #[error("what answers at {url} is not sandkeep: {what}")]
+    NotSandkeep { url: String, what: String },
+    #[error("{url:?} is not an http or https URL")]
+    InvalidUrl { url: String },
+    #[error("{variable}: it holds something that no key has")]
+    InvalidKey { variable: &'static str },
+    #[error("{}: {problem}", file.display())]
+    Certificates { file: PathBuf, problem: String },
+    #[error("{text:?} is neither an id nor the first {PREFIX_MIN_LEN} or more characters of one")]
+    NotAnId { text: String },
+    #[error("no sandbox has an id that begins with {prefix:?}")]
+    NoMatch { prefix: String },
+    #[error("{} sandboxes have an id that begins with {prefix:?}: {}", matches.len(), matches.join(", "))]
+    Ambiguous { prefix: String, matches: Vec<String> },
+    #[error("no {kind} of {sandbox} has an id that begins with {prefix:?}")]
+    NoMatchInside { kind: &'static str, sandbox: SandboxId, prefix: String },
+    #[error("{count} {kind}s have an id that begins with {prefix:?}")]
+    AmbiguousInside { kind: &'static str, count: usize, prefix: String },
+}
+
+impl Error {
+    /// The stable code of a refusal; `docs/errors.md` lists them.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused(problem) => Some(&problem.code),
+            _ => None,
+        }
+    }
+
+    /// Whether the same request may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Refused(problem) => problem.retryable,
+            Self::Unreachable { .. } | Self::BrokeOff { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Answers that come line by line, each line one JSON value.
+
+use reqwest::Response;
+use sandkeep_core::limits::CLIENT_LINE_MAX_BYTES;
+use serde::de::DeserializeOwned;
+
+use crate::{Client, Error};
+
+pub struct Lines {
+    client: Client,
+    response: Response,
+    pending: Vec<u8>,
+}
+
+impl Lines {
+    pub fn of(client: &Client, response: Response) -> Self {
+        Self { client: client.clone(), response, pending: Vec::new() }
+    }
+
+    /// The next line. That there is none is a failure: the last line says of itself that it is.
+    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        let mut looked_at = 0;
+        loop {
+            let new = &self.pending[looked_at..];
+            if let Some(end) = new.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=looked_at + end).collect();
+                return serde_json::from_slice(&line).map_err(|e| self.client.not_sandkeep(e));
+            }
+            looked_at = self.pending.len();
+            if looked_at > CLIENT_LINE_MAX_BYTES {
+                return Err(self.client.not_sandkeep("a line of its answer has no end"));
+            }
+            match self.response.chunk().await {
+                Ok(Some(chunk)) => self.pending.extend_from_slice(&chunk),
+                Ok(None) | Err(_) => return Err(self.client.went_away()),
+            }
+        }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+}

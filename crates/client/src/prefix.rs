@@ -1,0 +1,82 @@
+//! Ids by their beginning, as people type them.
+
+use std::str::FromStr;
+
+use sandkeep_core::{ExecId, SandboxId, ShellId};
+
+use crate::{Client, Error};
+
+/// How much of an id must be given.
+pub(crate) const PREFIX_MIN_LEN: usize = 4;
+
+impl Client {
+    /// The full id of a sandbox for an id or the beginning of one.
+    pub async fn resolve(&self, text: &str) -> Result<SandboxId, Error> {
+        if let Ok(id) = text.parse() {
+            return Ok(id);
+        }
+        // An empty variable in somebody's script must not name the one sandbox that there is.
+        if !text.starts_with(SandboxId::PREFIX) || text.len() < PREFIX_MIN_LEN {
+            return Err(Error::NotAnId { text: text.to_owned() });
+        }
+        let ids = self.sandboxes(&[]).await?.into_iter().map(|sandbox| sandbox.id);
+        pick(text, ids.filter(|id| id.as_str().starts_with(text)).collect())
+    }
+
+    /// The full id of an exec for an id or the beginning of one.
+    pub async fn resolve_exec(&self, sandbox: &SandboxId, text: &str) -> Result<ExecId, Error> {
+        if let Ok(id) = text.parse() {
+            return Ok(id);
+        }
+        let ids = self.execs(sandbox).await?.into_iter().map(|exec| exec.exec_id);
+        only_one("exec", sandbox, text, ids.filter(|id| id.as_str().starts_with(text)))
+    }
+
+    /// The full id of a shell for an id or the beginning of one.
+    pub async fn resolve_shell(&self, sandbox: &SandboxId, text: &str) -> Result<ShellId, Error> {
+        if let Ok(id) = text.parse() {
+            return Ok(id);
+        }
+        let ids = self.shells(sandbox).await?.into_iter().map(|shell| shell.id);
+        only_one("shell", sandbox, text, ids.filter(|id| id.as_str().starts_with(text)))
+    }
+}
+
+fn only_one<T: FromStr>(
+    kind: &'static str,
+    sandbox: &SandboxId,
+    prefix: &str,
+    matches: impl Iterator<Item = T>,
+) -> Result<T, Error> {
+    let mut matches: Vec<T> = matches.collect();
+    let prefix = prefix.to_owned();
+    match (prefix.len() >= PREFIX_MIN_LEN, matches.len()) {
+        (true, 1) => Ok(matches.remove(0)),
+        (true, count) if count > 1 => Err(Error::AmbiguousInside { kind, count, prefix }),
+        _ => Err(Error::NoMatchInside { kind, sandbox: sandbox.clone(), prefix }),
+    }
+}
+
+fn pick(prefix: &str, mut matches: Vec<SandboxId>) -> Result<SandboxId, Error> {
+    match matches.len() {
+        0 => Err(Error::NoMatch { prefix: prefix.to_owned() }),
+        1 => Ok(matches.remove(0)),
+        _ => Err(Error::Ambiguous {
+            prefix: prefix.to_owned(),
+            matches: matches.into_iter().map(String::from).collect(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_accepted_only_when_it_names_one_sandbox() {
+        let (one, two) = (SandboxId::random(), SandboxId::random());
+        assert!(matches!(pick("sb", vec![]), Err(Error::NoMatch { .. })));
+        assert_eq!(pick("sb", vec![one.clone()]).ok(), Some(one.clone()));
+        assert!(matches!(pick("sb", vec![one, two]), Err(Error::Ambiguous { .. })));
+    }
+}
