@@ -78,6 +78,10 @@ pub use lifecycle::verbs::{InFlight, OnExecs};
 pub use policy::abilities::{Abilities, IdRangeKind};
 pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
 pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
+pub use records::directory::{
+    Directory, DirectoryError, FoundRequest, FoundRow, LocalDirectory, NewRow, Node, Phase,
+    Placement, RequestPhase, RequestRecord, Rows, Share,
+};
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use stats::StatsView;
@@ -126,8 +130,9 @@ impl Broker {
         let host = policy::admission::host_limits(parts.storage.as_ref()).await?;
         let shared = Arc::new(Shared::new(parts, host));
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
+        shared.registry.adopt_earlier().await?;
         lifecycle::reconcile::once(&shared).await?;
-        shared.sweep_slots().await?;
+        shared.directory.sweep_slots().await?;
         lifecycle::forks::sweep(&shared).await?;
         lifecycle::snapshots::sweep_rows(&shared).await?;
         lifecycle::snapshots::sweep(&shared).await?;

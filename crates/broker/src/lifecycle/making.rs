@@ -9,6 +9,7 @@ use super::verbs::Origin;
 use crate::Broker;
 use crate::error::Error;
 use crate::images::workspace::{self, Bringing};
+use crate::records::directory::request_name;
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::shared::{Handle, Shared};
 use crate::view::View;
@@ -47,20 +48,24 @@ impl Broker {
         draft: SpecDraft,
         key: IdempotencyKey,
     ) -> Result<View, Error> {
-        let (shared, name) = (&self.shared, idempotency::entry_key(&key, who));
+        let (shared, name) = (&self.shared, request_name(&key, who));
+        let owner = admission::owner(who, &draft)?;
         // The owner too, because a key may be bound to a project.
-        let fingerprint = idempotency::fingerprint(&(admission::owner(who, &draft)?, &draft));
+        let fingerprint = idempotency::fingerprint(&(&owner, &draft));
         let _only = shared.creates.join(name.clone()).await;
         let now = shared.clock.wall();
-        let revision = match shared.idempotency.look(&name, &fingerprint, now).await? {
+        let revision = match idempotency::look(&*shared.directory, &name, &fingerprint, now).await?
+        {
             Known::Nothing(revision) => revision,
             Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
-            Known::Sandboxes(made) => match made.answer(shared, &key)?.map(|mut views| views.pop())
-            {
-                Ok(Some(view)) => return Ok(view),
-                Ok(None) => None,
-                Err(revision) => Some(revision),
-            },
+            Known::Sandboxes(made) => {
+                let answer = made.answer(shared, &key, &owner).await?;
+                match answer.map(|mut views| views.pop()) {
+                    Ok(Some(view)) => return Ok(view),
+                    Ok(None) => None,
+                    Err(revision) => Some(revision),
+                }
+            }
         };
         let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
         self.make(who, draft, Some(vacancy)).await
@@ -96,7 +101,7 @@ impl Broker {
         let mut meta = new_meta(&self.shared, owner, spec, terms);
         meta.slot = slot;
         admission::check_row(&meta)?;
-        let claim = key.map(|key| key.claim(&self.shared.idempotency, vec![meta.id.clone()]));
+        let claim = key.map(|key| key.claim(&self.shared.directory, vec![meta.id.clone()]));
         let (handle, created) = self.begin(meta, claim, bringing)?;
         // From here on the sandbox itself is seen to need its template's layers.
         drop(admitted);

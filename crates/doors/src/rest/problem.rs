@@ -228,6 +228,7 @@ pub fn code_of(error: &Error) -> Code {
         Error::DataDir { .. } => Code::DataDirUnusable,
         Error::HostUnreadable { .. } => Code::RuntimeFailed,
         Error::ShuttingDown => Code::ShuttingDown,
+        Error::Fenced { .. } | Error::Elsewhere { .. } => Code::Conflict,
         Error::PoolFull { .. } => Code::PoolFull,
         Error::Store(error) => code_of_store(error),
         Error::Storage(error) => code_of_storage(error),

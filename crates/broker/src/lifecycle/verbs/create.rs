@@ -1,7 +1,7 @@
 //! create: the first thing anybody does, so nothing on this path waits that need not.
 //!
 //! ```text
-//!   idempotency key, slot (only who has one waits for them)
+//!   row `creating` first, then quotas, idempotency key, slot (only who has any of them waits for that)
 //!   ┌ home, meta `creating` ────────────────────────────────────┐
 //!   └ row `creating` → volume → template's files, workspace → runtime's ───┴▶ launch (▶ clone) ▶ ┌ row `running`
 //!                                                                                                └ meta `ready`
@@ -10,8 +10,8 @@
 //! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
 //! goes by the id of either. So the home may be made beside the row, and the two outcomes be written
 //! beside each other: a row says `running` only of a sandbox that does, and a meta that says `ready` is
-//! reason enough to keep it. What comes before the row is found by those who look for it: a slot or a
-//! key whose sandbox does not exist is free.
+//! reason enough to keep it. The row is first in and last out: a slot or a key
+//! whose sandbox has none is free.
 
 use tracing::warn;
 
@@ -20,7 +20,7 @@ use crate::lifecycle::supervisor::{Fate, Supervisor};
 use crate::lifecycle::verbs::Origin;
 use crate::policy::admission::volume_quota;
 use crate::records::idempotency::Claim;
-use sandkeep_core::{Event, Operation, Status, Verb, failpoint, with_causes};
+use sandkeep_core::{Event, Operation, SlotName, Status, Verb, failpoint, with_causes};
 use sandkeep_home::{DataDir, Phase};
 use sandkeep_image::make_workdir;
 use sandkeep_runtime::Plan;
@@ -47,7 +47,7 @@ impl Supervisor {
         mut key: Option<&mut Claim>,
         origin: &Origin,
     ) -> (Fate, Result<(), Error>) {
-        if let Err(refused) = self.claim_names(key.as_deref_mut()).await {
+        if let Err(refused) = self.claim_place(key.as_deref_mut()).await {
             return (Fate::Gone, Err(refused));
         }
         let (cause, event) = match self.make(key, origin).await {
@@ -90,17 +90,58 @@ impl Supervisor {
         self.mark_destroying().await;
     }
 
-    /// Takes the names that lead to this sandbox, before anything of it is made.
-    async fn claim_names(&self, key: Option<&mut Claim>) -> Result<(), Error> {
+    /// Takes all that others might take, too, before anything of the sandbox is made: first its row, by whose rank its
+    /// owner's quotas are kept, then the names that lead to it. Without any of these the row is written beside the
+    /// home.
+    async fn claim_place(&mut self, mut key: Option<&mut Claim>) -> Result<(), Error> {
+        let counted = self.shared.policy.quotas.count_sandboxes();
+        if key.is_none() && self.meta.slot.is_none() && !counted {
+            return Ok(());
+        }
+        let claimed = self.claim_row_and_names(key.as_deref_mut(), counted).await;
+        if claimed.is_err() {
+            if let Some(key) = key {
+                key.withdraw().await;
+            }
+            let row = self.shared.registry.delete(&self.meta.owner, self.id(), self.revision);
+            if let Err(error) = row.await {
+                // Nobody supervises it any more, so reconcile removes it.
+                warn!(id = %self.id(), %error, "cannot take a row back");
+            }
+        }
+        claimed
+    }
+
+    async fn claim_row_and_names(
+        &mut self,
+        key: Option<&mut Claim>,
+        counted: bool,
+    ) -> Result<(), Error> {
+        let registry = &self.shared.registry;
+        let revision = registry.put(&self.meta, &self.status(), None).await?;
+        self.revision = Some(revision);
+        failpoint!("create.after_row");
+        if counted {
+            let quotas = &self.shared.policy.quotas;
+            registry.within_quotas(&self.meta, revision, quotas).await?;
+        }
         if let Some(key) = key {
             key.begin().await?;
             failpoint!("create.after_key");
         }
-        if let Some(slot) = &self.meta.slot {
-            self.shared.claim_slot(&self.meta.owner, slot, self.id()).await?;
+        if let Some(slot) = self.meta.slot.clone() {
+            self.claim_slot(&slot).await?;
             failpoint!("create.after_slot");
         }
         Ok(())
+    }
+
+    /// Claims a slot for a sandbox that has its row already.
+    pub(crate) async fn claim_slot(&self, slot: &SlotName) -> Result<(), Error> {
+        match self.shared.directory.claim_slot(&self.meta.owner, slot, self.id()).await? {
+            None => Ok(()),
+            Some(holder) => Err(Error::SlotTaken { slot: slot.clone(), holder }),
+        }
     }
 
     async fn make(&mut self, key: Option<&mut Claim>, origin: &Origin) -> Result<(), Error> {
@@ -152,9 +193,12 @@ impl Supervisor {
     /// Records the intent, then makes the volume and what the runtime needs; the row's revision counts
     /// even if the rest fails.
     async fn make_parts(&self, origin: &Origin) -> (Option<Revision>, Result<Plan, Error>) {
-        let revision = match self.shared.registry.put(&self.meta, &self.status(), None).await {
-            Ok(revision) => revision,
-            Err(error) => return (None, Err(error.into())),
+        let revision = match self.revision {
+            Some(revision) => revision,
+            None => match self.shared.registry.put(&self.meta, &self.status(), None).await {
+                Ok(revision) => revision,
+                Err(error) => return (None, Err(error.into())),
+            },
         };
         failpoint!("create.after_intent");
         (Some(revision), self.make_volume_and_shell(origin).await)

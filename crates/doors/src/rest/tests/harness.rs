@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::auth::Auth;
 use crate::rest::{self, Front, Origins, problem};
-use sandkeep_broker::{Broker, Parts, Policy, SystemClock, telemetry::Telemetry};
+use sandkeep_broker::{Broker, LocalDirectory, Parts, Policy, SystemClock, telemetry::Telemetry};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
@@ -92,8 +92,8 @@ impl Daemon {
         let address = listener.local_addr().expect("it is bound");
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
-        let store = Arc::new(MemoryStore::new());
-        let auth = Auth::open(dir.path(), store, None).await.expect("an empty store");
+        let directory = LocalDirectory::new(Arc::new(MemoryStore::new()), "node");
+        let auth = Auth::open(dir.path(), Arc::new(directory), None).await.expect("an empty store");
         let domain = "localhost".to_owned();
         let origins = Origins::default();
         let front = Front { auth: Arc::new(auth), origins, tls: None, domain };
