@@ -240,6 +240,13 @@ pub enum Error {
     #[error("the daemon is shutting down")]
     ShuttingDown,
 
+    /// Somebody else has written what this node took for its own, so nothing was overwritten.
+    #[error("{what} was changed by somebody else")]
+    Fenced { what: String },
+
+    #[error("sandbox {id} is on node {node}")]
+    Elsewhere { id: SandboxId, node: String },
+
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]

@@ -76,6 +76,10 @@ pub use lifecycle::snapshot::{SnapshotView, recorded_snapshots};
 pub use policy::abilities::{Abilities, IdRangeKind};
 pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
 pub use ports::{Pass, PassProblem, PortStream, PortView, Warrant};
+pub use records::directory::{
+    Directory, DirectoryError, FoundRequest, FoundRow, LocalDirectory, NewRow, Node, Phase,
+    Placement, RequestPhase, RequestRecord, Rows, Share,
+};
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use stats::StatsView;
@@ -124,8 +128,9 @@ impl Broker {
         let host = policy::admission::host_limits(parts.storage.as_ref()).await?;
         let shared = Arc::new(Shared::new(parts, host));
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
+        shared.registry.adopt_earlier().await?;
         lifecycle::reconcile::once(&shared).await?;
-        shared.sweep_slots().await?;
+        shared.directory.sweep_slots().await?;
         lifecycle::fork::sweep(&shared).await?;
         lifecycle::snapshot::sweep_rows(&shared).await?;
         lifecycle::snapshot::sweep(&shared).await?;

@@ -1,7 +1,7 @@
-//! What the broker writes down in the store and in a sandbox's home: rows, slots, idempotency keys, the timeline.
+//! What the broker writes down: who has what in the directory, the rest in the store and in a sandbox's home.
 
+pub(crate) mod directory;
 pub(crate) mod idempotency;
 pub(crate) mod registry;
 pub(crate) mod rows;
-pub(crate) mod slots;
 pub(crate) mod timeline;

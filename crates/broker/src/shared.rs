@@ -24,9 +24,8 @@ use crate::lifecycle::snapshot::Records;
 use crate::policy::batteries::Batteries;
 use crate::policy::quota::Account;
 use crate::policy::rate::Rates;
-use crate::records::idempotency::Idempotency;
+use crate::records::directory::{Directory, LocalDirectory};
 use crate::records::registry::Registry;
-use crate::records::slots::Slots;
 use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use sandkeep_core::{HostLimits, Moment, Principal, Purpose, SandboxId};
@@ -41,10 +40,10 @@ pub(super) struct Shared {
     pub registry: Registry,
     /// Beneath the registry.
     pub store: Arc<ObservedStore>,
-    pub slots: Slots,
+    /// Who has what, on this node and on others.
+    pub directory: Arc<dyn Directory>,
     /// What is recorded of snapshots.
     pub snapshots: Records,
-    pub idempotency: Idempotency,
     pub storage: Arc<dyn Storage>,
     pub runtimes: Vec<Arc<dyn Runtime>>,
     pub batteries: Batteries,
@@ -126,15 +125,17 @@ impl Shared {
             telemetry.verbs().announce(runtime.name());
         }
         let store = Arc::new(ObservedStore::new(parts.store, Arc::clone(&telemetry)));
+        let instance = parts.data.instance().as_str();
+        let directory: Arc<dyn Directory> =
+            Arc::new(LocalDirectory::new(Arc::clone(&store) as _, instance));
         let account = Account::new(parts.policy.quotas);
         let closing = CancellationToken::new();
         Self {
             batteries: Batteries::in_data_dir(parts.data.path()),
             data: parts.data,
-            registry: Registry::new(Arc::clone(&store) as _),
-            slots: Slots::new(Arc::clone(&store) as _),
+            registry: Registry::new(Arc::clone(&directory)),
+            directory,
             snapshots: Records::new(Arc::clone(&store) as _),
-            idempotency: Idempotency::new(Arc::clone(&store) as _),
             images: Templates::new(Arc::clone(&store) as _),
             uploads: Uploads::default(),
             store,
@@ -170,6 +171,16 @@ impl Shared {
 
     fn places_mut(&self) -> RwLockWriteGuard<'_, Places> {
         self.places.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of this node, for what is written on its behalf.
+    pub fn node(&self) -> Option<String> {
+        Some(self.directory.node().node.clone())
+    }
+
+    /// Whether what the node of this name wrote is not ours. What has no name was written when there was one node only.
+    pub fn is_elsewhere(&self, node: Option<&str>) -> bool {
+        node.is_some_and(|node| node != self.directory.node().node)
     }
 
     pub fn now(&self) -> Moment {

@@ -9,6 +9,7 @@ mod health;
 mod lifecycle;
 mod manual_clock;
 mod named;
+mod nodes;
 mod numbers;
 mod sending;
 mod spans;

@@ -9,6 +9,7 @@
 /// Every point there is, in the order in which its verb passes them. Points of steps that run side
 /// by side are in the order of the source.
 pub const ALL: &[&str] = &[
+    "create.after_row",
     "create.after_key",
     "create.after_slot",
     "create.after_home",

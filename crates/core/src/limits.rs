@@ -176,8 +176,8 @@ pub const DISK_MAX_MB: u64 = 1024 * 1024 * 1024;
 pub const STORE_CHANGES_MAX: usize = 16_384;
 /// The largest value the store takes.
 pub const STORE_VALUE_MAX_BYTES: usize = 1024 * 1024;
-/// How much of a value is kept free for what a sandbox's row gains after its first writing: a longer
-/// state, and a reason, of which a byte may take six in JSON.
+/// How much of a value is kept free for what a sandbox's row has beside its record, as which node has it, and for what
+/// it gains after its first writing: a longer state, and a reason, of which a byte may take six in JSON.
 pub const ROW_RESERVE_BYTES: usize = 64 * 1024;
 /// The longest reason that is kept; the rest is cut off.
 pub const REASON_MAX_BYTES: usize = 8 * 1024;
@@ -365,6 +365,9 @@ pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 pub const IDEMPOTENCY_KEYS_MAX: usize = 100_000;
 /// How long between two looks for idempotency keys that are too old.
 pub const IDEMPOTENCY_SWEEP: Duration = Duration::from_secs(10 * 60);
+/// How long a create waits for others of the same owner, begun before it on other nodes, to be made or given up, when
+/// the owner's quota does not hold them all.
+pub const QUOTA_DECISION: Duration = Duration::from_secs(30);
 /// How long `ensure` waits for a verb on the sandbox that another caller began.
 pub const ENSURE_WAIT: Duration = Duration::from_secs(60);
 /// How long a guest may take to show `ensure` that it is well.

@@ -21,9 +21,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sandkeep_broker::error::Error;
+use sandkeep_broker::{Directory, DirectoryError};
 use sandkeep_core::KeyId;
 use sandkeep_core::{Principal, Scope, Scopes};
-use sandkeep_store::{StateStore, StoreError};
 
 pub use key::ApiKey;
 pub use key_ring::{KeyDraft, KeyInfo, KeyRing, NewKey};
@@ -55,8 +55,8 @@ impl AuthError {
     }
 }
 
-impl From<StoreError> for AuthError {
-    fn from(error: StoreError) -> Self {
+impl From<DirectoryError> for AuthError {
+    fn from(error: DirectoryError) -> Self {
         Self::Unavailable { problem: sandkeep_core::with_causes(&error) }
     }
 }
@@ -88,11 +88,11 @@ impl Auth {
     /// Keys that are already there close the latch, should its marker have been lost.
     pub async fn open(
         data_dir: &Path,
-        store: Arc<dyn StateStore>,
+        directory: Arc<dyn Directory>,
         oidc: Option<Oidc>,
     ) -> Result<Self, Error> {
         let latch = Arc::new(Latch::of(data_dir));
-        let keys = KeyRing::new(store, Arc::clone(&latch));
+        let keys = KeyRing::new(directory, Arc::clone(&latch));
         keys.close_if_used().await?;
         Ok(Self { latch, keys, oidc })
     }

@@ -66,6 +66,7 @@ impl Error {
             Self::DataDir { .. } => Code::DataDirUnusable,
             Self::HostUnreadable { .. } => Code::RuntimeFailed,
             Self::ShuttingDown => Code::ShuttingDown,
+            Self::Fenced { .. } | Self::Elsewhere { .. } => Code::Conflict,
             Self::PoolFull { .. } => Code::PoolFull,
             Self::Store(error) => of_store(error),
             Self::Storage(error) => of_storage(error),

@@ -140,7 +140,7 @@ impl Broker {
             alone = shared.images.names.join(record::key(&job.whose, &job.name)) => alone,
             () = &mut stopped => return Err(Error::ShuttingDown),
         };
-        let intent = Intent { name: job.name.clone(), sandbox: None };
+        let intent = Intent { name: job.name.clone(), sandbox: None, node: shared.node() };
         let store = Arc::clone(shared.images.records.store());
         let begun = intent.write(&*store, &job.id).await?;
         failpoint!("build.after_intent");

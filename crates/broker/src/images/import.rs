@@ -96,7 +96,7 @@ impl Broker {
             Opened::Given { .. } | Opened::Registry { .. } | Opened::Snapshot { .. } => None,
             Opened::Sandbox(id) => Some(id.clone()),
         };
-        let intent = Intent { name: job.name.clone(), sandbox };
+        let intent = Intent { name: job.name.clone(), sandbox, node: shared.node() };
         let store = Arc::clone(shared.images.records.store());
         let begun = intent.write(&*store, &job.id).await?;
         failpoint!("template.after_intent");

@@ -21,6 +21,9 @@ pub struct Intent {
     /// The one that becomes a template, and that may be frozen for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxId>,
+    /// The node that imports it; `None` in what an earlier version wrote.
+    #[serde(default)]
+    pub node: Option<String>,
 }
 
 /// An intent that is written.
@@ -52,6 +55,9 @@ pub async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let store = shared.images.records.store();
     for entry in store.list(&Prefix::new([IMPORTS])).await?.entries {
         let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
+        if shared.is_elsewhere(intent.as_ref().and_then(|intent| intent.node.as_deref())) {
+            continue;
+        }
         if let Some(sandbox) = intent.as_ref().and_then(|intent| intent.sandbox.as_ref()) {
             thaw(shared, sandbox).await;
         }

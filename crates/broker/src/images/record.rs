@@ -156,9 +156,7 @@ impl Records {
 
     /// Writes a record, in place of one of the same name.
     pub async fn put(&self, whose: &Whose, record: &Record) -> Result<(), StoreError> {
-        let key = key(whose, &record.name);
-        let known = self.store.get(&key).await?.map(|entry| entry.revision);
-        rows::put(&*self.store, &key, encode(record), known).await.map(|_| ())
+        rows::replace(&*self.store, &key(whose, &record.name), encode(record)).await.map(|_| ())
     }
 
     pub async fn remove(&self, whose: &Whose, name: &TemplateName) -> Result<(), StoreError> {

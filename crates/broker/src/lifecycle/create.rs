@@ -1,7 +1,7 @@
 //! create: the first thing anybody does, so nothing on this path waits that need not.
 //!
 //! ```text
-//!   idempotency key, slot (only who has one waits for them)
+//!   row `creating` first, then quotas, idempotency key, slot (only who has any of them waits for that)
 //!   ┌ home, meta `creating` ────────────────────────────────────┐
 //!   └ row `creating` → volume → template's files, workspace → runtime's ───┴▶ launch (▶ clone) ▶ ┌ row `running`
 //!                                                                                                └ meta `ready`
@@ -10,8 +10,7 @@
 //! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
 //! goes by the id of either. So the home may be made beside the row, and the two outcomes be written
 //! beside each other: a row says `running` only of a sandbox that does, and a meta that says `ready` is
-//! reason enough to keep it. What comes before the row is found by those who look for it: a slot or a
-//! key whose sandbox does not exist is free.
+//! reason enough to keep it. The row is first in and last out: a slot or a key whose sandbox has none is free.
 
 use std::sync::Arc;
 
@@ -25,12 +24,13 @@ use crate::error::Error;
 use crate::health;
 use crate::images::workspace::{self, Bringing};
 use crate::policy::admission::{self, volume_quota};
+use crate::records::directory::request_name;
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::{
-    Event, IdempotencyKey, Labels, Operation, Owner, Principal, SandboxId, SnapshotId, Spec,
-    SpecDraft, Status, Terms, Verb, failpoint, with_causes,
+    Event, IdempotencyKey, Labels, Operation, Owner, Principal, SandboxId, SlotName, SnapshotId,
+    Spec, SpecDraft, Status, Terms, Verb, failpoint, with_causes,
 };
 use sandkeep_home::{DataDir, Meta, Phase};
 use sandkeep_image::{Template, make_workdir};
@@ -107,15 +107,17 @@ impl Broker {
     ) -> Result<View, Error> {
         let (broker, who) = (self.clone(), who.clone());
         let flight = async move {
-            let (shared, name) = (&broker.shared, idempotency::entry_key(&key, &who));
+            let (shared, name) = (&broker.shared, request_name(&key, &who));
+            let owner = admission::owner(&who, &draft)?;
             // The owner too, because a key may be bound to a project.
-            let fingerprint = idempotency::fingerprint(&(admission::owner(&who, &draft)?, &draft));
+            let fingerprint = idempotency::fingerprint(&(&owner, &draft));
             let _only = shared.creates.join(name.clone()).await;
             let now = shared.clock.wall();
-            let revision = match shared.idempotency.look(&name, &fingerprint, now).await? {
+            let known = idempotency::look(&*shared.directory, &name, &fingerprint, now);
+            let revision = match known.await? {
                 Known::Nothing(revision) => revision,
                 Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
-                Known::Sandboxes(made) => match made.answer(shared, &key)? {
+                Known::Sandboxes(made) => match made.answer(shared, &key, &owner).await? {
                     Ok(mut views) => return Ok(views.pop().expect("a create makes one sandbox")),
                     Err(revision) => Some(revision),
                 },
@@ -156,7 +158,7 @@ impl Broker {
             let mut meta = new_meta(shared, owner, admitted.spec.clone(), admitted.terms.clone());
             meta.slot = slot;
             admission::check_row(&meta)?;
-            let claim = key.map(|key| key.claim(&shared.idempotency, vec![meta.id.clone()]));
+            let claim = key.map(|key| key.claim(&shared.directory, vec![meta.id.clone()]));
             let template = Arc::clone(&admitted.template.template);
             let creation = Creation { template, origin: Origin::Template(workspace), claim };
             let new = NewSandbox::new(shared, Arc::clone(admitted.runtime), meta, creation);
@@ -176,7 +178,7 @@ impl Supervisor {
     /// the first cause.
     pub(crate) async fn create(&mut self, creation: Creation) -> (Fate, Result<(), Error>) {
         let Creation { template, origin, mut claim } = creation;
-        let (fate, result) = match self.claim_names(claim.as_mut()).await {
+        let (fate, result) = match self.claim_place(claim.as_mut()).await {
             Err(refused) => (Fate::Gone, Err(refused)),
             Ok(()) => match self.make(template.as_ref(), &origin, claim.as_mut()).await {
                 Ok(()) => (Fate::Lives, Ok(())),
@@ -186,20 +188,54 @@ impl Supervisor {
         if let (Err(_), Some(claim)) = (&result, &claim) {
             claim.withdraw().await;
         }
+        if result.is_err() && self.status().operation() == Some(Operation::Create) {
+            self.take_row_back().await;
+        }
         (fate, result)
     }
 
-    /// Takes the names that lead to this sandbox, before anything of it is made.
-    async fn claim_names(&self, claim: Option<&mut Claim>) -> Result<(), Error> {
+    /// Takes all that others might take, too, before anything of the sandbox is made: first its row, by whose rank its
+    /// owner's quotas are kept, then the names that lead to it. Without any of these the row is written beside the
+    /// home.
+    async fn claim_place(&mut self, claim: Option<&mut Claim>) -> Result<(), Error> {
+        let counted = self.shared.policy.quotas.count_sandboxes();
+        if claim.is_none() && self.meta.slot.is_none() && !counted {
+            return Ok(());
+        }
+        let registry = &self.shared.registry;
+        let revision = registry.put(&self.meta, &self.status(), None).await?;
+        self.revision = Some(revision);
+        failpoint!("create.after_row");
+        if counted {
+            let quotas = &self.shared.policy.quotas;
+            registry.within_quotas(&self.meta, revision, quotas).await?;
+        }
         if let Some(claim) = claim {
             claim.begin().await?;
             failpoint!("create.after_key");
         }
-        if let Some(slot) = &self.meta.slot {
-            self.shared.claim_slot(&self.meta.owner, slot, self.id()).await?;
+        if let Some(slot) = self.meta.slot.clone() {
+            self.claim_slot(&slot).await?;
             failpoint!("create.after_slot");
         }
         Ok(())
+    }
+
+    /// Removes the row of a sandbox of which nothing else was made.
+    async fn take_row_back(&self) {
+        let row = self.shared.registry.delete(&self.meta.owner, self.id(), self.revision);
+        if let Err(error) = row.await {
+            // Nobody supervises it any more, so reconcile removes it.
+            warn!(id = %self.id(), %error, "cannot take a row back");
+        }
+    }
+
+    /// Claims a slot for a sandbox that has its row already.
+    pub(crate) async fn claim_slot(&self, slot: &SlotName) -> Result<(), Error> {
+        match self.shared.directory.claim_slot(&self.meta.owner, slot, self.id()).await? {
+            None => Ok(()),
+            Some(holder) => Err(Error::SlotTaken { slot: slot.clone(), holder }),
+        }
     }
 
     /// The recipe, as the diagram above shows it.
@@ -220,10 +256,12 @@ impl Supervisor {
             Ok::<(), Error>(())
         };
         // The row's revision counts even if the rest fails.
-        let mut revision = None;
+        let mut revision = self.revision;
         let parts = async {
-            let intent = self.shared.registry.put(&self.meta, &self.status(), None).await?;
-            revision = Some(intent);
+            if revision.is_none() {
+                let status = self.status();
+                revision = Some(self.shared.registry.put(&self.meta, &status, None).await?);
+            }
             failpoint!("create.after_intent");
             let root = match origin {
                 Origin::Template(workspace) => {

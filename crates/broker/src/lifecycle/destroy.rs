@@ -85,10 +85,10 @@ impl Supervisor {
         self.shared.blocking(move |_| home.remove()).await?;
         failpoint!("destroy.after_home");
         if let Some(slot) = &self.meta.slot {
-            self.shared.slots.free(&self.meta.owner, slot, self.id()).await?;
+            self.shared.directory.free_slot(&self.meta.owner, slot, self.id()).await?;
             failpoint!("destroy.after_slot");
         }
-        self.shared.registry.delete(self.id(), self.revision).await?;
+        self.shared.registry.delete(&self.meta.owner, self.id(), self.revision).await?;
         failpoint!("destroy.after_row");
         Ok(())
     }

@@ -23,7 +23,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
 use crate::view::View;
-use crate::{policy::admission, records::slots};
+use crate::{policy::admission, records::directory::slot_name};
 use sandkeep_core::{Principal, SandboxId, SpecDraft, State, Verb, limits};
 
 /// A sandbox that an ensure answered with, and when.
@@ -60,7 +60,7 @@ impl Broker {
         };
         let owner = admission::owner(who, &draft)?;
         drop(admission::admit(&self.shared, &owner, draft.clone()).await?);
-        let mut flight = self.shared.ensures.join(slots::key(&owner, &slot)).await;
+        let mut flight = self.shared.ensures.join(slot_name(&owner, &slot)).await;
         if let Some(Verified { id, at }) = &*flight
             && *at >= arrived
             && let Some(handle) = self.shared.supervised(id)
@@ -69,7 +69,7 @@ impl Broker {
         }
         let mut refused = None;
         for _ in 0..limits::ENSURE_ATTEMPTS_MAX {
-            let holder = self.shared.slots.holder(&owner, &slot).await?;
+            let holder = self.shared.directory.slot_holder(&owner, &slot).await?;
             let Some(handle) = holder.and_then(|id| self.shared.supervised(&id)) else {
                 match self.create(who, draft.clone()).await {
                     Ok(sandbox) => {

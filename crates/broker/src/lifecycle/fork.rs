@@ -24,6 +24,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::health;
 use crate::policy::admission::{self, volume_quota};
+use crate::records::directory::request_name;
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::records::rows;
 use crate::records::timeline::Happening;
@@ -54,6 +55,9 @@ pub struct ForkDraft {
 #[derive(Debug, Serialize, Deserialize)]
 struct Intent {
     sandboxes: Vec<SandboxId>,
+    /// The node that makes them; `None` in what an earlier version wrote.
+    #[serde(default)]
+    node: Option<String>,
 }
 
 /// An intent that is written.
@@ -110,14 +114,15 @@ impl Broker {
         let Some(key) = key else {
             return verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, None)).await;
         };
-        let name = idempotency::entry_key(&key, who);
+        let name = request_name(&key, who);
         let fingerprint = idempotency::fingerprint(&(FORKS, id, &draft));
         let _only = shared.creates.join(name.clone()).await;
         let now = shared.clock.wall();
-        let revision = match shared.idempotency.look(&name, &fingerprint, now).await? {
+        let revision = match idempotency::look(&*shared.directory, &name, &fingerprint, now).await?
+        {
             Known::Nothing(revision) => revision,
             Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
-            Known::Sandboxes(made) => match made.answer(shared, &key)? {
+            Known::Sandboxes(made) => match made.answer(shared, &key, &handle.meta().owner).await? {
                 Ok(views) => return Ok(views),
                 Err(revision) => Some(revision),
             },
@@ -180,7 +185,7 @@ impl Broker {
         let unmade = self.places_for(source, draft).await?;
         let handles: Vec<Arc<Handle>> = unmade.iter().map(|new| Arc::clone(&new.handle)).collect();
         let ids: Vec<SandboxId> = handles.iter().map(|handle| handle.id.clone()).collect();
-        let mut claim = key.map(|key| key.claim(&self.shared.idempotency, ids.clone()));
+        let mut claim = key.map(|key| key.claim(&self.shared.directory, ids.clone()));
         let begun = match self.begin_forks(claim.as_mut(), &ids).await {
             Ok(begun) => begun,
             Err(error) => {
@@ -257,7 +262,7 @@ impl Broker {
             failpoint!("fork.after_key");
         }
         let key = Key::new([FORKS, ids.first().map_or("", SandboxId::as_str)]);
-        let intent = Intent { sandboxes: ids.to_vec() };
+        let intent = Intent { sandboxes: ids.to_vec(), node: self.shared.node() };
         let value = serde_json::to_vec(&intent).expect("an intent holds only strings");
         let revision = rows::put(&*self.shared.store, &key, value, None).await?;
         failpoint!("fork.after_intent");
@@ -338,6 +343,9 @@ fn terms_of(shared: &Shared, source: &Source, draft: &ForkDraft) -> Result<Terms
 pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
     for entry in shared.store.list(&Prefix::new([FORKS])).await?.entries {
         let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
+        if shared.is_elsewhere(intent.as_ref().and_then(|intent| intent.node.as_deref())) {
+            continue;
+        }
         let sandboxes = intent.map(|intent| intent.sandboxes).unwrap_or_default();
         for handle in sandboxes.iter().filter_map(|id| shared.supervised(id)) {
             match handle.remove(shared).await {

@@ -90,7 +90,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         let now = shared.clock.uptime();
         if swept.is_none_or(|at| now.saturating_sub(at) >= limits::IDEMPOTENCY_SWEEP) {
             swept = Some(now);
-            if let Err(error) = shared.idempotency.sweep(shared.clock.wall()).await {
+            if let Err(error) = shared.directory.sweep_requests(shared.clock.wall()).await {
                 warn!(%error, "cannot remove old idempotency keys");
             }
         }

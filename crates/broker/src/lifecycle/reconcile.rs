@@ -39,7 +39,7 @@ pub(crate) async fn at_intervals(shared: Arc<Shared>) {
         health::refresh(&shared);
         let looked = async {
             once(&shared).await?;
-            shared.sweep_slots().await?;
+            shared.directory.sweep_slots().await?;
             snapshot::sweep(&shared).await?;
             crate::images::collect(&shared).await
         };
@@ -153,11 +153,12 @@ impl Drop for Claim {
     }
 }
 
-/// Everything that the registry or the homes know and nobody supervises.
+/// Everything that the registry, as this node's, or the homes know and nobody supervises.
 async fn claim(shared: &Arc<Shared>) -> Result<Vec<Claim>, Error> {
     let (rows, homes) = tokio::join!(shared.registry.rows(), shared.blocking(|data| data.homes()));
     let mut ids: BTreeSet<SandboxId> = homes?.into_iter().collect();
-    ids.extend(rows?.into_iter().map(|(id, _)| id));
+    let here = rows?.into_iter().filter(|(_, row)| !row.is_elsewhere());
+    ids.extend(here.map(|(id, _)| id));
     let claims = ids.into_iter().filter(|id| shared.claim(id));
     Ok(claims.map(|id| Claim { shared: Arc::clone(shared), id, held: true }).collect())
 }
@@ -265,8 +266,8 @@ async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
         }
     };
     let unreachable = shown.is_some();
-    let Case { meta, status, revision, event, copy } = case;
-    let status = shown.unwrap_or(status);
+    let Case { meta, status: recorded, revision, event, copy } = case;
+    let status = shown.unwrap_or_else(|| recorded.clone());
     let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
     rejoin::load(&shared, &handle.execs).await;
     if let Err(error) = supervisor.restore_snapshots(in_storage).await {
@@ -288,9 +289,8 @@ async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
     if copy == Copy::Stale {
         supervisor.copy_records().await;
     }
-    let meta = handle.meta();
-    if let (None, Some(slot)) = (revision, &meta.slot) {
-        shared.reclaim_slot(&meta.owner, slot, &handle.id).await;
+    if revision.is_none() {
+        supervisor.reclaim_slot(&recorded).await;
     }
     shared.supervise(handle);
     claim.held = false;

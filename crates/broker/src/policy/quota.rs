@@ -1,62 +1,31 @@
 //! How much each organization and each user has of everything that is counted. The account is kept
 //! under the same lock as the list of sandboxes, so that no two creates can both take the last place;
 //! whoever has a place in the list is on the account, however it came there.
+//!
+//! The account knows what this node has. What the owner has on other nodes, the directory's rows tell: without a
+//! counter, by the rank of a row among those of its owner ([`standing`]).
 
 use std::collections::HashMap;
 
 use crate::error::Error;
 use crate::policy::{Quota, Quotas};
+use crate::records::directory::{FoundRow, Phase, Share, millicpus};
 use sandkeep_core::{Owner, Resources};
-
-/// A sum of sandboxes. Processors are counted in thousandths, so that sums come out even.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    sandboxes: u64,
-    millicpus: u64,
-    memory_mb: u64,
-    disk_mb: u64,
-}
-
-impl Sum {
-    fn of(resources: &Resources) -> Self {
-        Self {
-            sandboxes: 1,
-            millicpus: millicpus(resources.cpus),
-            memory_mb: resources.memory_mb,
-            disk_mb: resources.disk_mb.unwrap_or_default(),
-        }
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            sandboxes: self.sandboxes.saturating_add(other.sandboxes),
-            millicpus: self.millicpus.saturating_add(other.millicpus),
-            memory_mb: self.memory_mb.saturating_add(other.memory_mb),
-            disk_mb: self.disk_mb.saturating_add(other.disk_mb),
-        }
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self {
-            sandboxes: self.sandboxes.saturating_sub(other.sandboxes),
-            millicpus: self.millicpus.saturating_sub(other.millicpus),
-            memory_mb: self.memory_mb.saturating_sub(other.memory_mb),
-            disk_mb: self.disk_mb.saturating_sub(other.disk_mb),
-        }
-    }
-}
-
-/// No machine has so many processors that this would not hold them; what is not a number is none.
-fn millicpus(cpus: f64) -> u64 {
-    (cpus * 1000.0).round() as u64
-}
+use sandkeep_store::Revision;
 
 /// The sums that a quota bounds.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     quotas: Quotas,
-    organizations: HashMap<String, Sum>,
-    users: HashMap<(String, String), Sum>,
+    organizations: HashMap<String, Share>,
+    users: HashMap<(String, String), Share>,
+}
+
+impl Quotas {
+    /// Whether there is anything to count.
+    pub(crate) fn count_sandboxes(&self) -> bool {
+        counts(&self.organization) || counts(&self.user)
+    }
 }
 
 /// Whether a quota bounds any sum at all. Without one there is nothing to count.
@@ -73,7 +42,7 @@ impl Account {
 
     /// Adds a sandbox if that leaves everybody within their quotas; otherwise nothing changes.
     pub fn reserve(&mut self, owner: &Owner, resources: &Resources) -> Result<(), Error> {
-        let more = Sum::of(resources);
+        let more = Share::of(resources);
         if counts(&self.quotas.organization) {
             let used = self.organizations.get(&owner.organization).copied().unwrap_or_default();
             within(&self.quotas.organization, "organization", used, more)?;
@@ -88,7 +57,7 @@ impl Account {
 
     /// Adds a sandbox that is there, whether or not there may be so much.
     pub fn add(&mut self, owner: &Owner, resources: &Resources) {
-        let more = Sum::of(resources);
+        let more = Share::of(resources);
         if counts(&self.quotas.organization) {
             let sum = self.organizations.entry(owner.organization.clone()).or_default();
             *sum = sum.plus(more);
@@ -100,7 +69,7 @@ impl Account {
     }
 
     pub fn remove(&mut self, owner: &Owner, resources: &Resources) {
-        let less = Sum::of(resources);
+        let less = Share::of(resources);
         if counts(&self.quotas.organization) {
             subtract(&mut self.organizations, &owner.organization, less);
         }
@@ -116,16 +85,16 @@ fn user(owner: &Owner) -> (String, String) {
 }
 
 /// Who has nothing any more is forgotten.
-fn subtract<K: std::hash::Hash + Eq>(sums: &mut HashMap<K, Sum>, key: &K, less: Sum) {
+fn subtract<K: std::hash::Hash + Eq>(sums: &mut HashMap<K, Share>, key: &K, less: Share) {
     if let Some(sum) = sums.get_mut(key) {
         *sum = sum.minus(less);
-        if *sum == Sum::default() {
+        if *sum == Share::default() {
             sums.remove(key);
         }
     }
 }
 
-fn within(quota: &Quota, whose: &'static str, used: Sum, more: Sum) -> Result<(), Error> {
+fn within(quota: &Quota, whose: &'static str, used: Share, more: Share) -> Result<(), Error> {
     let whole = |number: u64| number as f64;
     let thousandths = |number: u64| number as f64 / 1000.0;
     let number = |what, limit, used, more| (what, limit, used, more, whole as fn(u64) -> f64);
@@ -145,6 +114,54 @@ fn within(quota: &Quota, whose: &'static str, used: Sum, more: Sum) -> Result<()
         }
     }
     Ok(())
+}
+
+/// How a sandbox that is being placed stands to its owner's quotas.
+pub(crate) enum Standing {
+    Within,
+    Over(Error),
+    /// It is over only if all that are ahead of it are placed, and some are not decided yet.
+    Undecided(Error),
+}
+
+/// Judges the row `placing` at `revision` by all rows of its organization, listed after it was written.
+///
+/// Ahead of it are all that are placed, and of those that are being placed the earlier ones. Of any two that are being
+/// placed one therefore sees the other, so both cannot take the last place; and whoever was placed although it came
+/// later has counted this one, so this one is not refused on its account.
+pub(crate) fn standing(
+    quotas: &Quotas,
+    rows: &[FoundRow],
+    owner: &Owner,
+    more: Share,
+    revision: Revision,
+) -> Standing {
+    let of_user = |row: &FoundRow| row.owner.as_ref().is_some_and(|of| user(of) == user(owner));
+    let (mut all, mut placed) = ([Share::default(); 2], [Share::default(); 2]);
+    for row in rows {
+        let Some(placement) = &row.placement else { continue };
+        let ahead = match placement.phase {
+            Phase::Placed => true,
+            Phase::Placing => row.revision < revision,
+            Phase::Destroying => false,
+        };
+        for whose in [Some(0), of_user(row).then_some(1)].into_iter().flatten().filter(|_| ahead) {
+            all[whose] = all[whose].plus(placement.share);
+            if placement.phase == Phase::Placed {
+                placed[whose] = placed[whose].plus(placement.share);
+            }
+        }
+    }
+    let mut standing = Standing::Within;
+    let bounds = [(&quotas.organization, "organization"), (&quotas.user, "user")];
+    for (whose, (quota, name)) in bounds.into_iter().enumerate() {
+        let Err(refused) = within(quota, name, all[whose], more) else { continue };
+        match within(quota, name, placed[whose], more) {
+            Ok(()) => standing = Standing::Undecided(refused),
+            Err(refused) => return Standing::Over(refused),
+        }
+    }
+    standing
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! also when the daemon was killed in between, and never makes a second one.
 //!
 //! ```text
-//!   (none) ──▶ pending ──▶ made         pending: written before the row; its sandbox may never come
+//!   (none) ──▶ pending ──▶ made         pending: written after the row; its sandbox may never come
 //!     ▲           │          │          made:    written before the answer, beside the outcome
 //!     └───────────┴──────────┘
 //!      it failed     too old
@@ -14,43 +14,15 @@
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tracing::{debug, warn};
 
-use super::rows;
+use super::directory::{Directory, FoundRequest, RequestPhase, RequestRecord};
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::view::View;
-use sandkeep_core::{IdempotencyKey, Principal, SandboxId, limits};
-use sandkeep_store::{Entry, Key, Prefix, Revision, StateStore, StoreError};
-
-/// The first segment of every entry's key.
-const KEYS: &str = "idempotency";
-
-/// The name of a key in the store: one user's key is never another's.
-pub(crate) fn entry_key(key: &IdempotencyKey, who: &Principal) -> Key {
-    Key::new([KEYS, &who.organization, &who.user, key.as_str()])
-}
-
-/// What the store keeps of a key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Kept {
-    /// Of what was asked for, so that something else under the same key is noticed.
-    fingerprint: String,
-    sandbox: SandboxId,
-    /// The others, of a request that makes several.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    others: Vec<SandboxId>,
-    phase: Phase,
-    at: jiff::Timestamp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Phase {
-    Pending,
-    Made,
-}
+use sandkeep_core::{IdempotencyKey, Owner, SandboxId, limits};
+use sandkeep_store::{Key, Revision};
 
 /// What was asked for, as a whole.
 pub(crate) fn fingerprint(asked: &impl Serialize) -> String {
@@ -76,19 +48,24 @@ pub(crate) struct Made {
 
 impl Made {
     /// The answer to whoever asks again; or the revision of an entry that a new request takes over.
-    pub fn answer(
+    pub async fn answer(
         self,
         shared: &Shared,
         key: &IdempotencyKey,
+        owner: &Owner,
     ) -> Result<Result<Vec<View>, Revision>, Error> {
         let mut views = Vec::with_capacity(self.ids.len());
         for id in self.ids {
-            match (shared.supervised(&id), self.answered) {
-                (Some(handle), _) => views.push(handle.view()),
-                (None, Answered::Surely) => {
-                    return Err(Error::IdempotencyGone { key: key.clone(), id });
-                }
-                (None, Answered::Perhaps) => return Ok(Err(self.revision)),
+            if let Some(handle) = shared.supervised(&id) {
+                views.push(handle.view());
+                continue;
+            }
+            if let Some(node) = shared.registry.elsewhere(owner, &id).await? {
+                return Err(Error::Elsewhere { id, node });
+            }
+            match self.answered {
+                Answered::Surely => return Err(Error::IdempotencyGone { key: key.clone(), id }),
+                Answered::Perhaps => return Ok(Err(self.revision)),
             }
         }
         Ok(Ok(views))
@@ -101,75 +78,44 @@ enum Answered {
     Perhaps,
 }
 
-#[derive(Clone)]
-pub(crate) struct Idempotency {
-    store: Arc<dyn StateStore>,
+/// What is known of a key now.
+pub(crate) async fn look(
+    directory: &dyn Directory,
+    name: &Key,
+    fingerprint: &str,
+    now: jiff::Timestamp,
+) -> Result<Known, Error> {
+    let Some(FoundRequest { record, revision }) = directory.request(name).await? else {
+        return Ok(Known::Nothing(None));
+    };
+    // What cannot be read, or is too old, is as good as none.
+    let Some(record) = record.filter(|record| !record.is_old(now)) else {
+        return Ok(Known::Nothing(Some(revision)));
+    };
+    if record.fingerprint != fingerprint {
+        return Ok(Known::OtherRequest);
+    }
+    let answered = match record.phase {
+        RequestPhase::Made => Answered::Surely,
+        RequestPhase::Pending => Answered::Perhaps,
+    };
+    let ids = std::iter::once(record.sandbox).chain(record.others).collect();
+    Ok(Known::Sandboxes(Made { ids, answered, revision }))
 }
 
-impl Idempotency {
-    pub fn new(store: Arc<dyn StateStore>) -> Self {
-        Self { store }
-    }
-
-    pub async fn look(
-        &self,
-        key: &Key,
-        fingerprint: &str,
-        now: jiff::Timestamp,
-    ) -> Result<Known, StoreError> {
-        let Some(Entry { value, revision, .. }) = self.store.get(key).await? else {
-            return Ok(Known::Nothing(None));
-        };
-        // An entry that cannot be read, or is too old, is as good as none.
-        let Some(kept) = kept(&value).filter(|kept| !is_old(kept, now)) else {
-            return Ok(Known::Nothing(Some(revision)));
-        };
-        if kept.fingerprint != fingerprint {
-            return Ok(Known::OtherRequest);
-        }
-        let answered = match kept.phase {
-            Phase::Made => Answered::Surely,
-            Phase::Pending => Answered::Perhaps,
-        };
-        let ids = std::iter::once(kept.sandbox).chain(kept.others).collect();
-        Ok(Known::Sandboxes(Made { ids, answered, revision }))
-    }
-
-    /// Removes the entries that are too old, and the oldest of those that are too many.
-    pub async fn sweep(&self, now: jiff::Timestamp) -> Result<(), StoreError> {
-        let listing = self.store.list(&Prefix::new([KEYS])).await?;
-        let dated = |entry: Entry| (kept(&entry.value), entry.key, entry.revision);
-        let mut entries: Vec<_> = listing.entries.into_iter().map(dated).collect();
-        entries.sort_by_key(|(kept, ..)| std::cmp::Reverse(kept.as_ref().map(|kept| kept.at)));
-        for (place, (kept, key, revision)) in entries.into_iter().enumerate() {
-            let old = kept.is_none_or(|kept| is_old(&kept, now));
-            if old || place >= limits::IDEMPOTENCY_KEYS_MAX {
-                // Whoever was faster has made it new.
-                match self.store.delete(&key, revision).await {
-                    Ok(_) | Err(StoreError::Conflict { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(())
+impl RequestRecord {
+    /// What comes from the future was written before the clock was set back. It is not new for ever: a
+    /// day away is a day away.
+    pub(super) fn is_old(&self, now: jiff::Timestamp) -> bool {
+        now.duration_since(self.at).unsigned_abs() > limits::IDEMPOTENCY_KEPT
     }
 }
 
-fn kept(value: &[u8]) -> Option<Kept> {
-    serde_json::from_slice(value).ok()
-}
-
-/// What comes from the future was written before the clock was set back. It is not new for ever: a
-/// day away is a day away.
-fn is_old(kept: &Kept, now: jiff::Timestamp) -> bool {
-    now.duration_since(kept.at).unsigned_abs() > limits::IDEMPOTENCY_KEPT
-}
-
-/// The entry of a create that is under way; its supervisor writes it.
+/// The record of a create that is under way; its supervisor writes it.
 pub(crate) struct Claim {
-    store: Arc<dyn StateStore>,
-    key: Key,
-    kept: Kept,
+    directory: Arc<dyn Directory>,
+    name: Key,
+    record: RequestRecord,
     revision: Option<Revision>,
 }
 
@@ -184,31 +130,32 @@ pub(crate) struct Vacancy {
 
 impl Vacancy {
     /// Nothing is written yet.
-    pub fn claim(self, idempotency: &Idempotency, sandboxes: Vec<SandboxId>) -> Claim {
-        let Self { key, fingerprint, revision, at } = self;
+    pub fn claim(self, directory: &Arc<dyn Directory>, sandboxes: Vec<SandboxId>) -> Claim {
+        let Self { key: name, fingerprint, revision, at } = self;
         let mut sandboxes = sandboxes.into_iter();
         let sandbox = sandboxes.next().expect("a request makes at least one");
         let others = sandboxes.collect();
-        let kept = Kept { fingerprint, sandbox, others, phase: Phase::Pending, at };
-        Claim { store: Arc::clone(&idempotency.store), key, kept, revision }
+        let phase = RequestPhase::Pending;
+        let record = RequestRecord { fingerprint, sandbox, others, phase, at, node: None };
+        Claim { directory: Arc::clone(directory), name, record, revision }
     }
 }
 
 impl Claim {
-    /// Before the row: from now on the key leads to this sandbox.
+    /// After the row: from now on the key leads to this sandbox. `Fenced`: to another one.
     pub async fn begin(&mut self) -> Result<(), Error> {
-        self.revision = Some(self.put(self.revision).await?);
+        self.revision = Some(self.put().await?);
         Ok(())
     }
 
     /// Before the answer. If it cannot be written, the key still leads to the sandbox while that
     /// exists.
     pub async fn made(&mut self) {
-        self.kept.phase = Phase::Made;
-        match self.put(self.revision).await {
+        self.record.phase = RequestPhase::Made;
+        match self.put().await {
             Ok(revision) => self.revision = Some(revision),
             Err(error) => {
-                warn!(id = %self.kept.sandbox, %error, "cannot settle an idempotency key")
+                warn!(id = %self.record.sandbox, %error, "cannot settle an idempotency key")
             }
         }
     }
@@ -217,22 +164,20 @@ impl Claim {
     /// next create under the key.
     pub async fn withdraw(&self) {
         let Some(revision) = self.revision else { return };
-        if let Err(error) = self.store.delete(&self.key, revision).await {
-            debug!(id = %self.kept.sandbox, %error, "cannot remove an idempotency key");
+        if let Err(error) = self.directory.remove_request(&self.name, revision).await {
+            debug!(id = %self.record.sandbox, %error, "cannot remove an idempotency key");
         }
     }
 
-    /// One flight at a time writes a key, so a conflict is an earlier write of our own or the sweep.
-    async fn put(&self, known: Option<Revision>) -> Result<Revision, StoreError> {
-        let value = serde_json::to_vec(&self.kept).expect("an entry holds only strings");
-        rows::put(&*self.store, &self.key, value, known).await
+    async fn put(&self) -> Result<Revision, Error> {
+        Ok(self.directory.put_request(&self.name, &self.record, self.revision).await?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandkeep_core::{Owner, SpecDraft};
+    use sandkeep_core::SpecDraft;
 
     #[test]
     fn a_key_is_short_and_visible() {

@@ -1,22 +1,30 @@
-//! The registry: one row per sandbox in the state store, written by its supervisor alone.
+//! The registry: one row per sandbox in the directory, written by its supervisor alone.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout_at};
+use tracing::info;
 
-use super::rows;
-use sandkeep_core::{Labels, Moment, Owner, SandboxId, SlotName, Spec, Status, Terms};
+use super::directory::{
+    Directory, DirectoryError, FoundRow, NewRow, Phase as Placing, Share, row_id, rows_prefix,
+};
+use crate::error::Error;
+use crate::policy::Quotas;
+use crate::policy::quota::{self, Standing};
+use sandkeep_core::{
+    Labels, Moment, Owner, SandboxId, SlotName, Spec, State, Status, Terms, limits,
+};
 use sandkeep_home::{
     Meta, Phase,
     layout::{self, Unread, VERSION},
 };
-use sandkeep_store::{Entry, Key, Prefix, Revision, SqliteStore, StateStore, StoreError};
+use sandkeep_store::{Revision, SqliteStore, StoreError};
 
-/// The first segment of every row's key.
-const ROWS: &str = "sandboxes";
-
-/// What a row says.
+/// What a row says beside the placement.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Record {
     spec: Spec,
@@ -62,7 +70,7 @@ struct RecordRef<'a> {
     status: &'a Status,
 }
 
-fn encode(meta: &Meta, status: &Status) -> Vec<u8> {
+fn encode(meta: &Meta, status: &Status) -> Map<String, Value> {
     let record = RecordRef {
         version: VERSION,
         spec: &meta.spec,
@@ -75,33 +83,47 @@ fn encode(meta: &Meta, status: &Status) -> Vec<u8> {
         turn: meta.turn,
         status,
     };
-    serde_json::to_vec(&record).expect("a row holds only strings, numbers and maps of strings")
+    let encoded = serde_json::to_value(&record);
+    match encoded.expect("a row holds only strings, numbers and maps of strings") {
+        Value::Object(fields) => fields,
+        other => unreachable!("a row is written as {other}"),
+    }
 }
 
-/// How long the first row of a sandbox is.
+/// How long the first record of a sandbox is.
 pub(crate) fn row_len(meta: &Meta) -> usize {
-    encode(meta, &Status::creating()).len()
+    Value::Object(encode(meta, &Status::creating())).to_string().len()
 }
 
-/// Why a row says nothing.
+/// Why a row says nothing to this node.
 #[derive(Debug, thiserror::Error)]
-#[error("its row cannot be read: {0}")]
-pub(crate) struct UnreadableRow(#[from] Unread);
+pub(crate) enum UnreadableRow {
+    #[error("its row cannot be read: {0}")]
+    Unread(#[from] Unread),
+    #[error("node {node} has it")]
+    Elsewhere { node: String },
+}
 
-/// One row, or why it cannot be read.
+/// One row, or why it says nothing.
 pub(crate) struct Row {
     pub revision: Revision,
     pub record: Result<Record, UnreadableRow>,
 }
 
+impl Row {
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.record, Err(UnreadableRow::Elsewhere { .. }))
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Registry {
-    store: Arc<dyn StateStore>,
+    directory: Arc<dyn Directory>,
 }
 
 impl Registry {
-    pub fn new(store: Arc<dyn StateStore>) -> Self {
-        Self { store }
+    pub fn new(directory: Arc<dyn Directory>) -> Self {
+        Self { directory }
     }
 
     /// Writes the row. The supervisor is the only writer.
@@ -110,35 +132,111 @@ impl Registry {
         meta: &Meta,
         status: &Status,
         known: Option<Revision>,
-    ) -> Result<Revision, StoreError> {
-        rows::put(&*self.store, &key(&meta.id), encode(meta, status), known).await
+    ) -> Result<Revision, DirectoryError> {
+        let row = new_row(&meta.id, &meta.owner, meta.slot.as_ref(), &meta.spec, status);
+        let row = NewRow { record: encode(meta, status), ..row };
+        self.directory.put_row(row, known).await
     }
 
     /// Removes the row. `Ok` if there is none.
-    pub async fn delete(&self, id: &SandboxId, known: Option<Revision>) -> Result<(), StoreError> {
-        rows::remove(&*self.store, &key(id), known).await
+    pub async fn delete(
+        &self,
+        owner: &Owner,
+        id: &SandboxId,
+        known: Option<Revision>,
+    ) -> Result<(), DirectoryError> {
+        self.directory.remove_row(owner, id, known).await
     }
 
-    /// Whether there is a row.
-    pub async fn has(&self, id: &SandboxId) -> Result<bool, StoreError> {
-        Ok(self.store.get(&key(id)).await?.is_some())
+    /// The other node that has this sandbox; `None` if it is here, or gone.
+    pub async fn elsewhere(
+        &self,
+        owner: &Owner,
+        id: &SandboxId,
+    ) -> Result<Option<String>, DirectoryError> {
+        Ok(self.directory.row(owner, id).await?.and_then(|row| self.other_node(&row)))
     }
 
-    /// All rows. A key that names no sandbox is none of ours.
-    pub async fn rows(&self) -> Result<Vec<(SandboxId, Row)>, StoreError> {
-        let listing = self.store.list(&Prefix::new([ROWS])).await?;
-        Ok(listing.entries.into_iter().filter_map(row).collect())
+    /// All rows, of all nodes.
+    pub async fn rows(&self) -> Result<Vec<(SandboxId, Row)>, DirectoryError> {
+        let read = |found: FoundRow| {
+            let record = match self.other_node(&found) {
+                Some(node) => Err(UnreadableRow::Elsewhere { node }),
+                None => layout::read(&found.value).map_err(UnreadableRow::from),
+            };
+            (found.id, Row { revision: found.revision, record })
+        };
+        Ok(self.directory.rows(None).await?.rows.into_iter().map(read).collect())
+    }
+
+    /// The sandboxes that have a row on any node.
+    pub async fn ids(&self) -> Result<BTreeSet<SandboxId>, DirectoryError> {
+        let rows = self.directory.rows(None).await?.rows;
+        Ok(rows.into_iter().map(|row| row.id).collect())
+    }
+
+    fn other_node(&self, row: &FoundRow) -> Option<String> {
+        let node = &row.placement.as_ref()?.at.node;
+        (*node != self.directory.node().node).then(|| node.clone())
+    }
+
+    /// Takes over the rows of versions that knew one node only: this is it. What cannot be read stays as it is.
+    pub async fn adopt_earlier(&self) -> Result<(), DirectoryError> {
+        for old in self.directory.rows(None).await?.rows {
+            if old.placement.is_some() && old.owner.is_some() {
+                continue;
+            }
+            let Ok(record) = layout::read::<Record>(&old.value) else { continue };
+            let Ok(Value::Object(value)) = serde_json::from_slice(&old.value) else { continue };
+            let Record { owner, slot, spec, status, .. } = &record;
+            let row = new_row(&old.id, owner, slot.as_ref(), spec, status);
+            self.directory.adopt_row(&old, NewRow { record: value, ..row }).await?;
+            info!(id = %old.id, "took over the row of an earlier version");
+        }
+        Ok(())
+    }
+
+    /// Waits until it is certain that a sandbox whose row says `placing`, at this revision, is within the quotas of
+    /// its owner. Those ahead of it decide, on whichever node they are.
+    pub async fn within_quotas(
+        &self,
+        meta: &Meta,
+        revision: Revision,
+        quotas: &Quotas,
+    ) -> Result<(), Error> {
+        let deadline = Instant::now() + limits::QUOTA_DECISION;
+        let (organization, share) = (&meta.owner.organization, Share::of(meta.spec.resources()));
+        loop {
+            let listed = self.directory.rows(Some(organization)).await?;
+            match quota::standing(quotas, &listed.rows, &meta.owner, share, revision) {
+                Standing::Within => return Ok(()),
+                Standing::Over(refused) => return Err(refused),
+                Standing::Undecided(refused) => {
+                    let changes = self.directory.row_changes(organization, listed.revision);
+                    match timeout_at(deadline, changes).await {
+                        Ok(changed) => changed?,
+                        Err(_elapsed) => return Err(refused),
+                    }
+                }
+            }
+        }
     }
 }
 
-fn key(id: &SandboxId) -> Key {
-    Key::new([ROWS, id.as_str()])
-}
-
-fn row(entry: Entry) -> Option<(SandboxId, Row)> {
-    let id = entry.key.segments().into_iter().nth(1)?.parse().ok()?;
-    let record = layout::read(&entry.value).map_err(UnreadableRow::from);
-    Some((id, Row { revision: entry.revision, record }))
+/// All but the record.
+fn new_row<'a>(
+    id: &'a SandboxId,
+    owner: &'a Owner,
+    slot: Option<&'a SlotName>,
+    spec: &Spec,
+    status: &Status,
+) -> NewRow<'a> {
+    let phase = match status.state() {
+        State::Creating => Placing::Placing,
+        State::Running | State::Paused | State::Stopped | State::Failed => Placing::Placed,
+        State::Destroying => Placing::Destroying,
+    };
+    NewRow { owner, id, phase, slot, share: Share::of(spec.resources()), record: Map::new() }
 }
 
 /// The sandboxes with a row in the registry at `path`, for somebody who only looks; none if there is
@@ -147,6 +245,6 @@ pub fn registered(path: &Path) -> Result<Vec<SandboxId>, StoreError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let listing = SqliteStore::read_entries(path, &Prefix::new([ROWS]))?;
-    Ok(listing.entries.into_iter().filter_map(row).map(|(id, _)| id).collect())
+    let listing = SqliteStore::read_entries(path, &rows_prefix())?;
+    Ok(listing.entries.into_iter().filter_map(row_id).collect())
 }

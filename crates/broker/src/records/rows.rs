@@ -1,29 +1,40 @@
-//! Writing rows of which there is one writer at a time. A conflict then means that an earlier write of the
-//! writer's own, whose answer was lost, did happen: it is simply written again on top.
+//! Writing entries of which there is one writer at a time. What that writer finds to be its own value is a write
+//! whose answer was lost; anything else is somebody else's, and is left alone.
 
 use sandkeep_store::{Key, Revision, StateStore, StoreError};
 
-/// Writes a row, over the revision that is known or for the first time.
+/// Writes an entry, over the revision that is known or for the first time. `Exists` and `Conflict`: somebody else
+/// has written it.
 pub(crate) async fn put(
     store: &dyn StateStore,
     key: &Key,
     value: Vec<u8>,
     known: Option<Revision>,
 ) -> Result<Revision, StoreError> {
-    let first = match known {
+    let written = match known {
         Some(revision) => store.update(key, value.clone(), revision).await,
         None => store.create(key, value.clone()).await,
     };
-    match first {
-        Err(StoreError::Exists { current } | StoreError::Conflict { current: Some(current) }) => {
-            store.update(key, value, current).await
-        }
-        Err(StoreError::Conflict { current: None }) => store.create(key, value).await,
-        other => other,
+    let Err(refused @ (StoreError::Exists { .. } | StoreError::Conflict { .. })) = written else {
+        return written;
+    };
+    match store.get(key).await? {
+        Some(entry) if entry.value == value => Ok(entry.revision),
+        Some(_) | None => Err(refused),
     }
 }
 
-/// Removes a row. `Ok` if there is none.
+/// Writes an entry in place of what is there, which nobody else may write.
+pub(crate) async fn replace(
+    store: &dyn StateStore,
+    key: &Key,
+    value: Vec<u8>,
+) -> Result<Revision, StoreError> {
+    let known = store.get(key).await?.map(|entry| entry.revision);
+    put(store, key, value, known).await
+}
+
+/// Removes an entry, whoever wrote it last. `Ok` if there is none.
 pub(crate) async fn remove(
     store: &dyn StateStore,
     key: &Key,

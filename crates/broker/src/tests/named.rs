@@ -197,7 +197,7 @@ async fn old_keys_are_swept() {
     world.clock.advance(Duration::from_secs(3600));
     broker.create_once(&me(), SpecDraft::default(), key("new")).await.expect("made");
     world.clock.advance(limits::IDEMPOTENCY_KEPT - Duration::from_secs(60));
-    broker.shared.idempotency.sweep(broker.shared.clock.wall()).await.expect("swept");
+    broker.shared.directory.sweep_requests(broker.shared.clock.wall()).await.expect("swept");
     let left = world.store.list(&Prefix::new(["idempotency"])).await.expect("a list").entries;
     let names: Vec<_> = left.iter().filter_map(|entry| entry.key.segments().pop()).collect();
     assert_eq!(names, ["new"]);

@@ -13,7 +13,7 @@ use super::manual_clock::ManualClock;
 use crate::error::Error;
 use crate::records::registry::Registry;
 use crate::telemetry::Telemetry;
-use crate::{Broker, Clock, Filter, Parts, Policy, View};
+use crate::{Broker, Clock, Filter, LocalDirectory, Parts, Policy, View};
 use sandkeep_core::{Principal, Privilege, SandboxId, SnapshotId, SpecDraft, State, Status};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
@@ -108,16 +108,22 @@ impl World {
         tokio::time::timeout(LONG, tasks.wait()).await.expect("all tasks end with the broker");
     }
 
-    /// The sandboxes that the registry knows.
+    fn registry(&self) -> Registry {
+        let survey = sandkeep_home::survey(&self.data()).expect("a look");
+        let instance = survey.instance.expect("an instance");
+        let directory = LocalDirectory::new(Arc::clone(&self.store) as _, instance.as_str());
+        Registry::new(Arc::new(directory))
+    }
+
+    /// The sandboxes that the registry knows to be here.
     pub async fn rows(&self) -> Vec<SandboxId> {
-        let registry = Registry::new(Arc::clone(&self.store) as _);
-        registry.rows().await.expect("rows").into_iter().map(|(id, _)| id).collect()
+        let rows = self.registry().rows().await.expect("rows").into_iter();
+        rows.filter(|(_, row)| !row.is_elsewhere()).map(|(id, _)| id).collect()
     }
 
     /// What the registry says of each.
     pub async fn statuses(&self) -> Vec<Status> {
-        let registry = Registry::new(Arc::clone(&self.store) as _);
-        let rows = registry.rows().await.expect("rows").into_iter();
+        let rows = self.registry().rows().await.expect("rows").into_iter();
         rows.map(|(_, row)| row.record.expect("a readable row").status).collect()
     }
 

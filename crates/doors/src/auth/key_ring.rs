@@ -1,4 +1,4 @@
-//! The keys that exist, one row each in the store.
+//! The keys that exist, one row each in the directory.
 //!
 //! Nothing of them is kept in memory: a key is looked up for every request, so that what another process
 //! changes in the same store, as `sandkeep keys` does beside a running daemon, holds from the next
@@ -12,16 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::key::KeyHash;
 use super::{ApiKey, AuthError, Latch, with_implied};
 use sandkeep_broker::error::Error;
+use sandkeep_broker::{Directory, DirectoryError};
 use sandkeep_core::{
     KeyId, Principal, Scope,
     limits::{KEYS_MAX, OWNER_MAX_BYTES},
 };
-use sandkeep_store::{Entry, Key, Prefix, Revision, StateStore, StoreError};
 
 pub use sandkeep_core::api::{KeyDraft, KeyInfo, NewKey};
 
-/// The first segment of every key's row.
-const ROWS: &str = "keys";
 /// The version of a row's layout.
 const VERSION: u32 = 1;
 /// What a key may do that was made without saying.
@@ -38,17 +36,17 @@ struct Row {
 
 #[derive(Clone)]
 pub struct KeyRing {
-    store: Arc<dyn StateStore>,
+    directory: Arc<dyn Directory>,
     latch: Arc<Latch>,
 }
 
 impl KeyRing {
-    pub fn new(store: Arc<dyn StateStore>, latch: Arc<Latch>) -> Self {
-        Self { store, latch }
+    pub fn new(directory: Arc<dyn Directory>, latch: Arc<Latch>) -> Self {
+        Self { directory, latch }
     }
 
     pub(super) async fn close_if_used(&self) -> Result<(), Error> {
-        match self.store.list(&Prefix::new([ROWS])).await?.entries.is_empty() {
+        match self.directory.api_keys().await?.is_empty() {
             true => Ok(()),
             false => self.latch.close(),
         }
@@ -59,37 +57,30 @@ impl KeyRing {
     pub async fn create(&self, draft: KeyDraft) -> Result<NewKey, Error> {
         let key = ApiKey::random();
         let info = check(draft, key.id().clone(), Timestamp::now())?;
-        if self.store.list(&Prefix::new([ROWS])).await?.entries.len() >= KEYS_MAX {
+        if self.directory.api_keys().await?.len() >= KEYS_MAX {
             return Err(Error::LimitReached { what: "keys", limit: KEYS_MAX });
         }
         self.latch.close()?;
         let row = Row { version: VERSION, hash: key.hash(), info: info.clone() };
         let value = serde_json::to_vec(&row).expect("a row holds only strings and numbers");
-        self.store.create(&row_key(key.id()), value).await?;
+        self.directory.add_api_key(key.id(), value).await?;
         Ok(NewKey { info, key: key.reveal().to_owned() })
     }
 
     /// All keys, the oldest first.
     pub async fn list(&self) -> Result<Vec<KeyInfo>, Error> {
-        let entries = self.store.list(&Prefix::new([ROWS])).await?.entries;
+        let rows = self.directory.api_keys().await?;
         let mut keys: Vec<KeyInfo> =
-            entries.iter().filter_map(read).map(|(row, _)| row.info).collect();
+            rows.iter().filter_map(|row| read(row)).map(|row| row.info).collect();
         keys.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         Ok(keys)
     }
 
     /// The key is refused from the next request on.
     pub async fn revoke(&self, id: &KeyId) -> Result<(), Error> {
-        loop {
-            let Some(entry) = self.store.get(&row_key(id)).await? else {
-                return Err(Error::KeyNotFound { id: id.clone() });
-            };
-            match self.store.delete(&row_key(id), entry.revision).await {
-                Ok(_) => return Ok(()),
-                // Somebody else revoked it meanwhile: then the next look finds nothing.
-                Err(StoreError::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+        match self.directory.remove_api_key(id).await? {
+            true => Ok(()),
+            false => Err(Error::KeyNotFound { id: id.clone() }),
         }
     }
 
@@ -114,20 +105,15 @@ impl KeyRing {
         }
     }
 
-    async fn row(&self, id: &KeyId) -> Result<Option<Row>, StoreError> {
-        let entry = self.store.get(&row_key(id)).await?;
-        Ok(entry.as_ref().and_then(read).map(|(row, _)| row))
+    async fn row(&self, id: &KeyId) -> Result<Option<Row>, DirectoryError> {
+        Ok(self.directory.api_key(id).await?.and_then(|row| read(&row)))
     }
 }
 
-fn row_key(id: &KeyId) -> Key {
-    Key::new([ROWS, id.as_str()])
-}
-
 /// A row that cannot be read opens nothing, and is no reason to refuse the other keys.
-fn read(entry: &Entry) -> Option<(Row, Revision)> {
-    match serde_json::from_slice::<Row>(&entry.value) {
-        Ok(row) if row.version == VERSION => Some((row, entry.revision)),
+fn read(row: &[u8]) -> Option<Row> {
+    match serde_json::from_slice::<Row>(row) {
+        Ok(row) if row.version == VERSION => Some(row),
         Ok(row) => {
             tracing::warn!(version = row.version, "a key was made by another version of sandkeep");
             None

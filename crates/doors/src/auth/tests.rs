@@ -3,11 +3,13 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
+use sandkeep_broker::LocalDirectory;
 use sandkeep_home::{KEYS_REQUIRED, REGISTRY};
-use sandkeep_store::{MemoryStore, SqliteStore};
+use sandkeep_store::{MemoryStore, SqliteStore, StateStore};
 
 async fn open(dir: &Path, store: &Arc<dyn StateStore>) -> Auth {
-    Auth::open(dir, Arc::clone(store), None).await.expect("the store answers")
+    let directory = LocalDirectory::new(Arc::clone(store), "node");
+    Auth::open(dir, Arc::new(directory), None).await.expect("the store answers")
 }
 
 fn memory() -> Arc<dyn StateStore> {

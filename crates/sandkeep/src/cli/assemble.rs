@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::doctor::Ward;
 use sandkeep_broker::{
-    Broker, Filter, Parts, Policy, SystemClock, error::Error, telemetry::Telemetry,
+    Broker, Filter, LocalDirectory, Parts, Policy, SystemClock, error::Error, telemetry::Telemetry,
 };
 use sandkeep_core::{Principal, limits};
 use sandkeep_doors::auth::Auth;
@@ -106,7 +106,8 @@ pub fn check_names(loaded: &Loaded) -> Result<(), ConfigError> {
 /// The broker of a daemon, durable and on the storage that was asked for, and who may ask it.
 pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Auth), Error> {
     let store: Arc<dyn StateStore> = Arc::new(SqliteStore::open(&data.path().join(REGISTRY))?);
-    let auth = Auth::open(data.path(), Arc::clone(&store), settings.oidc.issuer()).await?;
+    let directory = LocalDirectory::new(Arc::clone(&store), data.instance().as_str());
+    let auth = Auth::open(data.path(), Arc::new(directory), settings.oidc.issuer()).await?;
     let mebibytes = |size: u64| size.saturating_mul(limits::MIB);
     let options = BtrfsOptions {
         image_bytes: settings.storage_size_mb.map(mebibytes),
@@ -178,7 +179,8 @@ pub async fn companion(
     parent: &Path,
     wanted: &Wanted,
 ) -> Result<(Assembled, Auth), Error> {
-    let auth = Auth::open(data.path(), Arc::new(MemoryStore::new()), None).await?;
+    let none = LocalDirectory::new(Arc::new(MemoryStore::new()), data.instance().as_str());
+    let auth = Auth::open(data.path(), Arc::new(none), None).await?;
     Ok((throwaway(settings, data, parent, wanted).await?, auth))
 }
 

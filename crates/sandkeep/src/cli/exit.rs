@@ -166,6 +166,8 @@ impl Exit {
             | Error::ToolArgument { .. }
             | Error::ToolCallMismatch { .. }
             | Error::IdempotencyGone { .. }
+            | Error::Fenced { .. }
+            | Error::Elsewhere { .. }
             | Error::QuotaExceeded { .. }
             | Error::RateLimited { .. }
             | Error::NotFound { .. }

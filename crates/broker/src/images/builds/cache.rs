@@ -91,8 +91,11 @@ pub async fn remember(
         return Ok(());
     }
     let key = key_of(owner, key);
-    let known = store.get(&key).await?.map(|entry| entry.revision);
-    rows::put(&**store, &key, value, known).await?;
+    match rows::replace(&**store, &key, value).await {
+        // Another build has carried out the same step; either's layers will do.
+        Ok(_) | Err(StoreError::Exists { .. } | StoreError::Conflict { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
     failpoint!("build.after_row");
     Ok(())
 }

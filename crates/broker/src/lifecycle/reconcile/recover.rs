@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::error::Error;
 use crate::execs::rejoin;
@@ -51,6 +51,22 @@ impl Supervisor {
         // What runs has a way inside and is watched, whether or not that could be written down.
         self.reenter(handle).await;
         recovered.map(|()| Fate::Lives)
+    }
+
+    /// Claims the slot of an adopted sandbox anew: the registry that knew of it is lost. A slot needs a row, which is
+    /// not there yet if the sandbox cannot be reached.
+    pub(super) async fn reclaim_slot(&mut self, recorded: &Status) {
+        let Some(slot) = self.meta.slot.clone() else { return };
+        let claimed = async {
+            if self.revision.is_none() {
+                let put = self.shared.registry.put(&self.meta, recorded, None);
+                self.revision = Some(put.await?);
+            }
+            self.claim_slot(&slot).await
+        };
+        if let Err(error) = claimed.await {
+            warn!(id = %self.id(), %slot, %error, "an adopted sandbox cannot have its slot back");
+        }
     }
 
     async fn mark_ready(&mut self) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::RevertRequest;
+use crate::error::Error;
 use crate::lifecycle::request::Command;
 use crate::records::rows;
 use crate::shared::Shared;
@@ -41,7 +42,7 @@ impl Intent {
     /// There is one of a sandbox at a time: only its supervisor writes it.
     pub async fn write(&self, store: &dyn StateStore, id: &SandboxId) -> Result<(), StoreError> {
         let value = serde_json::to_vec(self).expect("an intent holds only texts and numbers");
-        rows::put(store, &key(id), value, None).await.map(|_| ())
+        rows::replace(store, &key(id), value).await.map(|_| ())
     }
 
     pub async fn over(store: &dyn StateStore, id: &SandboxId) -> Result<(), StoreError> {
@@ -71,9 +72,14 @@ fn key(id: &SandboxId) -> Key {
 }
 
 /// Finishes what an earlier daemon has begun. Its sandboxes are supervised by now.
-pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), StoreError> {
+pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), Error> {
+    let rows = shared.registry.rows().await?;
+    let elsewhere = |id: &SandboxId| rows.iter().any(|(of, row)| of == id && row.is_elsewhere());
     for entry in shared.store.list(&Prefix::new([REVERTS])).await?.entries {
         let id = entry.key.segments().into_iter().nth(1).and_then(|id| id.parse().ok());
+        if id.as_ref().is_some_and(elsewhere) {
+            continue;
+        }
         let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
         let handle = id.as_ref().and_then(|id| shared.supervised(id));
         let (Some(id), Some(intent), Some(handle)) = (id, intent, handle) else {

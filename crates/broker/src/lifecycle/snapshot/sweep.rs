@@ -116,8 +116,11 @@ pub async fn sweep(shared: &Arc<Shared>) -> Result<(), Error> {
 
 /// Removes the rows of sandboxes that are gone. Before anybody can make one.
 pub async fn sweep_rows(shared: &Arc<Shared>) -> Result<(), Error> {
-    for sandbox in shared.snapshots.sandboxes().await? {
-        if !shared.knows(&sandbox) && !shared.registry.has(&sandbox).await? {
+    let recorded = shared.snapshots.sandboxes().await?;
+    // Only now, so that it has all of those: a row is there before any snapshot is.
+    let rows = shared.registry.ids().await?;
+    for sandbox in recorded {
+        if !shared.knows(&sandbox) && !rows.contains(&sandbox) {
             shared.snapshots.remove_all(&sandbox).await?;
             info!(id = %sandbox, "removed the records of snapshots whose sandbox is gone");
         }

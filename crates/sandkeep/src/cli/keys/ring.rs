@@ -4,10 +4,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use sandkeep_broker::LocalDirectory;
 use sandkeep_broker::error::Error;
 use sandkeep_doors::auth::{KeyRing, Latch};
 use sandkeep_home::{DataDir, REGISTRY};
 use sandkeep_store::{SqliteError, SqliteStore, StoreError};
+
+/// Keys are no node's own.
+const NO_NODE: &str = "";
 
 /// The keys of a directory that has a registry; `None` if it has none yet.
 pub fn open(data_dir: &Path) -> Result<Option<KeyRing>, Error> {
@@ -41,7 +45,8 @@ pub fn open_or_make(data_dir: &Path) -> Result<KeyRing, Error> {
 }
 
 fn ring(store: SqliteStore, data_dir: &Path) -> KeyRing {
-    KeyRing::new(Arc::new(store), Arc::new(Latch::of(data_dir)))
+    let directory = LocalDirectory::new(Arc::new(store), NO_NODE);
+    KeyRing::new(Arc::new(directory), Arc::new(Latch::of(data_dir)))
 }
 
 fn is_empty(cause: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {

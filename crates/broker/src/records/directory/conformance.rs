@@ -1,0 +1,74 @@
+//! What every directory promises, as one suite that every directory runs. A check gets the directories of several nodes
+//! that share one truth, and answers with the promise that was broken. `broken` shows that the suite can fail.
+
+mod broken;
+mod seeded;
+mod single;
+mod weather;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::Map;
+
+use super::{Directory, DirectoryError, NewRow, Phase, Share};
+use sandkeep_core::promises::{Failure, Verdict, Violation, checks};
+use sandkeep_core::{Owner, SandboxId, SlotName};
+use sandkeep_store::{Revision, StateStore};
+
+/// Makes the directory of a node on a store.
+type Factory = Arc<dyn Fn(Arc<dyn StateStore>, &str) -> Arc<dyn Directory> + Send + Sync>;
+
+type Check = fn(Factory) -> BoxFuture<'static, Verdict>;
+
+const CHECKS: &[(&str, Check)] = checks![
+    single::a_row_is_read_back_until_it_is_removed,
+    single::a_write_over_another_nodes_is_fenced,
+    single::a_write_whose_answer_was_lost_is_ones_own,
+    single::of_many_who_accept_one_wins,
+    single::of_many_claims_of_a_slot_one_wins,
+    single::a_slot_whose_row_is_gone_is_free,
+    single::of_many_requests_under_a_key_one_wins,
+    single::sweeps_touch_only_what_is_this_nodes,
+    single::an_api_key_holds_for_all_until_it_is_removed,
+    seeded::nodes_that_stall_and_crash_keep_slots_keys_and_quotas,
+];
+
+/// A check that takes longer than this hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
+
+/// Runs every check; the first broken promise ends it.
+async fn run(factory: Factory) -> Result<(), Violation> {
+    for (promise, check) in CHECKS {
+        let verdict = tokio::time::timeout(HANGS_AFTER, check(Arc::clone(&factory))).await;
+        let detail = match verdict {
+            Ok(Ok(())) => continue,
+            Ok(Err(Failure(detail))) => detail,
+            Err(_) => "it hangs".to_owned(),
+        };
+        return Err(Violation { promise, detail });
+    }
+    Ok(())
+}
+
+fn slot(name: &str) -> SlotName {
+    name.parse().expect("a slot")
+}
+
+/// A row of the local owner's, which takes one sandbox of the quota.
+async fn put(
+    directory: &dyn Directory,
+    id: &SandboxId,
+    phase: Phase,
+    slot: Option<&SlotName>,
+    known: Option<Revision>,
+) -> Result<Revision, DirectoryError> {
+    let share = Share { sandboxes: 1, ..Share::default() };
+    let (owner, record) = (&Owner::local(), Map::new());
+    directory.put_row(NewRow { owner, id, phase, slot, share, record }, known).await
+}
+
+fn is_fenced<T>(result: &Result<T, DirectoryError>) -> bool {
+    matches!(result, Err(DirectoryError::Fenced { .. }))
+}

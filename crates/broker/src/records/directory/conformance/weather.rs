@@ -1,0 +1,104 @@
+//! A store that stalls between any two steps, loses answers and lets its callers die, as a seed says; and one with a
+//! fault.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+
+use sandkeep_core::SandboxId;
+use sandkeep_store::{
+    Entry, Key, Listing, MemoryStore, Prefix, Revision, StateStore, StoreError, Watch,
+};
+
+/// Numbers that look random and are the same for one seed.
+#[derive(Clone)]
+pub struct Dice(Arc<Mutex<u64>>);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(seed)))
+    }
+
+    /// One of the numbers below `sides`.
+    pub fn roll(&self, sides: u64) -> u64 {
+        let mut state = self.0.lock().expect("nobody panics with it");
+        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = *state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+}
+
+impl Dice {
+    pub fn id(&self) -> SandboxId {
+        let random = (0..26).map(|_| char::from(b'a' + self.roll(26) as u8));
+        let id: String = SandboxId::PREFIX.chars().chain(random).collect();
+        id.parse().expect("letters are an id")
+    }
+}
+
+/// What one process sees of a store that all share.
+pub struct Weather {
+    pub entries: Arc<MemoryStore>,
+    pub dice: Dice,
+    /// After so many steps the process is dead: nothing it asks for happens.
+    pub steps: AtomicUsize,
+}
+
+fn lost() -> StoreError {
+    StoreError::Unavailable("no answer came".into())
+}
+
+impl Weather {
+    async fn stall(&self) {
+        for _ in 0..self.dice.roll(4) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn step<T>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let live = |left: usize| left.checked_sub(1);
+        self.stall().await;
+        self.steps.fetch_update(Ordering::SeqCst, Ordering::SeqCst, live).map_err(|_| lost())?;
+        let answer = work.await;
+        self.stall().await;
+        if self.dice.roll(12) == 0 { Err(lost()) } else { answer }
+    }
+}
+
+#[async_trait]
+impl StateStore for Weather {
+    async fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+        self.step(self.entries.get(key)).await
+    }
+
+    async fn create(&self, key: &Key, value: Vec<u8>) -> Result<Revision, StoreError> {
+        self.step(self.entries.create(key, value)).await
+    }
+
+    async fn update(
+        &self,
+        key: &Key,
+        value: Vec<u8>,
+        expected: Revision,
+    ) -> Result<Revision, StoreError> {
+        self.step(self.entries.update(key, value, expected)).await
+    }
+
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, StoreError> {
+        self.step(self.entries.delete(key, expected)).await
+    }
+
+    async fn list(&self, prefix: &Prefix) -> Result<Listing, StoreError> {
+        self.step(self.entries.list(prefix)).await
+    }
+
+    async fn watch(&self, prefix: &Prefix, after: Revision) -> Result<Watch, StoreError> {
+        self.step(self.entries.watch(prefix, after)).await
+    }
+}
