@@ -87,7 +87,8 @@ impl Supervisor {
         let meta = Arc::new(meta);
         let (published, receiver) =
             watch::channel(Published { status, guest: None, meta: Arc::clone(&meta) });
-        let (waiting, destroys) = watch::channel(0);
+        let none_waits: usize = 0;
+        let (waiting, destroys) = watch::channel(none_waits);
         let activity = Arc::new(Activity::new(
             Arc::clone(&shared.clock),
             shared.data.boot_id(),
