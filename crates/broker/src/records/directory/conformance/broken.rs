@@ -7,9 +7,7 @@ use async_trait::async_trait;
 
 use super::{Factory, run};
 use crate::records::directory::LocalDirectory;
-use sandkeep_store::{
-    Entry, Key, Listing, MemoryStore, Prefix, Revision, StateStore, StoreError, Watch,
-};
+use sandkeep_store::{Entry, Key, Listing, Prefix, Revision, StateStore, StoreError, Watch};
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
