@@ -215,7 +215,7 @@ fn paint(text: &str, colour: &str, colours: Colours) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
