@@ -198,7 +198,8 @@ async fn an_exec_goes_on_with_the_next_broker_and_keeps_what_it_said() {
     drop(running);
     let broker = world.reopen(broker).await;
     assert_eq!(watched(&broker, &id, &ended_id).await, ("done\n".to_owned(), Outcome::Exited(0)));
-    assert_eq!(broker.exec_view(&me(), &id, &exec).await.expect("kept").status, "running");
+    let kept = broker.exec_view(&me(), &id, &exec).await.expect("kept");
+    assert_eq!(kept.status.as_str(), "running");
     broker.cancel_exec(&me(), &id, &exec).await.expect("canceled");
     broker.cancel_exec(&me(), &id, &exec).await.expect("once more changes nothing");
     assert_eq!(watched(&broker, &id, &exec).await, ("before\n".to_owned(), Outcome::Canceled));

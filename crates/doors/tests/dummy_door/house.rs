@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sandkeep_broker::{Broker, Parts, Policy, SystemClock, telemetry::Telemetry};
+use sandkeep_broker::{Broker, LocalDirectory, Parts, Policy, SystemClock, telemetry::Telemetry};
 use sandkeep_core::{Privilege, SandboxId};
 use sandkeep_doors::auth::{Auth, KeyDraft, NewKey};
 use sandkeep_doors::kit::{Kit, Listener, Origins, serve};
@@ -33,7 +33,8 @@ pub struct House {
 impl House {
     pub async fn open() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let auth = Auth::open(dir.path(), Arc::new(MemoryStore::new()), None).await;
+        let directory = LocalDirectory::new(Arc::new(MemoryStore::new()), "node");
+        let auth = Auth::open(dir.path(), Arc::new(directory), None).await;
         let auth = Arc::new(auth.expect("an empty store"));
         let kit = Kit::new(broker(&dir).await, Arc::clone(&auth), Origins::default());
         let doors = kit.around(door(&kit), ["/dummy/sandboxes", "/dummy/sandboxes/{id}/run"]);
