@@ -122,10 +122,12 @@ impl Broker {
         {
             Known::Nothing(revision) => revision,
             Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
-            Known::Sandboxes(made) => match made.answer(shared, &key, &handle.meta().owner).await? {
-                Ok(views) => return Ok(views),
-                Err(revision) => Some(revision),
-            },
+            Known::Sandboxes(made) => {
+                match made.answer(shared, &key, &handle.meta().owner).await? {
+                    Ok(views) => return Ok(views),
+                    Err(revision) => Some(revision),
+                }
+            }
         };
         let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
         verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, Some(vacancy))).await
