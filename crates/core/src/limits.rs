@@ -2,12 +2,14 @@
 //! waits are `Duration`s.
 
 mod bench;
+mod client;
 mod volumes;
 mod workspace;
 
 use std::time::Duration;
 
 pub use bench::*;
+pub use client::*;
 pub use volumes::*;
 pub use workspace::*;
 
@@ -33,11 +35,6 @@ pub const BODY_READ: Duration = Duration::from_secs(60);
 pub const HEADERS_READ: Duration = Duration::from_secs(60);
 /// The most connections served at once; more wait in the listener's backlog.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// How long the CLI tries to reach the daemon.
-pub const CONNECT: Duration = Duration::from_secs(10);
-/// The most bytes of an answer, and of a line of one, that a client reads before it gives up.
-pub const CLIENT_ANSWER_MAX_BYTES: usize = 256 * 1024 * 1024;
-pub const CLIENT_LINE_MAX_BYTES: usize = 64 * 1024 * 1024;
 /// How long to wait after a connection could not be accepted for want of descriptors.
 pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 

@@ -16,12 +16,9 @@ use super::{
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::Guest;
 
-/// The runtime, or why there is none.
-type Sought = Result<Arc<dyn Runtime>, String>;
-
 pub struct LateRuntime {
     name: &'static str,
-    find: Box<dyn Fn() -> BoxFuture<'static, Sought> + Send + Sync>,
+    find: Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Runtime>> + Send + Sync>,
     present: RwLock<Arc<dyn Runtime>>,
     /// One search at a time.
     searching: Mutex<()>,
@@ -41,21 +38,19 @@ impl LateRuntime {
         let find = Box::new(move || {
             let found = find();
             Box::pin(async move {
-                let found = found.await.map_err(|reason| reason.to_string())?;
-                Ok(found as Arc<dyn Runtime>)
-            }) as BoxFuture<'static, Sought>
+                match found.await {
+                    Ok(runtime) => runtime as Arc<dyn Runtime>,
+                    Err(reason) => MissingRuntime::listed(name, &reason),
+                }
+            }) as BoxFuture<'static, Arc<dyn Runtime>>
         });
-        let present = RwLock::new(found_or_missing(name, find().await));
+        let present = RwLock::new(find().await);
         Arc::new(Self { name, find, present, searching: Mutex::default() })
     }
 
     fn present(&self) -> Arc<dyn Runtime> {
         Arc::clone(&self.present.read().unwrap_or_else(PoisonError::into_inner))
     }
-}
-
-fn found_or_missing(name: &'static str, sought: Sought) -> Arc<dyn Runtime> {
-    sought.unwrap_or_else(|reason| MissingRuntime::listed(name, &reason))
 }
 
 #[async_trait]
@@ -77,7 +72,7 @@ impl Runtime for LateRuntime {
         if self.usable() == Usable::Yes {
             return;
         }
-        let present = found_or_missing(self.name, (self.find)().await);
+        let present = (self.find)().await;
         if present.usable() == Usable::Yes {
             info!(runtime = self.name, "a runtime can be used now");
         }
