@@ -22,7 +22,6 @@ use crate::lifecycle::handle::Handle;
 use crate::lifecycle::reaper::Alarm;
 use crate::lifecycle::snapshot::Records;
 use crate::policy::batteries::Batteries;
-use crate::policy::quota::Account;
 use crate::policy::rate::Rates;
 use crate::records::directory::{Directory, LocalDirectory};
 use crate::records::registry::Registry;
@@ -79,43 +78,14 @@ pub(super) struct Shared {
     places: RwLock<Places>,
 }
 
-/// Every sandbox there is, and what they come to. One lock for both, so that they cannot disagree.
-struct Places {
-    by_id: HashMap<SandboxId, Place>,
-    account: Account,
-}
+/// Every sandbox of this node.
+type Places = HashMap<SandboxId, Place>;
 
 /// Whose a sandbox is. Who holds its place is the only one to touch it.
 enum Place {
-    /// Reconcile is looking at it; if it had a supervisor that crashed, it counts as before.
-    Claimed(Option<Arc<Handle>>),
+    /// Reconcile is looking at it.
+    Claimed,
     Supervised(Arc<Handle>),
-}
-
-impl Place {
-    fn handle(&self) -> Option<&Arc<Handle>> {
-        match self {
-            Self::Claimed(handle) => handle.as_ref(),
-            Self::Supervised(handle) => Some(handle),
-        }
-    }
-}
-
-impl Places {
-    /// Puts a sandbox in its place, on the account, and takes off what was there before.
-    fn put(&mut self, handle: Arc<Handle>) {
-        let meta = handle.meta();
-        self.account.add(&meta.owner, meta.spec.resources());
-        let before = self.by_id.insert(handle.id.clone(), Place::Supervised(handle));
-        self.take_off(before);
-    }
-
-    fn take_off(&mut self, place: Option<Place>) {
-        if let Some(handle) = place.as_ref().and_then(Place::handle) {
-            let meta = handle.meta();
-            self.account.remove(&meta.owner, meta.spec.resources());
-        }
-    }
 }
 
 impl Shared {
@@ -128,7 +98,6 @@ impl Shared {
         let instance = parts.data.instance().as_str();
         let directory: Arc<dyn Directory> =
             Arc::new(LocalDirectory::new(Arc::clone(&store) as _, instance));
-        let account = Account::new(parts.policy.quotas);
         let closing = CancellationToken::new();
         Self {
             batteries: Batteries::in_data_dir(parts.data.path()),
@@ -159,7 +128,7 @@ impl Shared {
             leaving_ports: closing.child_token(),
             closing,
             detaching: CancellationToken::new(),
-            places: RwLock::new(Places { by_id: HashMap::new(), account }),
+            places: RwLock::default(),
         }
     }
 
@@ -203,45 +172,35 @@ impl Shared {
 
     /// The sandbox, whoever's it is, if it has a supervisor.
     pub fn supervised(&self, id: &SandboxId) -> Option<Arc<Handle>> {
-        match self.places().by_id.get(id) {
+        match self.places().get(id) {
             Some(Place::Supervised(handle)) => Some(Arc::clone(handle)),
-            Some(Place::Claimed(_)) | None => None,
+            Some(Place::Claimed) | None => None,
         }
     }
 
     /// Whether anybody deals with a sandbox of this id.
     pub fn knows(&self, id: &SandboxId) -> bool {
-        self.places().by_id.contains_key(id)
+        self.places().contains_key(id)
     }
 
     pub fn handles(&self) -> Vec<Arc<Handle>> {
         let supervised = |place: &Place| match place {
             Place::Supervised(handle) => Some(Arc::clone(handle)),
-            Place::Claimed(_) => None,
+            Place::Claimed => None,
         };
-        self.places().by_id.values().filter_map(supervised).collect()
+        self.places().values().filter_map(supervised).collect()
     }
 
     /// Takes the places of new sandboxes, if there are any for all of them.
     pub fn admit(&self, handles: &[Arc<Handle>]) -> Result<(), Error> {
         let mut places = self.places_mut();
         let limit = self.policy.max_sandboxes;
-        if places.by_id.len() + handles.len() > limit {
+        if places.len() + handles.len() > limit {
             return Err(Error::LimitReached { what: "sandboxes", limit });
-        }
-        for (count, handle) in handles.iter().enumerate() {
-            let meta = handle.meta();
-            if let Err(refused) = places.account.reserve(&meta.owner, meta.spec.resources()) {
-                for reserved in &handles[..count] {
-                    let meta = reserved.meta();
-                    places.account.remove(&meta.owner, meta.spec.resources());
-                }
-                return Err(refused);
-            }
         }
         let taken =
             handles.iter().map(|handle| (handle.id.clone(), Place::Supervised(Arc::clone(handle))));
-        places.by_id.extend(taken);
+        places.extend(taken);
         Ok(())
     }
 
@@ -258,33 +217,30 @@ impl Shared {
 
     /// Takes the place of a sandbox that nobody supervises; `false` if somebody does.
     pub fn claim(&self, id: &SandboxId) -> bool {
-        match self.places_mut().by_id.entry(id.clone()) {
+        match self.places_mut().entry(id.clone()) {
             Entry::Vacant(place) => {
-                place.insert(Place::Claimed(None));
+                place.insert(Place::Claimed);
                 true
             }
             Entry::Occupied(mut place) => match place.get() {
                 // Its supervisor ended without giving it back: it crashed.
                 Place::Supervised(handle) if handle.inbox.is_closed() => {
-                    let crashed = Arc::clone(handle);
-                    place.insert(Place::Claimed(Some(crashed)));
+                    place.insert(Place::Claimed);
                     true
                 }
-                Place::Supervised(_) | Place::Claimed(_) => false,
+                Place::Supervised(_) | Place::Claimed => false,
             },
         }
     }
 
     /// Puts a supervisor on a claimed sandbox.
     pub fn supervise(&self, handle: Arc<Handle>) {
-        self.places_mut().put(handle);
+        self.places_mut().insert(handle.id.clone(), Place::Supervised(handle));
     }
 
     /// Gives a place back: there is no such sandbox any more, or it is not ours to supervise.
     pub fn release(&self, id: &SandboxId) {
-        let mut places = self.places_mut();
-        let before = places.by_id.remove(id);
-        places.take_off(before);
+        self.places_mut().remove(id);
     }
 
     pub fn runtime(&self, name: &str) -> Result<&Arc<dyn Runtime>, Error> {

@@ -362,7 +362,7 @@ pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 pub const IDEMPOTENCY_KEYS_MAX: usize = 100_000;
 /// How long between two looks for idempotency keys that are too old.
 pub const IDEMPOTENCY_SWEEP: Duration = Duration::from_secs(10 * 60);
-/// How long a create waits for others of the same owner, begun before it on other nodes, to be made or given up, when
+/// How long a create waits for others of the same owner, begun before it, to be made or given up, when
 /// the owner's quota does not hold them all.
 pub const QUOTA_DECISION: Duration = Duration::from_secs(30);
 /// How long `ensure` waits for a verb on the sandbox that another caller began.

@@ -29,10 +29,15 @@ pub enum Unread {
 
 /// Reads any version up to this one.
 pub fn read<T: DeserializeOwned>(content: &[u8]) -> Result<T, Unread> {
-    let Head { version } = serde_json::from_slice(content)?;
+    read_value(serde_json::from_slice(content)?)
+}
+
+/// The same of what is parsed already.
+pub fn read_value<T: DeserializeOwned>(value: Value) -> Result<T, Unread> {
+    let Head { version } = Head::deserialize(&value)?;
     match version {
-        VERSION => Ok(serde_json::from_slice(content)?),
-        1 => Ok(serde_json::from_value(second(serde_json::from_slice(content)?))?),
+        VERSION => Ok(serde_json::from_value(value)?),
+        1 => Ok(serde_json::from_value(second(value))?),
         found => Err(Unread::Version { found }),
     }
 }

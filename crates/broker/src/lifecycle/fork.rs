@@ -24,7 +24,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::health;
 use crate::policy::admission::{self, volume_quota};
-use crate::records::directory::request_name;
+use crate::records::directory::{Share, request_name};
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::records::rows;
 use crate::records::timeline::Happening;
@@ -140,7 +140,7 @@ impl Broker {
         key: Option<Vacancy>,
     ) -> Result<Vec<View>, Error> {
         handle.activity.touch();
-        self.admit_forks(&handle)?;
+        self.admit_forks(&handle, draft.count).await?;
         health::refuse_when_full(&self.shared).await?;
         let snapshot = match &draft.snapshot {
             Some(name) => handle.snapshot_named(name)?.id.clone(),
@@ -157,7 +157,7 @@ impl Broker {
     }
 
     /// What can be refused before anything is done.
-    fn admit_forks(&self, source: &Handle) -> Result<(), Error> {
+    async fn admit_forks(&self, source: &Handle, count: usize) -> Result<(), Error> {
         if self.shared.closing.is_cancelled() {
             return Err(Error::ShuttingDown);
         }
@@ -165,7 +165,10 @@ impl Broker {
         let denied = |denied| denied_error(source.id.clone(), denied);
         apply(&status, Event::Begin(Verb::Fork)).map_err(denied)?;
         self.shared.require_snapshots()?;
-        self.shared.usable_runtime(source.meta().spec.runtime()).map(|_| ())
+        let meta = source.meta();
+        self.shared.usable_runtime(meta.spec.runtime())?;
+        let share = Share::of(meta.spec.resources()).times(count as u64);
+        self.shared.registry.refuse_over(&meta.owner, share, &self.shared.policy.quotas).await
     }
 
     /// If it cannot be removed now, reconcile does: nobody knows it any more.

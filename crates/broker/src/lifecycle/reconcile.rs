@@ -168,12 +168,9 @@ async fn claim(shared: &Arc<Shared>) -> Result<Vec<Claim>, Error> {
 async fn mend(claim: &Claim, row: Option<&Row>) {
     let Some(Row { record: Ok(record), .. }) = row else { return };
     let (record, home) = (record.clone(), claim.shared.data.home(&claim.id));
-    let id = claim.id.clone();
-    let mended = claim.shared.blocking(move |data| {
-        match judge::mended(&id, &record, &home.read(), data.instance().as_str()) {
-            Some(meta) => home.write(&meta).and_then(|()| home.sync()).map(|()| true),
-            None => Ok(false),
-        }
+    let mended = claim.shared.blocking(move |_| match judge::mended(&record, &home.read()) {
+        Some(meta) => home.write(&meta).and_then(|()| home.sync()).map(|()| true),
+        None => Ok(false),
     });
     match mended.await {
         Ok(true) => warn!(id = %claim.id, "wrote damaged metadata anew from the registry"),
@@ -229,8 +226,7 @@ async fn settle(
         Err(error) => return warn!(%id, %error, "cannot look at a home"),
     };
     let evidence = Evidence { row, home: state, liveness };
-    let instance = shared.data.instance().as_str();
-    match judge(&id, evidence, instance, shared.data.boot_id()) {
+    match judge(evidence, shared.data.boot_id()) {
         Verdict::Nothing => {}
         Verdict::Leave { why } => warn!(%id, why, "a sandbox is left alone"),
         Verdict::RemoveHome => match shared.blocking(move |_| home.remove()).await {

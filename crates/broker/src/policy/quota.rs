@@ -1,25 +1,11 @@
-//! How much each organization and each user has of everything that is counted. The account is kept
-//! under the same lock as the list of sandboxes, so that no two creates can both take the last place;
-//! whoever has a place in the list is on the account, however it came there.
-//!
-//! The account knows what this node has. What the owner has on other nodes, the directory's rows tell: without a
-//! counter, by the rank of a row among those of its owner ([`standing`]).
-
-use std::collections::HashMap;
+//! How much each organization and each user may have of everything that is counted. Nobody keeps a sum: a new sandbox
+//! writes its row first, and its rank among the rows of its owner decides, on whichever nodes they are ([`standing`]).
 
 use crate::error::Error;
 use crate::policy::{Quota, Quotas};
 use crate::records::directory::{FoundRow, Phase, Share, millicpus};
-use sandkeep_core::{Owner, Resources};
+use sandkeep_core::Owner;
 use sandkeep_store::Revision;
-
-/// The sums that a quota bounds.
-#[derive(Debug, Default)]
-pub(crate) struct Account {
-    quotas: Quotas,
-    organizations: HashMap<String, Share>,
-    users: HashMap<(String, String), Share>,
-}
 
 impl Quotas {
     /// Whether there is anything to count.
@@ -35,63 +21,9 @@ fn counts(quota: &Quota) -> bool {
     sandboxes.is_some() || cpus.is_some() || memory_mb.is_some() || disk_mb.is_some()
 }
 
-impl Account {
-    pub fn new(quotas: Quotas) -> Self {
-        Self { quotas, ..Self::default() }
-    }
-
-    /// Adds a sandbox if that leaves everybody within their quotas; otherwise nothing changes.
-    pub fn reserve(&mut self, owner: &Owner, resources: &Resources) -> Result<(), Error> {
-        let more = Share::of(resources);
-        if counts(&self.quotas.organization) {
-            let used = self.organizations.get(&owner.organization).copied().unwrap_or_default();
-            within(&self.quotas.organization, "organization", used, more)?;
-        }
-        if counts(&self.quotas.user) {
-            let used = self.users.get(&user(owner)).copied().unwrap_or_default();
-            within(&self.quotas.user, "user", used, more)?;
-        }
-        self.add(owner, resources);
-        Ok(())
-    }
-
-    /// Adds a sandbox that is there, whether or not there may be so much.
-    pub fn add(&mut self, owner: &Owner, resources: &Resources) {
-        let more = Share::of(resources);
-        if counts(&self.quotas.organization) {
-            let sum = self.organizations.entry(owner.organization.clone()).or_default();
-            *sum = sum.plus(more);
-        }
-        if counts(&self.quotas.user) {
-            let sum = self.users.entry(user(owner)).or_default();
-            *sum = sum.plus(more);
-        }
-    }
-
-    pub fn remove(&mut self, owner: &Owner, resources: &Resources) {
-        let less = Share::of(resources);
-        if counts(&self.quotas.organization) {
-            subtract(&mut self.organizations, &owner.organization, less);
-        }
-        if counts(&self.quotas.user) {
-            subtract(&mut self.users, &user(owner), less);
-        }
-    }
-}
-
 /// A pair, so that no two tenants' strings can be taken for one another's.
 fn user(owner: &Owner) -> (String, String) {
     (owner.organization.clone(), owner.user.clone())
-}
-
-/// Who has nothing any more is forgotten.
-fn subtract<K: std::hash::Hash + Eq>(sums: &mut HashMap<K, Share>, key: &K, less: Share) {
-    if let Some(sum) = sums.get_mut(key) {
-        *sum = sum.minus(less);
-        if *sum == Share::default() {
-            sums.remove(key);
-        }
-    }
 }
 
 fn within(quota: &Quota, whose: &'static str, used: Share, more: Share) -> Result<(), Error> {
@@ -167,14 +99,34 @@ pub(crate) fn standing(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::directory::{Node, Placement};
+    use sandkeep_core::SandboxId;
 
     fn owner(organization: &str, user: &str) -> Owner {
         let own = str::to_owned;
         Owner { organization: own(organization), user: own(user), project: own("p") }
     }
 
-    fn resources(cpus: f64) -> Resources {
-        Resources { memory_mb: 100, cpus, pids: 9, disk_mb: Some(10), disk_total_mb: None }
+    /// A row of the user at this revision.
+    fn row(user: &str, phase: Phase, revision: u64, share: Share) -> FoundRow {
+        let placement = Placement {
+            phase,
+            at: Node { node: "n".to_owned(), epoch: 1 },
+            slot: None,
+            share,
+            writer: "w".to_owned(),
+        };
+        FoundRow {
+            id: SandboxId::random(),
+            owner: Some(owner("acme", user)),
+            revision: Revision(revision),
+            placement: Some(placement),
+            value: Vec::new(),
+        }
+    }
+
+    fn share(millicpus: u64) -> Share {
+        Share { sandboxes: 1, millicpus, memory_mb: 100, disk_mb: 10 }
     }
 
     fn quotas() -> Quotas {
@@ -184,34 +136,45 @@ mod tests {
         }
     }
 
-    #[test]
-    fn each_quota_is_reached_exactly_and_given_back() {
-        let mut account = Account::new(quotas());
-        let (ann, bob) = (owner("acme", "ann"), owner("acme", "bob"));
-        account.reserve(&ann, &resources(0.1)).expect("the first");
-        account.reserve(&ann, &resources(0.1)).expect("the second");
-        let third = account.reserve(&ann, &resources(0.1)).expect_err("a third");
-        let expected = ("user", "sandboxes", 2.0, 2.0);
-        let Error::QuotaExceeded { whose, what, limit, used, .. } = third else {
-            panic!("{third}")
-        };
-        assert_eq!((whose, what, limit, used), expected);
-        account.remove(&ann, &resources(0.1));
-        account.reserve(&ann, &resources(0.2)).expect("exactly 0.3 of 0.3");
-        account.reserve(&bob, &resources(0.1)).expect("his own");
-        account.reserve(&bob, &resources(0.1)).expect("his own, and the last 100 of 400");
-        let over = account.reserve(&owner("acme", "eve"), &resources(0.1)).expect_err("over 400");
-        assert!(over.to_string().contains("organization"), "{over}");
-        account.reserve(&owner("other", "eve"), &resources(0.1)).expect("another organization");
+    /// How one more of this user's, written after all of these rows, stands.
+    fn one_more(rows: &[FoundRow], user: &str, millicpus: u64) -> Standing {
+        standing(&quotas(), rows, &owner("acme", user), share(millicpus), Revision(100))
     }
 
     #[test]
-    fn what_is_refused_is_not_counted_and_nothing_is_left_of_who_left() {
-        let mut account = Account::new(quotas());
-        let ann = owner("acme", "ann");
-        account.reserve(&ann, &resources(0.4)).expect_err("too many processors");
-        account.reserve(&ann, &resources(0.3)).expect("nothing was kept");
-        account.remove(&ann, &resources(0.3));
-        assert!(account.users.is_empty() && account.organizations.is_empty(), "{account:?}");
+    fn each_quota_is_reached_exactly() {
+        let placed =
+            |user, revision, millicpus| row(user, Phase::Placed, revision, share(millicpus));
+        let of_ann = [placed("ann", 1, 100)];
+        assert!(matches!(one_more(&of_ann, "ann", 200), Standing::Within), "0.3 of 0.3");
+        assert!(matches!(one_more(&of_ann, "ann", 201), Standing::Over(_)), "more than 0.3");
+        let two = [placed("ann", 1, 100), placed("ann", 2, 100)];
+        let Standing::Over(Error::QuotaExceeded { whose, what, limit, used, .. }) =
+            one_more(&two, "ann", 100)
+        else {
+            panic!("a third is not refused")
+        };
+        assert_eq!((whose, what, limit, used), ("user", "sandboxes", 2.0, 2.0));
+        assert!(matches!(one_more(&two, "bob", 100), Standing::Within), "another user");
+        let four = [1, 2, 3, 4].map(|revision| placed("cho", revision, 0));
+        let Standing::Over(over) = one_more(&four, "eve", 100) else { panic!("over 400 MB") };
+        assert!(over.to_string().contains("organization"), "{over}");
+    }
+
+    #[test]
+    fn what_is_going_does_not_count_and_what_came_later_is_behind() {
+        let rows = [
+            row("ann", Phase::Placed, 1, share(0)),
+            row("ann", Phase::Destroying, 2, share(0)),
+            row("ann", Phase::Placing, 101, share(0)),
+        ];
+        assert!(matches!(one_more(&rows, "ann", 0), Standing::Within));
+    }
+
+    #[test]
+    fn who_is_ahead_but_not_decided_is_waited_for() {
+        let rows =
+            [row("ann", Phase::Placed, 1, share(0)), row("ann", Phase::Placing, 2, share(0))];
+        assert!(matches!(one_more(&rows, "ann", 0), Standing::Undecided(_)));
     }
 }

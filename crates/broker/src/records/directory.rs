@@ -72,19 +72,21 @@ impl Share {
     }
 
     pub fn plus(self, other: Self) -> Self {
-        self.with(other, u64::saturating_add)
-    }
-
-    pub fn minus(self, other: Self) -> Self {
-        self.with(other, u64::saturating_sub)
-    }
-
-    fn with(self, other: Self, change: fn(u64, u64) -> u64) -> Self {
         Self {
-            sandboxes: change(self.sandboxes, other.sandboxes),
-            millicpus: change(self.millicpus, other.millicpus),
-            memory_mb: change(self.memory_mb, other.memory_mb),
-            disk_mb: change(self.disk_mb, other.disk_mb),
+            sandboxes: self.sandboxes.saturating_add(other.sandboxes),
+            millicpus: self.millicpus.saturating_add(other.millicpus),
+            memory_mb: self.memory_mb.saturating_add(other.memory_mb),
+            disk_mb: self.disk_mb.saturating_add(other.disk_mb),
+        }
+    }
+
+    /// That of so many sandboxes alike.
+    pub fn times(self, count: u64) -> Self {
+        Self {
+            sandboxes: self.sandboxes.saturating_mul(count),
+            millicpus: self.millicpus.saturating_mul(count),
+            memory_mb: self.memory_mb.saturating_mul(count),
+            disk_mb: self.disk_mb.saturating_mul(count),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout_at};
 use tracing::info;
 
@@ -15,79 +15,36 @@ use super::directory::{
 use crate::error::Error;
 use crate::policy::Quotas;
 use crate::policy::quota::{self, Standing};
-use sandkeep_core::{
-    Labels, Moment, Owner, SandboxId, SlotName, Spec, State, Status, Terms, limits,
-};
+use sandkeep_core::{Owner, SandboxId, State, Status, limits};
 use sandkeep_home::{
     Meta, Phase,
-    layout::{self, Unread, VERSION},
+    layout::{self, Unread},
 };
 use sandkeep_store::{Revision, SqliteStore, StoreError};
 
-/// What a row says beside the placement.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(crate) struct Record {
-    spec: Spec,
-    pub terms: Terms,
-    pub began: Moment,
-    owner: Owner,
-    #[serde(default)]
-    slot: Option<SlotName>,
-    created_at: jiff::Timestamp,
-    boot_id: String,
-    turn: u64,
+/// What a row says beside the placement: the metadata, and what they leave out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record<M = Meta> {
+    #[serde(flatten)]
+    pub meta: M,
     pub status: Status,
 }
 
-impl Record {
-    /// The metadata that belongs beside this row.
-    pub fn into_meta(self, id: SandboxId, instance: &str, phase: Phase) -> (Meta, Status) {
-        let labels = Labels { instance: instance.to_owned(), owner: self.owner };
-        let mut meta = Meta::new(id, labels, self.spec, self.boot_id);
-        meta.terms = self.terms;
-        meta.began = self.began;
-        meta.slot = self.slot;
-        meta.created_at = self.created_at;
-        meta.turn = self.turn;
-        meta.phase = phase;
-        (meta, self.status)
-    }
-}
-
-/// A row as it is written, without a copy of all it holds.
-#[derive(Serialize)]
-struct RecordRef<'a> {
-    version: u32,
-    spec: &'a Spec,
-    terms: &'a Terms,
-    began: &'a Moment,
-    owner: &'a Owner,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    slot: Option<&'a SlotName>,
-    created_at: jiff::Timestamp,
-    boot_id: &'a str,
-    turn: u64,
-    status: &'a Status,
-}
-
 fn encode(meta: &Meta, status: &Status) -> Map<String, Value> {
-    let record = RecordRef {
-        version: VERSION,
-        spec: &meta.spec,
-        terms: &meta.terms,
-        began: &meta.began,
-        owner: &meta.owner,
-        slot: meta.slot.as_ref(),
-        created_at: meta.created_at,
-        boot_id: &meta.boot_id,
-        turn: meta.turn,
-        status,
-    };
-    let encoded = serde_json::to_value(&record);
+    let encoded = serde_json::to_value(Record { meta, status: status.clone() });
     match encoded.expect("a row holds only strings, numbers and maps of strings") {
         Value::Object(fields) => fields,
         other => unreachable!("a row is written as {other}"),
     }
+}
+
+/// Reads a row. Earlier versions left out of the metadata what else was known of the sandbox.
+fn decode(row: &FoundRow, instance: &str) -> Result<Record, Unread> {
+    let mut fields: Map<String, Value> = serde_json::from_slice(&row.value)?;
+    fields.entry("id").or_insert_with(|| row.id.as_str().into());
+    fields.entry("instance").or_insert_with(|| instance.into());
+    fields.entry("phase").or_insert_with(|| json!(Phase::Creating));
+    layout::read_value(Value::Object(fields))
 }
 
 /// How long the first record of a sandbox is.
@@ -133,9 +90,7 @@ impl Registry {
         status: &Status,
         known: Option<Revision>,
     ) -> Result<Revision, DirectoryError> {
-        let row = new_row(&meta.id, &meta.owner, meta.slot.as_ref(), &meta.spec, status);
-        let row = NewRow { record: encode(meta, status), ..row };
-        self.directory.put_row(row, known).await
+        self.directory.put_row(new_row(meta, status), known).await
     }
 
     /// Removes the row. `Ok` if there is none.
@@ -162,7 +117,7 @@ impl Registry {
         let read = |found: FoundRow| {
             let record = match self.other_node(&found) {
                 Some(node) => Err(UnreadableRow::Elsewhere { node }),
-                None => layout::read(&found.value).map_err(UnreadableRow::from),
+                None => decode(&found, &self.directory.node().node).map_err(UnreadableRow::from),
             };
             (found.id, Row { revision: found.revision, record })
         };
@@ -186,14 +141,28 @@ impl Registry {
             if old.placement.is_some() && old.owner.is_some() {
                 continue;
             }
-            let Ok(record) = layout::read::<Record>(&old.value) else { continue };
-            let Ok(Value::Object(value)) = serde_json::from_slice(&old.value) else { continue };
-            let Record { owner, slot, spec, status, .. } = &record;
-            let row = new_row(&old.id, owner, slot.as_ref(), spec, status);
-            self.directory.adopt_row(&old, NewRow { record: value, ..row }).await?;
+            let Ok(record) = decode(&old, &self.directory.node().node) else { continue };
+            self.directory.adopt_row(&old, new_row(&record.meta, &record.status)).await?;
             info!(id = %old.id, "took over the row of an earlier version");
         }
         Ok(())
+    }
+
+    /// Refuses what is over its owner's quotas already, before anything is written for it.
+    pub async fn refuse_over(
+        &self,
+        owner: &Owner,
+        more: Share,
+        quotas: &Quotas,
+    ) -> Result<(), Error> {
+        if !quotas.count_sandboxes() {
+            return Ok(());
+        }
+        let listed = self.directory.rows(Some(&owner.organization)).await?;
+        match quota::standing(quotas, &listed.rows, owner, more, Revision(u64::MAX)) {
+            Standing::Over(refused) => Err(refused),
+            Standing::Within | Standing::Undecided(_) => Ok(()),
+        }
     }
 
     /// Waits until it is certain that a sandbox whose row says `placing`, at this revision, is within the quotas of
@@ -223,20 +192,20 @@ impl Registry {
     }
 }
 
-/// All but the record.
-fn new_row<'a>(
-    id: &'a SandboxId,
-    owner: &'a Owner,
-    slot: Option<&'a SlotName>,
-    spec: &Spec,
-    status: &Status,
-) -> NewRow<'a> {
+fn new_row<'a>(meta: &'a Meta, status: &Status) -> NewRow<'a> {
     let phase = match status.state() {
         State::Creating => Placing::Placing,
         State::Running | State::Paused | State::Stopped | State::Failed => Placing::Placed,
         State::Destroying => Placing::Destroying,
     };
-    NewRow { owner, id, phase, slot, share: Share::of(spec.resources()), record: Map::new() }
+    NewRow {
+        owner: &meta.owner,
+        id: &meta.id,
+        phase,
+        slot: meta.slot.as_ref(),
+        share: Share::of(meta.spec.resources()),
+        record: encode(meta, status),
+    }
 }
 
 /// The sandboxes with a row in the registry at `path`, for somebody who only looks; none if there is

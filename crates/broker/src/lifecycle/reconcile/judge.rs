@@ -19,7 +19,7 @@
 use std::io;
 
 use crate::records::registry::{Record, Row};
-use sandkeep_core::{Event, Liveness, Next, Operation, Purpose, SandboxId, Status, Verb, apply};
+use sandkeep_core::{Event, Liveness, Next, Operation, Purpose, Status, Verb, apply};
 use sandkeep_home::{HomeState, Meta, Phase, Unreadable};
 use sandkeep_store::Revision;
 
@@ -73,12 +73,7 @@ impl Case {
 
 /// The metadata to write in place of a damaged file; `None` if the file is not known to be
 /// damaged, only not ours to understand.
-pub(super) fn mended(
-    id: &SandboxId,
-    record: &Record,
-    home: &HomeState,
-    instance: &str,
-) -> Option<Meta> {
+pub(super) fn mended(record: &Record, home: &HomeState) -> Option<Meta> {
     let damaged = match home {
         HomeState::Unreadable(Unreadable::Malformed(_)) => true,
         HomeState::Unreadable(Unreadable::Io(error)) => error.kind() == io::ErrorKind::NotFound,
@@ -104,20 +99,23 @@ pub(super) fn mended(
         )
         | None => Phase::Ready,
     };
-    damaged.then(|| record.clone().into_meta(id.clone(), instance, phase).0)
+    damaged.then(|| {
+        let mut meta = record.meta.clone();
+        meta.phase = phase;
+        meta
+    })
 }
 
-pub(super) fn judge(id: &SandboxId, evidence: Evidence, instance: &str, boot_id: &str) -> Verdict {
+pub(super) fn judge(evidence: Evidence, boot_id: &str) -> Verdict {
     let Evidence { row, home, liveness } = evidence;
     let liveness = liveness.unwrap_or(Liveness::NotRunning);
     let Some(Row { record, revision }) = row else {
         return without_row(home, liveness, boot_id);
     };
-    let record = match record {
+    let Record { meta, mut status } = match record {
         Ok(record) => record,
         Err(why) => return Verdict::Leave { why: why.to_string() },
     };
-    let (meta, mut status) = record.into_meta(id.clone(), instance, Phase::Creating);
     let mut copy = Copy::Current;
     let (meta, event) = match home {
         // The build it was for has ended with its daemon.
