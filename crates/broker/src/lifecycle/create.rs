@@ -112,18 +112,12 @@ impl Broker {
             // The owner too, because a key may be bound to a project.
             let fingerprint = idempotency::fingerprint(&(&owner, &draft));
             let _only = shared.creates.join(name.clone()).await;
-            let now = shared.clock.wall();
-            let known = idempotency::look(&*shared.directory, &name, &fingerprint, now);
-            let revision = match known.await? {
-                Known::Nothing(revision) => revision,
-                Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
-                Known::Sandboxes(made) => match made.answer(shared, &key, &owner).await? {
-                    Ok(mut views) => return Ok(views.pop().expect("a create makes one sandbox")),
-                    Err(revision) => Some(revision),
-                },
-            };
-            let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
-            broker.admit_and_create(&who, draft, Some(vacancy)).await
+            match idempotency::look(shared, &key, name, fingerprint, &owner).await? {
+                Known::Made(mut views) => Ok(views.pop().expect("a create makes one sandbox")),
+                Known::Nothing(vacancy) => {
+                    broker.admit_and_create(&who, draft, Some(vacancy)).await
+                }
+            }
         };
         // A caller that leaves is likely to ask again at once, and must find its first create under way.
         let flight = self.shared.tasks.spawn(flight);

@@ -117,20 +117,14 @@ impl Broker {
         let name = request_name(&key, who);
         let fingerprint = idempotency::fingerprint(&(FORKS, id, &draft));
         let _only = shared.creates.join(name.clone()).await;
-        let now = shared.clock.wall();
-        let revision = match idempotency::look(&*shared.directory, &name, &fingerprint, now).await?
-        {
-            Known::Nothing(revision) => revision,
-            Known::OtherRequest => return Err(Error::IdempotencyMismatch { key }),
-            Known::Sandboxes(made) => {
-                match made.answer(shared, &key, &handle.meta().owner).await? {
-                    Ok(views) => return Ok(views),
-                    Err(revision) => Some(revision),
-                }
+        let owner = handle.meta().owner.clone();
+        match idempotency::look(shared, &key, name, fingerprint, &owner).await? {
+            Known::Made(views) => Ok(views),
+            Known::Nothing(vacancy) => {
+                let forked = self.fork_all(handle, draft, Some(vacancy));
+                verbs.measure(Verb::Fork, runtime, forked).await
             }
-        };
-        let vacancy = Vacancy { key: name, fingerprint, revision, at: now };
-        verbs.measure(Verb::Fork, runtime, self.fork_all(handle, draft, Some(vacancy))).await
+        }
     }
 
     async fn fork_all(

@@ -17,7 +17,7 @@ use ring::digest::{SHA256, digest};
 use serde::Serialize;
 use tracing::{debug, warn};
 
-use super::directory::{Directory, FoundRequest, RequestPhase, RequestRecord};
+use super::directory::{Directory, RequestPhase, RequestRecord};
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::view::View;
@@ -32,75 +32,49 @@ pub(crate) fn fingerprint(asked: &impl Serialize) -> String {
 
 /// What is known of a key.
 pub(crate) enum Known {
-    /// Nothing that counts: a new sandbox may be made, in place of the entry at this revision.
-    Nothing(Option<Revision>),
-    /// It was asked for something else.
-    OtherRequest,
-    Sandboxes(Made),
+    /// What was made under it, for whoever asks again.
+    Made(Vec<View>),
+    /// Nothing that counts.
+    Nothing(Vacancy),
 }
 
-/// What was made under a key. It may or may not exist; only if the caller was answered it surely did.
-pub(crate) struct Made {
-    ids: Vec<SandboxId>,
-    answered: Answered,
-    revision: Revision,
-}
-
-impl Made {
-    /// The answer to whoever asks again; or the revision of an entry that a new request takes over.
-    pub async fn answer(
-        self,
-        shared: &Shared,
-        key: &IdempotencyKey,
-        owner: &Owner,
-    ) -> Result<Result<Vec<View>, Revision>, Error> {
-        let mut views = Vec::with_capacity(self.ids.len());
-        for id in self.ids {
-            if let Some(handle) = shared.supervised(&id) {
-                views.push(handle.view());
-                continue;
-            }
-            if let Some(node) = shared.registry.elsewhere(owner, &id).await? {
-                return Err(Error::Elsewhere { id, node });
-            }
-            match self.answered {
-                Answered::Surely => return Err(Error::IdempotencyGone { key: key.clone(), id }),
-                Answered::Perhaps => return Ok(Err(self.revision)),
-            }
-        }
-        Ok(Ok(views))
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answered {
-    Surely,
-    Perhaps,
-}
-
-/// What is known of a key now.
+/// What is known of a key now. The caller sees to it that nobody else asks under the same one meanwhile.
 pub(crate) async fn look(
-    directory: &dyn Directory,
-    name: &Key,
-    fingerprint: &str,
-    now: jiff::Timestamp,
+    shared: &Shared,
+    key: &IdempotencyKey,
+    name: Key,
+    fingerprint: String,
+    owner: &Owner,
 ) -> Result<Known, Error> {
-    let Some(FoundRequest { record, revision }) = directory.request(name).await? else {
-        return Ok(Known::Nothing(None));
+    let at = shared.clock.wall();
+    let found = shared.directory.request(&name).await?;
+    let vacancy = Vacancy {
+        key: name,
+        fingerprint,
+        revision: found.as_ref().map(|found| found.revision),
+        at,
     };
     // What cannot be read, or is too old, is as good as none.
-    let Some(record) = record.filter(|record| !record.is_old(now)) else {
-        return Ok(Known::Nothing(Some(revision)));
-    };
-    if record.fingerprint != fingerprint {
-        return Ok(Known::OtherRequest);
+    let record = found.and_then(|found| found.record).filter(|record| !record.is_old(at));
+    let Some(record) = record else { return Ok(Known::Nothing(vacancy)) };
+    if record.fingerprint != vacancy.fingerprint {
+        return Err(Error::IdempotencyMismatch { key: key.clone() });
     }
-    let answered = match record.phase {
-        RequestPhase::Made => Answered::Surely,
-        RequestPhase::Pending => Answered::Perhaps,
-    };
-    let ids = std::iter::once(record.sandbox).chain(record.others).collect();
-    Ok(Known::Sandboxes(Made { ids, answered, revision }))
+    let mut views = Vec::with_capacity(1 + record.others.len());
+    for id in std::iter::once(record.sandbox).chain(record.others) {
+        if let Some(handle) = shared.supervised(&id) {
+            views.push(handle.view());
+            continue;
+        }
+        if let Some(node) = shared.registry.elsewhere(owner, &id).await? {
+            return Err(Error::Elsewhere { id, node });
+        }
+        match record.phase {
+            RequestPhase::Made => return Err(Error::IdempotencyGone { key: key.clone(), id }),
+            RequestPhase::Pending => return Ok(Known::Nothing(vacancy)),
+        }
+    }
+    Ok(Known::Made(views))
 }
 
 impl RequestRecord {

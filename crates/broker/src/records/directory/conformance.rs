@@ -29,6 +29,7 @@ const CHECKS: &[(&str, Check)] = checks![
     single::of_many_who_accept_one_wins,
     single::of_many_claims_of_a_slot_one_wins,
     single::a_slot_whose_row_is_gone_is_free,
+    single::a_slot_is_taken_only_from_the_holder_that_was_seen,
     single::of_many_requests_under_a_key_one_wins,
     single::sweeps_touch_only_what_is_this_nodes,
     single::an_api_key_holds_for_all_until_it_is_removed,

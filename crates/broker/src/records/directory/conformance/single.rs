@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
+use super::weather::Meanwhile;
 use super::{Factory, is_fenced, put, slot};
 use crate::records::directory::{Directory, Phase, RequestPhase, RequestRecord, request_name};
 use sandkeep_core::promises::{Verdict, ensure};
@@ -122,6 +123,29 @@ pub async fn a_slot_whose_row_is_gone_is_free(factory: Factory) -> Verdict {
     here.remove_row(&owner, &first, Some(row)).await?;
     let holder = there.claim_slot(&owner, &slot, &second).await?;
     ensure!(holder.is_none(), "nobody can have it: {holder:?}");
+    Ok(())
+}
+
+pub async fn a_slot_is_taken_only_from_the_holder_that_was_seen(factory: Factory) -> Verdict {
+    let store = Arc::new(Meanwhile::default());
+    let here = factory(Arc::clone(&store) as _, "here");
+    let there = factory(Arc::clone(&store.entries) as _, "there");
+    let (owner, slot) = (Owner::local(), slot("s"));
+    let [gone, mine, theirs] = std::array::from_fn(|_| SandboxId::random());
+    let row = put(&*here, &gone, Phase::Placing, Some(&slot), None).await?;
+    here.claim_slot(&owner, &slot, &gone).await?;
+    here.remove_row(&owner, &gone, Some(row)).await?;
+    put(&*here, &mine, Phase::Placing, Some(&slot), None).await?;
+    put(&*there, &theirs, Phase::Placing, Some(&slot), None).await?;
+    let faster = {
+        let (there, owner, slot, id) = (there.clone(), owner.clone(), slot.clone(), theirs.clone());
+        async move { drop(there.claim_slot(&owner, &slot, &id).await) }
+    };
+    store.after_missing_row(Box::pin(faster));
+    let holder = here.claim_slot(&owner, &slot, &mine).await?;
+    ensure!(holder.as_ref() == Some(&theirs), "both have it: {holder:?}");
+    let holder = there.slot_holder(&owner, &slot).await?;
+    ensure!(holder.as_ref() == Some(&theirs), "it was taken from {holder:?}");
     Ok(())
 }
 

@@ -1,10 +1,11 @@
-//! A store that stalls between any two steps, loses answers and lets its callers die, as a seed says; and one with a
-//! fault.
+//! Stores in which things happen between two steps of a caller: [`Weather`] stalls, loses answers and lets its callers
+//! die, as a seed says; [`Meanwhile`] lets one thing happen at one moment.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 
 use sandkeep_core::SandboxId;
 use sandkeep_store::{
@@ -100,5 +101,57 @@ impl StateStore for Weather {
 
     async fn watch(&self, prefix: &Prefix, after: Revision) -> Result<Watch, StoreError> {
         self.step(self.entries.watch(prefix, after)).await
+    }
+}
+
+/// A store in which something happens right after a caller has found that a sandbox has no row.
+#[derive(Default)]
+pub struct Meanwhile {
+    pub entries: Arc<MemoryStore>,
+    next: Mutex<Option<BoxFuture<'static, ()>>>,
+}
+
+impl Meanwhile {
+    pub fn after_missing_row(&self, happens: BoxFuture<'static, ()>) {
+        *self.next.lock().expect("nobody panics with it") = Some(happens);
+    }
+}
+
+#[async_trait]
+impl StateStore for Meanwhile {
+    async fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+        let found = self.entries.get(key).await?;
+        if found.is_none() && key.segments()[0] == "sandboxes" {
+            let happens = self.next.lock().expect("nobody panics with it").take();
+            if let Some(happens) = happens {
+                happens.await;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn create(&self, key: &Key, value: Vec<u8>) -> Result<Revision, StoreError> {
+        self.entries.create(key, value).await
+    }
+
+    async fn update(
+        &self,
+        key: &Key,
+        value: Vec<u8>,
+        expected: Revision,
+    ) -> Result<Revision, StoreError> {
+        self.entries.update(key, value, expected).await
+    }
+
+    async fn delete(&self, key: &Key, expected: Revision) -> Result<Revision, StoreError> {
+        self.entries.delete(key, expected).await
+    }
+
+    async fn list(&self, prefix: &Prefix) -> Result<Listing, StoreError> {
+        self.entries.list(prefix).await
+    }
+
+    async fn watch(&self, prefix: &Prefix, after: Revision) -> Result<Watch, StoreError> {
+        self.entries.watch(prefix, after).await
     }
 }
