@@ -16,6 +16,7 @@ use sandkeep_home::DataDirError;
 use sandkeep_runtime::RuntimeError;
 use sandkeep_storage::StorageError;
 use sandkeep_store::StoreError;
+use sandkeep_tree::RootKind;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -127,6 +128,14 @@ pub enum Error {
 
     #[error("{what} needs {needs}, which {storage} storage does not have")]
     StorageLacks { what: &'static str, needs: &'static str, storage: &'static str },
+
+    #[error("{what} needs a volume, and runtime {runtime} keeps the files of its sandboxes itself")]
+    NoVolume { what: &'static str, runtime: String },
+
+    #[error(
+        "runtime {runtime} cannot run on {kind}, which is what {storage} storage makes of this template"
+    )]
+    UnfitVolume { runtime: &'static str, storage: &'static str, kind: RootKind },
 
     /// There is some space left, for what runs.
     #[error(

@@ -20,9 +20,9 @@ mod stdin;
 mod terminals;
 mod watching;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -33,9 +33,9 @@ use super::shared::Shared;
 use crate::error::Error;
 use crate::lifecycle::activity::{Activity, Busy};
 use crate::lifecycle::supervisor::denied_error;
-use sandkeep_core::{Event, ExecId, NamesOnly, Verb, apply, failpoint, limits};
+use sandkeep_core::{Event, ExecId, NamesOnly, Verb, api::ExecLimits, apply, failpoint, limits};
 use sandkeep_guestlink::{
-    ExecEvent, ExecRequest, ExecutionInput, Guest, LeafLimits, Stdin, TerminalSize,
+    ExecEvent, ExecRequest, ExecutionInput, Guest, Stdin, TerminalSize,
     journal::{
         Description, From, JOURNALS, Journal, JournalLimits, Keep, Seen, Shelf, StdinSource,
         Unfinished,
@@ -50,7 +50,7 @@ use watching::{Leash, Wish};
 
 pub(crate) use in_shell::{ShellCommand, exec_in_shell};
 pub use known::{ExecPage, ExecView};
-pub use own_limits::ExecLimits;
+pub(crate) use own_limits::check as check_limits;
 pub(crate) use place::{Place, Wanted, as_asked};
 pub use stdin::StdinTurn;
 pub use watching::{ExecWatch, Told};
@@ -104,6 +104,8 @@ pub(crate) struct Execs {
     pub shelf: Shelf,
     stdins: Stdins,
     terminals: Terminals,
+    /// Of the first process of each that runs, inside the sandbox.
+    pids: Mutex<HashMap<ExecId, u32>>,
     /// One permit for each who may still watch its files.
     pub onlookers: Arc<Semaphore>,
     /// What an earlier daemon left, until somebody goes on with it.
@@ -117,6 +119,7 @@ impl Execs {
             shelf: Shelf::new(&home.path().join(JOURNALS), journal),
             stdins: Stdins::default(),
             terminals: Terminals::default(),
+            pids: Mutex::default(),
             onlookers: Arc::new(Semaphore::new(limits::FILE_WATCHES_MAX)),
             found: Mutex::default(),
         }
@@ -138,6 +141,10 @@ impl Execs {
         }
     }
 
+    fn pids(&self) -> MutexGuard<'_, HashMap<ExecId, u32>> {
+        self.pids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn found(&self, unfinished: Vec<Unfinished>) {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;
     }
@@ -157,6 +164,7 @@ impl Execs {
     fn ended(self: &Arc<Self>, shared: &Shared, id: &ExecId) {
         self.stdins.remove(id);
         self.terminals.remove(id);
+        self.pids().remove(id);
         if self.shelf.count(id) && tokio::runtime::Handle::try_current().is_ok() {
             let execs = Arc::clone(self);
             shared.tasks.spawn_blocking(move || execs.shelf.tidy());
@@ -285,8 +293,8 @@ pub(crate) async fn exec_as(
     }
     let guest = admitted(handle)?;
     let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
-    let limits = draft.limits.check(shared, &handle.meta().spec)?;
-    let request = ExecRequest { id: id.clone(), limits, ..request(handle, draft)? };
+    check_limits(&draft.limits, shared, &handle.meta().spec)?;
+    let request = ExecRequest { id: id.clone(), ..request(handle, draft)? };
     failpoint!("exec.after_admission");
     let berth = berth(shared, handle, &description(&request, source, keep))?;
     failpoint!("exec.after_journal");
@@ -341,7 +349,7 @@ pub(crate) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     published.guest.clone().ok_or_else(unreachable)
 }
 
-/// A command as the guest is asked for it, without limits of its own.
+/// A command as the guest is asked for it. Its limits are those of the draft, unchecked.
 pub(crate) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecRequest, Error> {
     if draft.argv.is_empty() {
         draft.argv = place::own_command(&handle.meta().spec)?;
@@ -362,7 +370,7 @@ pub(crate) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecReque
         terminal: draft.terminal,
         timeout: draft.timeout,
         privilege: handle.meta().spec.privilege(),
-        limits: LeafLimits::NONE,
+        limits: draft.limits,
     };
     let env: usize = request.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     let argv: usize = request.argv.iter().map(|argument| argument.len() + 1).sum();

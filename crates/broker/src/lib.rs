@@ -1,7 +1,19 @@
 //! The broker: admission, the registry, one supervisor per sandbox, reconcile.
 //!
 //! Every verb goes: admission → INTENT in the store → effect (storage, runtime, guest) → OUTCOME in
-//! the store. A crash anywhere is seen from the intent and finished by reconcile.
+//! the store. A crash anywhere is seen from the intent and finished by reconcile. The doors call it, and so can any
+//! program: `sandkeep::embed` assembles one, [`Broker::open`] takes [`Parts`] of your own.
+//!
+//! ```
+//! use sandkeep_broker::{Broker, error::Error};
+//! use sandkeep_core::{Principal, SpecDraft};
+//!
+//! async fn make_and_destroy(broker: &Broker) -> Result<(), Error> {
+//!     let who = Principal::local();
+//!     let sandbox = broker.create(&who, SpecDraft::default()).await?;
+//!     broker.destroy(&who, &sandbox.id).await
+//! }
+//! ```
 //!
 //! ```text
 //!   Broker ──▶ shared      who supervises what; the parts
@@ -52,9 +64,7 @@ use shared::Shared;
 pub use clock::{Clock, SystemClock};
 pub use execs::processes::{ProcessStatus, ProcessView};
 pub use execs::shells::{ShellDraft, ShellExecDraft, ShellView};
-pub use execs::{
-    ExecDraft, ExecLimits, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told,
-};
+pub use execs::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use images::workspace::UploadView;
 pub use images::{
@@ -82,6 +92,7 @@ pub use records::directory::{
 };
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
+pub use sandkeep_core::api::ExecLimits;
 pub use stats::StatsView;
 pub use view::{Cursor, Filter, InvalidCursor, Page, View};
 

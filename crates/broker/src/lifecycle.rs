@@ -26,3 +26,4 @@ mod start;
 mod start_up;
 mod stop;
 pub(crate) mod supervisor;
+pub(crate) mod volume;

@@ -204,17 +204,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the storage can go back in time at all.
-    pub fn require_snapshots(&self) -> Result<(), Error> {
-        match self.storage.capabilities().snapshots {
-            true => Ok(()),
-            false => {
-                let (what, storage) = ("a snapshot", self.storage.name());
-                Err(Error::StorageLacks { what, needs: "snapshots", storage })
-            }
-        }
-    }
-
     /// Takes the place of a sandbox that nobody supervises; `false` if somebody does.
     pub fn claim(&self, id: &SandboxId) -> bool {
         match self.places_mut().entry(id.clone()) {

@@ -29,7 +29,9 @@ pub struct StatsView {
     pub memory: Option<MemoryStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<PidsStats>,
-    pub disk: DiskStats,
+    /// Left out where the runtime keeps the files itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskStats>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -104,18 +106,19 @@ impl Space {
 }
 
 impl Shared {
-    async fn measure(&self, handle: &Handle) -> Result<Usage, Error> {
-        let usage = self.storage.usage(&handle.id).await?;
+    /// `None` of a sandbox that has no volume.
+    async fn measure(&self, handle: &Handle) -> Result<Option<Usage>, Error> {
+        let Some(usage) = handle.volume.usage().await? else { return Ok(None) };
         let measured = Measured { bytes: usage.tree.used_bytes, at: self.clock.uptime() };
         *handle.space.last() = Some(measured);
-        Ok(usage)
+        Ok(Some(usage))
     }
 
     /// Brings what is shown of the volume up to date, if that costs nothing. A volume that is just
     /// going or coming has no size, and nobody is told a wrong one.
     pub(super) async fn refresh_space(&self, handle: &Handle) {
         let fresh = handle.space.is_fresh(self.clock.uptime());
-        if fresh || !self.storage.capabilities().disk_quota {
+        if fresh || !handle.volume.counts() {
             return;
         }
         if let Err(error) = self.measure(handle).await {
@@ -125,9 +128,6 @@ impl Shared {
 
     /// The same for all whose volumes may have changed.
     pub(super) async fn measure_active(&self) {
-        if !self.storage.capabilities().disk_quota {
-            return;
-        }
         for handle in self.handles() {
             let runs = handle.published.borrow().status.state() == State::Running;
             if runs || handle.space.bytes().is_none() {
@@ -138,7 +138,6 @@ impl Shared {
 
     pub(super) async fn stats(&self, handle: &Arc<Handle>) -> Result<StatsView, Error> {
         let usage = self.measure(handle).await?;
-        let Usage { tree, total } = usage;
         let state = handle.published.borrow().status.state();
         let live = match state {
             State::Running | State::Paused => self.live(handle).await?,
@@ -148,16 +147,16 @@ impl Shared {
             Some((cpu, memory, pids)) => (Some(cpu), Some(memory), Some(pids)),
             None => (None, None, None),
         };
-        let disk = DiskStats {
-            used_bytes: tree.used_bytes,
-            limit_bytes: tree.limit_bytes,
-            total_used_bytes: total.used_bytes,
-            total_limit_bytes: total.limit_bytes,
+        let disk = usage.map(|usage| DiskStats {
+            used_bytes: usage.tree.used_bytes,
+            limit_bytes: usage.tree.limit_bytes,
+            total_used_bytes: usage.total.used_bytes,
+            total_limit_bytes: usage.total.limit_bytes,
             limit_reached: usage.exceeded_by(limits::MIB).map(|limit| match limit {
                 Limit::Tree => "resources.disk_mb",
                 Limit::Total => "resources.disk_total_mb",
             }),
-        };
+        });
         Ok(StatsView { id: handle.id.clone(), state, cpu, memory, pids, disk })
     }
 

@@ -11,6 +11,7 @@ mod manual_clock;
 mod named;
 mod nodes;
 mod numbers;
+mod remote;
 mod sending;
 mod spans;
 mod stubborn;

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use exec::{
-    Ending, Exec, ExecAnswer, ExecStatus, OutputStream, StderrFields, StdinSource, StdoutFields,
+    Ending, Exec, ExecAnswer, ExecLimits, ExecStatus, OutputStream, StderrFields, StdinSource,
+    StdoutFields,
 };
 pub use key::{KeyDraft, KeyInfo, NewKey};
 pub use log::{Happening, LogEntry};

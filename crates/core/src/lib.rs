@@ -1,4 +1,14 @@
-//! What a sandbox is, without any IO: ids, owner, spec, the state machine, the codes of errors.
+//! What a sandbox is, without any IO: ids, owner, spec, terms, the state machine, the codes of errors, and the types that
+//! the API answers with ([`api`]). All other crates share these, the client's included.
+//!
+//! ```
+//! use sandkeep_core::{HostLimits, SpecDraft};
+//!
+//! let host = HostLimits { memory_mb: 4096, cpus: 2.0, disk_default_mb: None };
+//! let spec = SpecDraft::default().check(&host)?;
+//! assert_eq!((spec.template(), spec.resources().pids), ("host", sandkeep_core::limits::PIDS_DEFAULT));
+//! # Ok::<(), sandkeep_core::InvalidSpec>(())
+//! ```
 
 pub mod api;
 mod caller_id;
@@ -40,8 +50,8 @@ pub use slot::{InvalidSlot, SlotName};
 pub use snapshot::{InvalidSnapshotName, SnapshotKind, SnapshotName};
 pub use source::{GitUrl, HOME, HostPaths, InvalidGitUrl, Origin, Source, SourceDraft, Transport};
 pub use spec::{
-    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Privilege, Purpose, Resources,
-    ResourcesDraft, Spec, SpecDraft, check_env,
+    DEFAULT_RUNTIME, DEFAULT_TEMPLATE, HostLimits, InvalidSpec, Keeper, Privilege, Purpose,
+    Resources, ResourcesDraft, Spec, SpecDraft, check_env,
 };
 pub use spec::{NamesOnly, within};
 pub use state::{

@@ -65,6 +65,23 @@ impl Purpose {
     }
 }
 
+/// Who keeps the files of a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keeper {
+    /// The storage, on a volume.
+    #[default]
+    Storage,
+    /// The runtime, wherever it runs the sandbox.
+    Runtime,
+}
+
+impl Keeper {
+    fn is_storage(&self) -> bool {
+        *self == Self::Storage
+    }
+}
+
 /// A checked spec. It never changes.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
@@ -87,6 +104,8 @@ pub struct Spec {
     /// Whether its files are kept after each call of a tool that may have changed them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     snapshot_tool_calls: bool,
+    #[serde(default, skip_serializing_if = "Keeper::is_storage")]
+    keeper: Keeper,
 }
 
 impl Spec {
@@ -133,6 +152,15 @@ impl Spec {
 
     pub fn purpose(&self) -> Purpose {
         self.purpose
+    }
+
+    pub fn keeper(&self) -> Keeper {
+        self.keeper
+    }
+
+    /// The same, with its files kept by somebody else.
+    pub fn kept_by(self, keeper: Keeper) -> Self {
+        Self { keeper, ..self }
     }
 
     /// The same, for a step of a build.
@@ -274,6 +302,7 @@ impl SpecDraft {
             source: self.source.as_ref().map(SourceDraft::check).transpose()?,
             purpose: Purpose::Use,
             snapshot_tool_calls: self.snapshot_tool_calls.unwrap_or_default(),
+            keeper: Keeper::default(),
         })
     }
 }

@@ -1,5 +1,17 @@
 //! The front doors. Each decodes and authenticates a request, calls one verb of the broker, and
-//! encodes the answer; none of them decides anything.
+//! encodes the answer; none of them decides anything. [`kit`] has all that a dialect of its own needs, [`Front`] serves
+//! those that there are:
+//!
+//! ```
+//! use sandkeep_broker::Broker;
+//! use sandkeep_doors::Front;
+//!
+//! async fn serve(front: Front, broker: Broker) -> std::io::Result<()> {
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//!     front.serve(listener, broker, std::future::pending()).await;
+//!     Ok(())
+//! }
+//! ```
 
 pub mod auth;
 mod front;

@@ -21,13 +21,14 @@ use tokio::time::{Instant, timeout_at};
 use super::dial_back::{DialBack, Dialed, Proof};
 use super::dialed::DialedStream;
 use super::execution::{Accepted, GuestExecution};
-use super::leaf::{Dispatch, HeldLeaves, Holder};
+use super::leaf::{Dispatch, HeldLeaves, Holder, Leaf, LeafPool};
 use super::link::{Link, READ_LEN};
+use super::program::{Program, TOOLBOX};
 use super::shell::ShellUsers;
 use super::source::Source;
 use super::{
-    ByteStream, ExecRequest, Execution, Guest, GuestError, KnownExec, KnownShell, Leaf, LeafPool,
-    Offsets, Origin, Program, ShellExecRequest, ShellRequest, Stdin,
+    ByteStream, ExecLimits, ExecRequest, Execution, Guest, GuestError, KnownExec, KnownShell,
+    Offsets, Origin, ShellExecRequest, ShellRequest, Stdin,
 };
 use sandkeep_core::{ExecId, Privilege, ShellId, limits};
 
@@ -191,8 +192,7 @@ impl GuestClient {
         op: impl FnOnce(Exec) -> Op,
     ) -> Result<Begun, GuestError> {
         let (id, stdin) = (request.id.clone(), request.stdin);
-        let leaf = self.pool.clone().acquire(&request.limits).map_err(GuestError::Leaf)?;
-        let leaf: Arc<dyn Leaf> = leaf.into();
+        let leaf = self.acquire(&request.limits)?;
         let exec = wire_request(request, &*leaf);
         if strings_len(&exec) > FRAME_MAX / 2 {
             return Err(GuestError::Refused { reason: "the command is too long".to_owned() });
@@ -212,13 +212,18 @@ impl GuestClient {
         execution.map(Begun::Execution)
     }
 
+    pub(super) fn acquire(&self, limits: &ExecLimits) -> Result<Arc<dyn Leaf>, GuestError> {
+        let unprepared = |source| GuestError::Unprepared { what: "a cgroup", source };
+        Ok(self.pool.clone().acquire(limits).map_err(unprepared)?.into())
+    }
+
     /// Has the guest keep a program.
     async fn give(&self, program: &Program) -> Result<(), GuestError> {
-        let name = program.name().map_err(GuestError::Program)?.to_owned();
+        let name = program.name().map_err(no_program)?.to_owned();
         let frames;
         let (source, along) = match self.carrier {
             Carrier::Descriptor => {
-                let file = program.file().map_err(GuestError::Program)?;
+                let file = program.file().map_err(no_program)?;
                 (ProgramSource::Descriptor, Along::File(file))
             }
             Carrier::Connection => {
@@ -285,8 +290,10 @@ impl GuestClient {
         (exchange, answer): (Exchange, FromGuest),
     ) -> Result<Execution, GuestError> {
         let Exchange { link, reader, buffer, descriptor: _ } = exchange;
+        let mut told = None;
         let early_end = match answer {
-            FromGuest::Started { pid: _, stdin_offset } => {
+            FromGuest::Started { pid, stdin_offset } => {
+                told = Some(pid);
                 if stdin == Stdin::Piped {
                     link.open_stdin(stdin_offset, stdin_offset.max(STDIN_FIRST as u64));
                 }
@@ -304,7 +311,8 @@ impl GuestClient {
             leaves,
             from,
             early_end,
-        })))
+        }))
+        .with_pid(told))
     }
 }
 
@@ -364,6 +372,10 @@ impl Exchange {
     }
 }
 
+fn no_program(source: io::Error) -> GuestError {
+    GuestError::Unprepared { what: "the toolbox", source }
+}
+
 fn protocol(error: guest_proto::DecodeError) -> GuestError {
     GuestError::Protocol(error.to_string())
 }
@@ -413,12 +425,9 @@ impl Guest for GuestClient {
         }
     }
 
-    async fn exec_program(
-        &self,
-        program: &'static Program,
-        request: ExecRequest,
-    ) -> Result<Execution, GuestError> {
-        let name = program.name().map_err(GuestError::Program)?;
+    async fn exec_toolbox(&self, request: ExecRequest) -> Result<Execution, GuestError> {
+        let program = &TOOLBOX;
+        let name = program.name().map_err(no_program)?;
         let op = |exec| Op::ExecKept { program: name.to_owned(), exec };
         match self.begin(request.clone(), op).await? {
             Begun::Execution(execution) => return Ok(execution),

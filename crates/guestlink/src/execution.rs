@@ -25,6 +25,7 @@ const ACKNOWLEDGE_AFTER: u64 = (OUTPUT_WINDOW / 4) as u64;
 pub struct Execution {
     source: Source,
     input: ExecutionInput,
+    pid: Option<u32>,
 }
 
 enum Source {
@@ -56,12 +57,23 @@ impl Execution {
         Self {
             source: Source::Channel { events, since: Instant::now(), phase: Phase::Running },
             input: ExecutionInput { target: Target::Channel(input) },
+            pid: None,
         }
+    }
+
+    /// The same with the id that its first process has inside.
+    pub fn with_pid(self, pid: Option<u32>) -> Self {
+        Self { pid, ..self }
+    }
+
+    /// The id of its first process, as the sandbox itself sees it, if the guest tells it.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     pub(super) fn over(guest: GuestExecution) -> Self {
         let input = ExecutionInput { target: Target::Guest(guest.link.clone()) };
-        Self { source: Source::Guest(Box::new(guest)), input }
+        Self { source: Source::Guest(Box::new(guest)), input, pid: None }
     }
 
     /// A handle for stdin; all handles of an exec are one.

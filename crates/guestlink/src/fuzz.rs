@@ -9,7 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::client::GuestClient;
-use super::{ExecEvent, Execution, NoLeaves, OutputStream};
+use super::leaf::NoLeaves;
+use super::{ExecEvent, Execution, OutputStream};
 
 /// Takes the bytes as all that a guest ever answers to an exec.
 pub fn hear_guest(bytes: &[u8]) {

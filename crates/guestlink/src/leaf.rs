@@ -1,4 +1,5 @@
-//! Which leaf belongs to which exec, for as long as the exec is not over, and to which shell.
+//! How our own guest client keeps the processes of an exec together: in a cgroup leaf, which it takes from a pool of the
+//! runtime. No part of the [`Guest`](super::Guest) contract.
 //!
 //! The leaf of an exec is in use until its end is known, not until somebody stops looking: a command
 //! whose [`Execution`](super::Execution) was dropped runs on in it. So leaves are owned here, beside
@@ -11,8 +12,33 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Leaf, LeafKind, LeafLimits, LeafPool};
-use sandkeep_core::{ExecId, ShellId};
+use sandkeep_core::{ExecId, ShellId, api::ExecLimits};
+
+pub use guest_proto::LeafKind;
+
+/// Where an exec's processes are kept together: a cgroup leaf. Dropping it gives it back. Background
+/// processes of the exec may still be in it then: a pool gives it out again only when it is empty.
+pub trait Leaf: Send + Sync {
+    fn kind(&self) -> LeafKind;
+
+    /// Unique among the leaves of the sandbox that are in use; survives a restart of the daemon.
+    fn name(&self) -> &str;
+
+    /// The descriptors that go with [`LeafKind`], in its order.
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// How often the kernel killed in this leaf for want of memory since it was acquired.
+    fn oom_kills(&self) -> u64;
+}
+
+/// Gives out leaves; implemented by a runtime over its cgroups.
+pub trait LeafPool: Send + Sync {
+    /// One in which these limits hold, or none.
+    fn acquire(self: Arc<Self>, limits: &ExecLimits) -> io::Result<Box<dyn Leaf>>;
+
+    /// The leaf of this name, in use by an exec that an earlier daemon started.
+    fn adopt(self: Arc<Self>, name: &str) -> io::Result<Box<dyn Leaf>>;
+}
 
 /// Who holds a leaf.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -127,8 +153,8 @@ impl Drop for Dispatch {
 pub struct NoLeaves;
 
 impl LeafPool for NoLeaves {
-    fn acquire(self: Arc<Self>, limits: &LeafLimits) -> io::Result<Box<dyn Leaf>> {
-        match *limits == LeafLimits::NONE {
+    fn acquire(self: Arc<Self>, limits: &ExecLimits) -> io::Result<Box<dyn Leaf>> {
+        match *limits == ExecLimits::default() {
             true => Ok(Box::new(Self)),
             false => Err(io::ErrorKind::Unsupported.into()),
         }

@@ -1,5 +1,20 @@
 //! What can be done inside a sandbox, and the host's side of the guest protocol that does it for
-//! every local runtime. All that comes from a guest is untrusted: bounded, typed, timed.
+//! every local runtime ([`GuestClient`]). A runtime elsewhere implements [`Guest`] over whatever it has. All that comes
+//! from a guest is untrusted: bounded, typed, timed.
+//!
+//! ```
+//! use sandkeep_guestlink::{ExecEvent, ExecRequest, Guest, GuestError, Outcome};
+//!
+//! async fn outcome(guest: &dyn Guest, request: ExecRequest) -> Result<Outcome, GuestError> {
+//!     let mut execution = guest.exec(request).await?;
+//!     while let Some(event) = execution.next().await {
+//!         if let ExecEvent::Ended(end) = event {
+//!             return Ok(end.outcome);
+//!         }
+//!     }
+//!     Ok(Outcome::Lost)
+//! }
+//! ```
 
 mod client;
 mod dial_back;
@@ -8,7 +23,7 @@ mod execution;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod journal;
-mod leaf;
+pub mod leaf;
 mod link;
 mod program;
 mod shell;
@@ -16,8 +31,6 @@ mod source;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,15 +40,15 @@ use sandkeep_core::{ExecId, Privilege, ShellId};
 pub use client::GuestClient;
 pub use dial_back::{DialBack, DialToken, Proof};
 pub use execution::{Execution, ExecutionInput, Input};
-pub use guest_proto::{LeafKind, Offsets, TerminalSize};
-pub use leaf::NoLeaves;
-pub use program::{Program, TOOLBOX};
-pub use sandkeep_core::api::{ExecStatus, OutputStream, ShellFate, ShellProgram, ShellState};
-pub use sandkeep_sys::cgroup::LeafLimits;
+pub use guest_proto::{Offsets, TerminalSize};
+pub use program::TOOLBOX_NAME;
+pub use sandkeep_core::api::{
+    ExecLimits, ExecStatus, OutputStream, ShellFate, ShellProgram, ShellState,
+};
 pub use shell::{InShell, KnownShell, ShellExecRequest, ShellRequest};
 
 /// One command to run. The host builds the whole environment; nothing is inherited.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExecRequest {
     pub id: ExecId,
     /// Never empty.
@@ -50,7 +63,7 @@ pub struct ExecRequest {
     pub timeout: Option<Duration>,
     pub privilege: Privilege,
     /// What it may use by itself, within the sandbox's own limits. A runtime without `exec_limits` refuses any.
-    pub limits: LeafLimits,
+    pub limits: ExecLimits,
 }
 
 /// In a terminal `Null` means that nobody types.
@@ -151,14 +164,16 @@ pub enum GuestError {
     Protocol(String),
     #[error("the guest refused: {reason}")]
     Refused { reason: String },
-    /// The exec was not begun.
-    #[error("there is no cgroup for the exec")]
-    Leaf(#[source] std::io::Error),
     /// Nothing was begun.
-    #[error("cannot prepare the program for the sandbox")]
-    Program(#[source] std::io::Error),
-    #[error("the guest of runtime {runtime} cannot {what}")]
-    Unsupported { runtime: &'static str, what: &'static str },
+    #[error("cannot prepare {what} for the exec")]
+    Unprepared {
+        what: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+    /// Nothing was begun, and never will be: the runtime has no such thing.
+    #[error("sandboxes of this runtime cannot {what}")]
+    Unsupported { what: &'static str },
     #[error("nothing listens on port {port} of the sandbox")]
     PortClosed { port: u16 },
     #[error("there is no shell {id}")]
@@ -190,13 +205,12 @@ pub trait Guest: Send + Sync {
     /// or 126 with `error` set.
     async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError>;
 
-    /// Starts a program of ours, which is in no file of the sandbox, with `argv` after its name. The guest is
-    /// given it first where it does not have it. From then on it is an exec like any other.
-    async fn exec_program(
-        &self,
-        program: &'static Program,
-        request: ExecRequest,
-    ) -> Result<Execution, GuestError>;
+    /// Starts our toolbox, by which the broker works on the files of a sandbox, whether or not the sandbox has a file
+    /// of it. From then on it is an exec like any other. Without it the verbs for files and the tools are refused.
+    async fn exec_toolbox(&self, request: ExecRequest) -> Result<Execution, GuestError> {
+        let _ = request;
+        Err(GuestError::Unsupported { what: "run the toolbox, which works on files" })
+    }
 
     /// Joins a known exec; its output from the offsets on follows, byte for byte. What an earlier
     /// watcher has acknowledged is gone: then it starts later, and the first offset says where.
@@ -220,47 +234,40 @@ pub trait Guest: Send + Sync {
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError>;
 
     /// Opens a persistent shell and waits until it is ready. `Refused` if it cannot be had.
-    async fn open_shell(&self, request: ShellRequest) -> Result<KnownShell, GuestError>;
+    /// Only of a runtime with `shells`, as the four below.
+    async fn open_shell(&self, request: ShellRequest) -> Result<KnownShell, GuestError> {
+        let _ = request;
+        Err(GuestError::Unsupported { what: "keep shells" })
+    }
 
     /// All shells, those that have ended included, until they are closed. They outlive the daemon.
-    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError>;
+    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
+        Ok(Vec::new())
+    }
 
     /// Gives a shell a command; it runs when those before it are over. From then on it is an exec like
     /// any other: it can be attached to, signaled (what the command has started, not the shell) and
     /// canceled, and its end says what became of the shell.
-    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError>;
+    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
+        Err(GuestError::ShellNotFound { id: request.shell })
+    }
 
     /// Who a shell runs as. `None` if it is not there, or its guest is too old to tell.
-    async fn shell_user(&self, id: &ShellId) -> Option<String>;
+    async fn shell_user(&self, id: &ShellId) -> Option<String> {
+        let _ = id;
+        None
+    }
 
     /// Kills a shell with all that runs in it, and forgets it.
-    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError>;
+    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
+        Err(GuestError::ShellNotFound { id: id.clone() })
+    }
 
     /// Connects to a TCP port of the sandbox's loopback, whatever its network is. `PortClosed` at
-    /// once if nobody listens. Nothing is sent or closed on the way: the bytes are the caller's.
-    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError>;
-}
-
-/// Where an exec's processes are kept together: a cgroup leaf. Dropping it gives it back. Background
-/// processes of the exec may still be in it then: a pool gives it out again only when it is empty.
-pub trait Leaf: Send + Sync {
-    fn kind(&self) -> LeafKind;
-
-    /// Unique among the leaves of the sandbox that are in use; survives a restart of the daemon.
-    fn name(&self) -> &str;
-
-    /// The descriptors that go with [`LeafKind`], in its order.
-    fn fds(&self) -> Vec<BorrowedFd<'_>>;
-
-    /// How often the kernel killed in this leaf for want of memory since it was acquired.
-    fn oom_kills(&self) -> u64;
-}
-
-/// Gives out leaves; implemented by a runtime over its cgroups.
-pub trait LeafPool: Send + Sync {
-    /// One in which these limits hold, or none.
-    fn acquire(self: Arc<Self>, limits: &LeafLimits) -> std::io::Result<Box<dyn Leaf>>;
-
-    /// The leaf of this name, in use by an exec that an earlier daemon started.
-    fn adopt(self: Arc<Self>, name: &str) -> std::io::Result<Box<dyn Leaf>>;
+    /// once if nobody listens. Nothing is sent or closed on the way: the bytes are the caller's. Only of a runtime
+    /// with `ports`.
+    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
+        let _ = port;
+        Err(GuestError::Unsupported { what: "be connected to by port" })
+    }
 }

@@ -9,8 +9,11 @@ use guest_proto::{CHUNK_MAX, ToGuest, encode};
 
 use sandkeep_sys::sealed;
 
+/// What processes that run the toolbox are called.
+pub const TOOLBOX_NAME: &str = "sandkeep-toolbox";
+
 /// What works on files inside.
-pub static TOOLBOX: Program = Program::new("sandkeep-toolbox", sandkeep_embedded::TOOLBOX);
+pub static TOOLBOX: Program = Program::new(TOOLBOX_NAME, sandkeep_embedded::TOOLBOX);
 
 pub struct Program {
     label: &'static str,
@@ -27,11 +30,6 @@ struct Prepared {
 impl Program {
     const fn new(label: &'static str, bytes: &'static [u8]) -> Self {
         Self { label, bytes, prepared: OnceLock::new() }
-    }
-
-    /// What processes that run it are called.
-    pub fn label(&self) -> &'static str {
-        self.label
     }
 
     /// The name that guests know it by: another one for every build.

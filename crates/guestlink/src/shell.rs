@@ -5,7 +5,7 @@
 //! out of memory is told by how the counter of the leaf has risen since it was sent.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guest_proto::{
@@ -14,8 +14,8 @@ use guest_proto::{
 };
 
 use super::client::{Along, GuestClient, millis, unexpected, wire_privilege, wire_stdin};
-use super::leaf::Dispatch;
-use super::{Execution, GuestError, Leaf, LeafLimits, Offsets, Stdin};
+use super::leaf::{Dispatch, Leaf};
+use super::{ExecLimits, Execution, GuestError, Offsets, Stdin};
 use sandkeep_core::{
     ExecId, Privilege, ShellId,
     api::{ShellFate, ShellProgram, ShellState},
@@ -103,8 +103,7 @@ impl GuestClient {
 
     pub(super) async fn open(&self, request: ShellRequest) -> Result<KnownShell, GuestError> {
         let (id, user) = (request.id.clone(), request.user.clone());
-        let leaf = self.pool.clone().acquire(&LeafLimits::NONE).map_err(GuestError::Leaf)?;
-        let leaf: Arc<dyn Leaf> = leaf.into();
+        let leaf = self.acquire(&ExecLimits::default())?;
         let open = wire_open(request, &*leaf);
         let env: usize = open.env.iter().map(|(name, value)| name.len() + value.len()).sum();
         if env > FRAME_MAX / 2 {

@@ -83,12 +83,13 @@ fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
     all.push(&["--unshare-user", "--uid", &user, "--gid", &user]);
     all.isolate(&plan.id);
     all.push(&["--unshare-cgroup", "--cap-drop", "ALL"]);
-    let root = match &plan.root {
+    let files = plan.stored()?;
+    let root = match &files.root {
         Root::Dir(path) | Root::Shifted(path) => argument(path)?,
         Root::Overlay { .. } => BARE_ROOT,
     };
     all.push(&["--bind", root, "/"]);
-    for bind in plan.binds.iter() {
+    for bind in files.binds.iter() {
         let target = Path::new("/").join(&bind.target);
         all.push(&["--ro-bind", argument(&bind.source)?, argument(&target)?]);
     }

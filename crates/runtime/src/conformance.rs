@@ -103,6 +103,7 @@ macro_rules! with_promises {
             waits::wait_resolves_at_once_where_nothing_runs,
             waits::pause_freezes_or_is_refused,
             execs::exec_gives_the_exit_code,
+            execs::exec_tells_the_pid_that_the_command_sees_or_none,
             execs::exec_keeps_stdout_and_stderr_apart,
             execs::exec_offsets_have_no_gaps,
             execs::exec_feeds_stdin,

@@ -38,7 +38,7 @@ use async_trait::async_trait;
 use tokio::sync::OwnedMutexGuard;
 
 use super::grouped::{self, Premises};
-use super::{Capabilities, Death, Found, Lifetime, Plan, Runtime, RuntimeError, Stats, Usable};
+use super::{Capabilities, Death, Files, Found, Lifetime, Plan, Runtime, RuntimeError, Stats};
 use container::labels;
 pub use container::{Access, Bound, Container, seccomp};
 use live::Contained;
@@ -46,7 +46,7 @@ use sandkeep_core::{SandboxId, limits};
 use sandkeep_guestlink::Guest;
 use sandkeep_home::HomeState;
 use sandkeep_sys::cgroup::Controllers;
-use sandkeep_tree::Ids;
+use sandkeep_tree::RootKind;
 
 /// A container as its engine knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,7 +242,7 @@ impl<E: Engine> Shared<E> {
     async fn make(&self, plan: &Plan) -> Result<(), RuntimeError> {
         let door = container::make_door(self.premises.data_dir(), &plan.home);
         door.map_err(self.failed("show it the guest"))?;
-        let container = Container::of(plan);
+        let container = Container::of(plan).map_err(self.failed("find its volume"))?;
         if let Some(there) = self.inspect(&plan.id).await? {
             if there.labels.get(labels::PLAN) == container.labels.get(labels::PLAN) {
                 return Ok(());
@@ -274,7 +274,8 @@ impl<E: Engine> Shared<E> {
         self.wait_until_it_rests(&plan.id).await?;
         self.make(plan).await?;
         let door = live::listen(&plan.home).map_err(self.failed("listen for its guest"))?;
-        let overlay = live::overlay(&plan.root).map_err(self.failed("open its root"))?;
+        let overlay = plan.stored().and_then(|files| live::overlay(&files.root));
+        let overlay = overlay.map_err(self.failed("open its root"))?;
         let name = container::name(&plan.id);
         self.engine.start(&name).await.map_err(self.refused("start its container"))?;
         let inspected = self.inspect(&plan.id).await?;
@@ -345,23 +346,20 @@ impl<E: Engine> Runtime for EngineRuntime<E> {
         self.shared.engine.name()
     }
 
-    fn usable(&self) -> Usable {
-        Usable::Yes
-    }
-
     fn capabilities(&self) -> Capabilities {
         let limits = self.shared.engine.limits();
         Capabilities { own_id_range: false, pause: true, ..grouped::capabilities(limits) }
     }
 
+    /// An engine cannot map the ids of a volume, so it takes none whose ids are shifted.
+    fn files(&self) -> Files {
+        Files::OnStorage(&[RootKind::Dir, RootKind::Overlay])
+    }
+
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        plan.check_files(self)?;
         if plan.lifetime == Lifetime::WithDaemon {
             let (runtime, what) = (self.name(), "end a sandbox with the program that made it");
-            return Err(RuntimeError::Unsupported { runtime, what });
-        }
-        if plan.root.ids() == Ids::Shifted {
-            let (runtime, what) =
-                (self.name(), "use a volume of a filesystem that cannot be id-mapped");
             return Err(RuntimeError::Unsupported { runtime, what });
         }
         let plan = plan.clone();

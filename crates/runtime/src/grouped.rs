@@ -25,15 +25,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
+use super::{Capabilities, Death, Files, Found, Plan, Runtime, RuntimeError, Stats};
 use sandkeep_core::SandboxId;
-use sandkeep_guestlink::{Guest, GuestClient, LeafKind, LeafPool, NoLeaves};
+use sandkeep_guestlink::{
+    Guest, GuestClient,
+    leaf::{LeafKind, LeafPool, NoLeaves},
+};
 use sandkeep_home::HomeState;
 use sandkeep_sys::{
     cgroup::{Controllers, Place},
     launcher::Standing,
     pidfd,
 };
+use sandkeep_tree::RootKind;
 
 pub use leaves::Leaves;
 pub use live::Live;
@@ -193,15 +197,16 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
         self.starter.name()
     }
 
-    fn usable(&self) -> Usable {
-        Usable::Yes
-    }
-
     fn capabilities(&self) -> Capabilities {
         self.starter.capabilities(self.premises.cgroups().controllers())
     }
 
+    fn files(&self) -> Files {
+        Files::OnStorage(&[RootKind::Dir, RootKind::Shifted, RootKind::Overlay])
+    }
+
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        plan.check_files(self)?;
         self.premises.make_groups(plan).map_err(self.failed("make its control groups"))
     }
 

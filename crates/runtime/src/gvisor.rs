@@ -31,7 +31,10 @@ use super::staged::{Act, Direction, Program, ToolMissing, tool_failed};
 use super::{Capabilities, Lifetime, Plan, RuntimeError};
 use files::{DIAL, Files, GUEST, SOCKET};
 use sandkeep_core::{SandboxId, limits};
-use sandkeep_guestlink::{DialBack, DialToken, GuestClient, LeafPool, NoLeaves, Proof};
+use sandkeep_guestlink::{
+    DialBack, DialToken, GuestClient, Proof,
+    leaf::{LeafPool, NoLeaves},
+};
 use sandkeep_sys::{
     cgroup::{Controllers, Place},
     launcher::Lifeline,
@@ -116,7 +119,7 @@ impl Gvisor {
         id_base: u32,
     ) -> Result<(), RuntimeError> {
         // runsc finds it by its path, as the host does: it must not be a link that leads elsewhere.
-        let tmp = plan.root.make_directory("tmp", 0o1777);
+        let tmp = plan.stored().and_then(|files| files.root.make_directory("tmp", 0o1777));
         tmp.map_err(Self::failed("find its /tmp"))?;
         let token = self.prepare(plan, id_base).map_err(Self::failed("prepare its guest"))?;
         let host = Host::IsDialed(token);
@@ -234,8 +237,7 @@ impl Starter for Gvisor {
     }
 
     async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids =
-            premises.take_ids(&plan.root).map_err(Self::failed("find a free range of ids"))?;
+        let ids = premises.take_ids(plan).map_err(Self::failed("find a free range of ids"))?;
         self.perform(premises, plan, ids.base()).await?;
         let pidfd = self.sentry(premises, &plan.id).map_err(Self::failed("find its sentry"))?;
         Ok(Started { pidfd, ids: Some(ids) })

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tracing::info;
 
 use super::{
-    Capabilities, Death, Found, MissingRuntime, Plan, Runtime, RuntimeError, Stats, Usable,
+    Capabilities, Death, Files, Found, MissingRuntime, Plan, Runtime, RuntimeError, Stats, Usable,
 };
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::Guest;
@@ -65,6 +65,10 @@ impl Runtime for LateRuntime {
 
     fn capabilities(&self) -> Capabilities {
         self.present().capabilities()
+    }
+
+    fn files(&self) -> Files {
+        self.present().files()
     }
 
     async fn look_again(&self) {

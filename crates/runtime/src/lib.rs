@@ -1,4 +1,18 @@
-//! Isolation technologies, behind one contract.
+//! Isolation technologies, behind one contract: [`Runtime`]. A runtime says what it can do ([`Capabilities`]) and how its
+//! sandboxes keep their files ([`Files`]); whatever it cannot do it refuses before any side effect. The suite
+//! `conformance` (a feature) tells whether it keeps its word. `crates/sandkeep/examples/own_runtime.rs` is a whole one.
+//!
+//! ```
+//! use sandkeep_runtime::{Files, Runtime, Usable};
+//!
+//! fn about(runtime: &dyn Runtime) -> String {
+//!     match (runtime.usable(), runtime.files()) {
+//!         (Usable::No { reason }, _) => format!("{}: {reason}", runtime.name()),
+//!         (Usable::Yes, Files::OnStorage(_)) => format!("{}: on our volumes", runtime.name()),
+//!         (Usable::Yes, Files::Remote) => format!("{}: files elsewhere", runtime.name()),
+//!     }
+//! }
+//! ```
 //!
 //! ```text
 //!            create            start              freeze
@@ -24,6 +38,7 @@ mod oci;
 mod podman;
 mod staged;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +47,7 @@ use async_trait::async_trait;
 
 use sandkeep_core::{Labels, Privilege, Resources, SandboxId};
 use sandkeep_guestlink::Guest;
-use sandkeep_tree::{Bind, Root};
+use sandkeep_tree::{Bind, Root, RootKind};
 
 pub use bwrap::Bwrap;
 pub use docker::Docker;
@@ -82,20 +97,75 @@ pub enum Usable {
     No { reason: String },
 }
 
+/// How the sandboxes of a runtime keep their files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// On volumes of our storage, whose roots are of one of these kinds.
+    OnStorage(&'static [RootKind]),
+    /// The runtime keeps them itself, as a provider does on its own machines. There is no volume: no path of the host is in
+    /// a plan, and snapshots, rollbacks, forks and diffs are not offered.
+    Remote,
+}
+
+/// The files of a sandbox that is to be made.
+#[derive(Clone, Debug)]
+pub enum PlannedFiles {
+    Stored(StoredFiles),
+    /// Only for a runtime that says [`Files::Remote`].
+    Remote,
+}
+
+#[derive(Clone, Debug)]
+pub struct StoredFiles {
+    /// Of a kind that the runtime takes.
+    pub root: Root,
+    /// What the template shows of the host, read-only, on top of the root.
+    pub binds: Arc<[Bind]>,
+}
+
 /// All that a runtime needs to make a sandbox.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub id: SandboxId,
     pub labels: Labels,
-    pub root: Root,
-    /// What the template shows of the host, read-only, on top of the root.
-    pub binds: Arc<[Bind]>,
+    pub files: PlannedFiles,
     pub resources: Resources,
     pub privilege: Privilege,
     /// A directory of the host for this sandbox alone, which the sandbox cannot see. When it is
     /// started, the caller has put its `meta.json` there.
     pub home: PathBuf,
     pub lifetime: Lifetime,
+}
+
+impl Plan {
+    /// Refuses a plan whose files are not as the runtime keeps them: the first thing that a `create` does.
+    pub fn check_files(&self, runtime: &dyn Runtime) -> Result<(), RuntimeError> {
+        let fits = match (runtime.files(), &self.files) {
+            (Files::OnStorage(kinds), PlannedFiles::Stored(files)) => {
+                kinds.contains(&files.root.kind())
+            }
+            (Files::Remote, PlannedFiles::Remote) => true,
+            (Files::OnStorage(_), PlannedFiles::Remote)
+            | (Files::Remote, PlannedFiles::Stored(_)) => false,
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(RuntimeError::Unsupported {
+                runtime: runtime.name(),
+                what: "keep files on such a volume",
+            }),
+        }
+    }
+
+    /// The files of a sandbox on our storage. `Unsupported` if they are not there.
+    pub fn stored(&self) -> io::Result<&StoredFiles> {
+        match &self.files {
+            PlannedFiles::Stored(files) => Ok(files),
+            PlannedFiles::Remote => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "the plan has no volume"))
+            }
+        }
+    }
 }
 
 /// What ends a sandbox that nobody ends.
@@ -158,9 +228,15 @@ pub trait Runtime: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Whether it can be used now. The answer may change, see [`Self::look_again`].
-    fn usable(&self) -> Usable;
+    fn usable(&self) -> Usable {
+        Usable::Yes
+    }
 
+    /// They may change with [`usable`](Self::usable), as [`files`](Self::files) may.
     fn capabilities(&self) -> Capabilities;
+
+    /// How its sandboxes keep their files. A sandbox keeps them all its life as they were when it was made.
+    fn files(&self) -> Files;
 
     /// Looks once more whether it can be used, if it could not: what it stands on may have come since. Called at intervals, and
     /// before anybody is refused. A runtime whose needs cannot come later does nothing.
@@ -179,10 +255,16 @@ pub trait Runtime: Send + Sync {
     /// `Ok` if it does not run. It may be dropped in the middle and called again with less grace.
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), RuntimeError>;
 
-    /// Every process stands still until `thaw`; the guest itself may still answer.
-    async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError>;
+    /// Every process stands still until `thaw`; the guest itself may still answer. Only with [`Capabilities::pause`].
+    async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let _ = id;
+        Err(RuntimeError::Unsupported { runtime: self.name(), what: "pause" })
+    }
 
-    async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError>;
+    async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let _ = id;
+        Err(RuntimeError::Unsupported { runtime: self.name(), what: "resume" })
+    }
 
     /// Kills and removes everything, also of a half-made, frozen or unknown sandbox. When it
     /// returns, no process, cgroup, mount or namespace of it is left.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
+use super::{Capabilities, Death, Files, Found, Plan, Runtime, RuntimeError, Stats, Usable};
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::Guest;
 
@@ -39,6 +39,10 @@ impl Runtime for MissingRuntime {
         Capabilities::default()
     }
 
+    fn files(&self) -> Files {
+        Files::OnStorage(&[])
+    }
+
     async fn create(&self, _: &Plan) -> Result<(), RuntimeError> {
         self.refuse("create")
     }
@@ -49,14 +53,6 @@ impl Runtime for MissingRuntime {
 
     async fn stop(&self, _: &SandboxId, _: Duration) -> Result<(), RuntimeError> {
         Ok(())
-    }
-
-    async fn freeze(&self, _: &SandboxId) -> Result<(), RuntimeError> {
-        self.refuse("freeze")
-    }
-
-    async fn thaw(&self, _: &SandboxId) -> Result<(), RuntimeError> {
-        self.refuse("thaw")
     }
 
     async fn destroy(&self, _: &SandboxId) -> Result<(), RuntimeError> {

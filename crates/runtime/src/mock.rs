@@ -12,10 +12,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use super::{Capabilities, Death, Found, Plan, Runtime, RuntimeError, Stats, Usable};
+use super::{Capabilities, Death, Files, Found, Plan, Runtime, RuntimeError, Stats};
 use guest::{MockGuest, Shutdown};
 use sandkeep_core::{Labels, SandboxId};
 use sandkeep_guestlink::Guest;
+use sandkeep_tree::RootKind;
 
 const NAME: &str = "mock";
 
@@ -23,6 +24,7 @@ const NAME: &str = "mock";
 #[derive(Clone)]
 pub struct MockRuntime {
     instance: String,
+    files: Files,
     world: Arc<Mutex<HashMap<SandboxId, Machine>>>,
 }
 
@@ -41,7 +43,8 @@ impl MockRuntime {
     pub const NAME: &str = NAME;
 
     pub fn new(instance: impl Into<String>) -> Self {
-        Self { instance: instance.into(), world: Arc::default() }
+        let files = Files::OnStorage(&[RootKind::Dir, RootKind::Shifted, RootKind::Overlay]);
+        Self { instance: instance.into(), files, world: Arc::default() }
     }
 
     fn world(&self) -> MutexGuard<'_, HashMap<SandboxId, Machine>> {
@@ -71,7 +74,12 @@ impl MockRuntime {
 impl MockRuntime {
     /// Another instance in the same world.
     pub fn neighbour(&self, instance: impl Into<String>) -> Self {
-        Self { instance: instance.into(), world: Arc::clone(&self.world) }
+        Self { instance: instance.into(), ..self.clone() }
+    }
+
+    /// The same world, whose sandboxes keep their files in another way.
+    pub fn keeping(&self, files: Files) -> Self {
+        Self { files, ..self.clone() }
     }
 
     /// Kills a sandbox as somebody outside would, with no word to anybody.
@@ -88,15 +96,16 @@ impl Runtime for MockRuntime {
         NAME
     }
 
-    fn usable(&self) -> Usable {
-        Usable::Yes
-    }
-
     fn capabilities(&self) -> Capabilities {
         Capabilities { any_user: true, ..Capabilities::default() }
     }
 
+    fn files(&self) -> Files {
+        self.files
+    }
+
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        plan.check_files(self)?;
         self.world().entry(plan.id.clone()).or_insert_with(|| Machine {
             labels: plan.labels.clone(),
             life: watch::Sender::new(Life::Down(Death { reason: "never started".to_owned() })),
@@ -122,14 +131,6 @@ impl Runtime for MockRuntime {
             Self::bring_down(machine, Shutdown::Terminated, "stopped");
         }
         Ok(())
-    }
-
-    async fn freeze(&self, _id: &SandboxId) -> Result<(), RuntimeError> {
-        Err(RuntimeError::Unsupported { runtime: NAME, what: "pause" })
-    }
-
-    async fn thaw(&self, _id: &SandboxId) -> Result<(), RuntimeError> {
-        Err(RuntimeError::Unsupported { runtime: NAME, what: "resume" })
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), RuntimeError> {

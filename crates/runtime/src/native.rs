@@ -147,10 +147,11 @@ fn request<'a>(
 /// Whoever is not root has no mounts to pass: the launcher finds them.
 fn named(premises: &Premises, plan: &Plan) -> io::Result<Means> {
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_owned();
-    let (_, roots) = pieces(&plan.root)?;
+    let files = plan.stored()?;
+    let (_, roots) = pieces(&files.root)?;
     Ok(Means::User {
         roots: roots.into_iter().map(bytes).collect(),
-        binds: plan.binds.iter().map(|bind| bytes(&bind.source)).collect(),
+        binds: files.binds.iter().map(|bind| bytes(&bind.source)).collect(),
         badge: premises.badge(&plan.id),
     })
 }

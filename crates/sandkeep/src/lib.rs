@@ -5,6 +5,18 @@
 //! the intent in the `sandkeep_store`, the sandbox's supervisor has the `sandkeep_storage` make its volume and a
 //! `sandkeep_runtime` launch it through `sandkeep_sys`, `sandkeep_guestlink` carries out what is asked inside and keeps
 //! a journal of what came of it. `sandkeep_core` is the pure core that all of them share.
+//!
+//! Programs that want sandboxes without a daemon use [`embed`]:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), sandkeep_broker::error::Error> {
+//! let embedded = sandkeep::embed::Embedded::open(Vec::new()).await?;
+//! for runtime in embedded.broker().runtimes() {
+//!     println!("{}", runtime.name);
+//! }
+//! embedded.close().await
+//! # }
+//! ```
 
 pub mod cli;
 pub mod config;

@@ -53,7 +53,7 @@ use pool::Pool;
 use quota::Quotas;
 use sandkeep_core::SandboxId;
 use sandkeep_sys::btrfs::{self, Access, quota::Charged};
-use sandkeep_tree::{Root, untrusted};
+use sandkeep_tree::{Root, RootKind, untrusted};
 
 const NAME: &str = "btrfs";
 
@@ -145,6 +145,10 @@ impl Blocking for Btrfs {
             self.limit_total(&volumes, &name, total_bytes).map_err(failed)?;
         }
         Ok(Root::Dir(self.pool.volume_path(id)))
+    }
+
+    fn root_kind(&self, _: &Base) -> RootKind {
+        RootKind::Dir
     }
 
     fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {

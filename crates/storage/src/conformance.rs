@@ -49,6 +49,7 @@ const CHECKS: &[(&str, Check)] = checks![
     filling::destroy_removes_all_and_nothing_else,
     filling::usage_follows_what_is_written,
     layers::a_volume_shows_all_its_layers,
+    layers::the_kind_of_a_root_is_known_before_it_is_made,
     layers::what_is_written_above_is_seen_by_nobody_else,
     layers::a_layer_may_hide_all_below_it,
     layers::a_draft_is_no_layer_before_it_is_kept,

@@ -1,5 +1,18 @@
 //! Where volumes live, the layers that they stand on, and the snapshots that are made of them. A volume is the
-//! filesystem of one sandbox.
+//! filesystem of one sandbox. [`Storage`] is the contract; [`open`] chooses among the three that there are.
+//!
+//! ```no_run
+//! use sandkeep_core::SandboxId;
+//! use sandkeep_storage::{Base, LocalStorage, Quota, Storage as _, StorageError};
+//!
+//! # async fn example() -> Result<(), StorageError> {
+//! let storage = LocalStorage::open("/var/lib/example".as_ref())?;
+//! let id = SandboxId::random();
+//! let root = storage.create(&id, &Base::Empty, &Quota::NONE).await?;
+//! println!("{id} has its files in {}", root.own_dir().display());
+//! storage.destroy(&id).await
+//! # }
+//! ```
 
 mod btrfs;
 mod choose;
@@ -16,7 +29,7 @@ use std::os::fd::AsFd;
 
 use async_trait::async_trait;
 use rustix::fs::fstatvfs;
-use sandkeep_tree::{Root, View};
+use sandkeep_tree::{Root, RootKind, View};
 
 use sandkeep_core::{SandboxId, SnapshotId};
 
@@ -144,6 +157,10 @@ pub trait Storage: Send + Sync {
         base: &Base,
         quota: &Quota,
     ) -> Result<Root, StorageError>;
+
+    /// The kind of root that [`create`](Self::create) gives a volume above `base`. No IO: whoever wants the volume asks
+    /// first whether it can be used.
+    fn root_kind(&self, base: &Base) -> RootKind;
 
     /// The root of an existing volume.
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError>;

@@ -43,7 +43,7 @@ use super::offload::{Blocking, Offloaded};
 use super::{Amount, Base, LayerId, PoolHealth, Quota, StorageCapabilities, StorageError, Usage};
 use sandkeep_core::{SandboxId, failpoint};
 use sandkeep_sys::mount;
-use sandkeep_tree::{Ids, Root, untrusted};
+use sandkeep_tree::{Ids, Root, RootKind, untrusted};
 
 const NAME: &str = "local";
 const ABOVE: &CStr = c".above";
@@ -209,6 +209,13 @@ impl Blocking for Local {
         match base.layers() {
             [] => self.create_empty(id),
             layers => self.create_above(id, layers),
+        }
+    }
+
+    fn root_kind(&self, base: &Base) -> RootKind {
+        match base.layers() {
+            [] => RootKind::Dir,
+            _ => RootKind::Overlay,
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
     StorageError, Usage,
 };
 use sandkeep_core::{SandboxId, SnapshotId};
-use sandkeep_tree::{Root, View};
+use sandkeep_tree::{Root, RootKind, View};
 
 /// The work of a storage with its volumes. What a method has to keep is said at that of the same name in
 /// [`Storage`].
@@ -22,6 +22,8 @@ pub trait Blocking: BlockingLayers + BlockingSnapshots {
 
     /// A quota comes only where the capabilities have one; in [`fork`](BlockingSnapshots::fork) too.
     fn create(&self, id: &SandboxId, base: &Base, quota: &Quota) -> Result<Root, StorageError>;
+
+    fn root_kind(&self, base: &Base) -> RootKind;
 
     fn root(&self, id: &SandboxId) -> Result<Root, StorageError>;
 
@@ -168,6 +170,10 @@ impl<S: Blocking> Storage for Offloaded<S> {
 
     fn capabilities(&self) -> StorageCapabilities {
         self.inner.capabilities()
+    }
+
+    fn root_kind(&self, base: &Base) -> RootKind {
+        self.inner.root_kind(base)
     }
 
     async fn create(

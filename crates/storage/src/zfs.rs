@@ -52,7 +52,7 @@ use look::{Volume, YES};
 use names::Names;
 use pool::Claim;
 use sandkeep_core::SandboxId;
-use sandkeep_tree::{Ids, Root, untrusted};
+use sandkeep_tree::{Ids, Root, RootKind, untrusted};
 
 const NAME: &str = "zfs";
 /// Properties of our own: the bytes that a tree had from layers, and those that a fork had from its source.
@@ -254,6 +254,13 @@ impl Blocking for Zfs {
     }
 
     /// It is mounted if it is not, as after a reboot.
+    fn root_kind(&self, _: &Base) -> RootKind {
+        match self.ids {
+            Ids::Plain => RootKind::Dir,
+            Ids::Shifted => RootKind::Shifted,
+        }
+    }
+
     fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {
         let _changing = self.changing();
         let opened = self.volume(id).and_then(|volume| self.open_tree(&volume));

@@ -3,6 +3,18 @@
 //!
 //! There are no transactions over several keys, on purpose: whoever needs two writes orders them so
 //! that a crash between them is seen and finished by reconcile.
+//!
+//! ```
+//! use sandkeep_store::{Key, MemoryStore, StateStore, StoreError};
+//!
+//! async fn count(store: &dyn StateStore) -> Result<(), StoreError> {
+//!     let key = Key::new(["visits", "today"]);
+//!     let first = store.create(&key, b"1".to_vec()).await?;
+//!     // Refused if somebody else has written in between.
+//!     store.update(&key, b"2".to_vec(), first).await.map(drop)
+//! }
+//! # let _ = count(&MemoryStore::new());
+//! ```
 
 mod key;
 mod memory;

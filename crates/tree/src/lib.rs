@@ -10,6 +10,6 @@ pub mod tree_path;
 pub mod untrusted;
 pub mod view;
 
-pub use root::{Bind, Ids, MOUNT_POINTS, OPAQUE, OVERLAY_ATTRIBUTES, Root, is_whiteout};
+pub use root::{Bind, Ids, MOUNT_POINTS, OPAQUE, OVERLAY_ATTRIBUTES, Root, RootKind, is_whiteout};
 pub use tree_path::TreePath;
 pub use view::{Entry, Node, View};

@@ -1,6 +1,7 @@
 //! The root of a volume, as whoever mounts it needs to know it.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,24 @@ impl Ids {
                 chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
             }
         }
+    }
+}
+
+/// The kinds of [`Root`]. A storage says which it makes, a runtime which it can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootKind {
+    Dir,
+    Shifted,
+    Overlay,
+}
+
+impl fmt::Display for RootKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dir => "a directory",
+            Self::Shifted => "a directory that cannot be id-mapped",
+            Self::Overlay => "an overlay",
+        })
     }
 }
 
@@ -96,6 +115,14 @@ impl Root {
         match ids {
             Ids::Plain => Self::Dir(path),
             Ids::Shifted => Self::Shifted(path),
+        }
+    }
+
+    pub fn kind(&self) -> RootKind {
+        match self {
+            Self::Dir(_) => RootKind::Dir,
+            Self::Shifted(_) => RootKind::Shifted,
+            Self::Overlay { .. } => RootKind::Overlay,
         }
     }
 

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::OnDisconnect;
-use super::admitted;
-use super::stdin::{StdinTurn, Stdins};
+use super::stdin::StdinTurn;
 use super::watching::{ExecWatch, Leash, Wish};
+use super::{Execs, OnDisconnect, admitted};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
@@ -26,7 +25,8 @@ pub struct ExecPage {
     pub next: Option<ExecId>,
 }
 
-fn shown(description: Description, progress: &Progress, stdins: &Stdins) -> ExecView {
+fn shown(description: Description, progress: &Progress, execs: &Execs) -> ExecView {
+    let stdins = &execs.stdins;
     let id = &description.exec_id;
     let open = (description.stdin == StdinSource::Open).then(|| stdins.is_open(id));
     let stdin_bytes = stdins.position(id);
@@ -38,6 +38,7 @@ fn shown(description: Description, progress: &Progress, stdins: &Stdins) -> Exec
     });
     let (written, dropped) = (progress.written, progress.dropped);
     ExecView {
+        pid: execs.pids().get(id).copied(),
         exec_id: description.exec_id,
         status: end.map_or(ExecStatus::Running, |end| end.outcome.status()),
         argv: description.argv,
@@ -128,7 +129,7 @@ impl Known {
 /// Reads what is needed from the files. Blocks. `None`: it was removed meanwhile.
 fn view(handle: &Handle, journal: &Journal) -> Option<ExecView> {
     let description = journal.description().ok()?;
-    Some(shown(description, &journal.progress(), &handle.execs.stdins))
+    Some(shown(description, &journal.progress(), &handle.execs))
 }
 
 impl Broker {

@@ -48,6 +48,7 @@ impl Berth {
         let Self { shared, execs, writer, permit } = self;
         let journal = Arc::clone(writer.journal());
         let input = execution.input();
+        execs.pids().extend(execution.pid().map(|pid| (journal.id().clone(), pid)));
         let open = Open { execution, writer, held: None, permit };
         Pump { shared, execs, journal, input, open: Some(open) }
     }

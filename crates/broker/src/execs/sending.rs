@@ -52,8 +52,7 @@ fn may_have_begun(error: &GuestError) -> bool {
         GuestError::Unreachable(_) | GuestError::TimedOut { .. } | GuestError::Protocol(_) => true,
         GuestError::Version { .. }
         | GuestError::Refused { .. }
-        | GuestError::Leaf(_)
-        | GuestError::Program(_)
+        | GuestError::Unprepared { .. }
         | GuestError::PortClosed { .. }
         | GuestError::ShellNotFound { .. }
         | GuestError::ShellEnded { .. }

@@ -20,10 +20,11 @@ impl Broker {
         let shared = &self.shared;
         let not_found = || Error::NotFound { id: id.clone() };
         let handle = shared.supervised(id).ok_or_else(not_found)?;
+        handle.volume.stored("a template of a sandbox")?;
         let (layer, _pin) = self.new_layer(job, &handle).await?;
         handle.capture(shared, layer.clone()).await?;
         failpoint!("template.after_capture");
-        let bytes = shared.storage.usage(id).await.map_or(0, |usage| usage.tree.used_bytes);
+        let bytes = handle.volume_bytes().await;
         self.record_capture(job, &handle, KeptLayer { id: layer, bytes }, format!("sandbox {id}"))
             .await
     }
@@ -36,12 +37,12 @@ impl Broker {
         snapshot: &SnapshotId,
         said: String,
     ) -> Result<Record, Error> {
-        let storage = &self.shared.storage;
+        let volume = handle.volume.with_snapshots()?;
         let (layer, _pin) = self.new_layer(job, handle).await?;
         let below = super::base(&handle.meta().spec)?;
         let reading = handle.snapshots.reading().await;
-        storage.layer_from(&handle.id, Some(snapshot), below.layers(), &layer).await?;
-        let bytes = storage.snapshot_bytes(&handle.id, snapshot).await?;
+        volume.layer(Some(snapshot), below.layers(), &layer).await?;
+        let bytes = volume.snapshot_bytes(snapshot).await?;
         drop(reading);
         failpoint!("template.after_capture");
         self.record_capture(job, handle, KeptLayer { id: layer, bytes }, said).await

@@ -1,7 +1,7 @@
 //! Runs of the toolbox: what is done inside, by a program of ours, with the rights of the sandbox's user.
 //!
 //! ```text
-//!   begin ──▶ guest.exec_program ──▶ Head(request) Data… End ──▶ toolbox
+//!   begin ──▶ guest.exec_toolbox ──▶ Head(request) Data… End ──▶ toolbox
 //!   head, data ◀── Head(answer) Data… End ◀───────────────────── toolbox
 //! ```
 //!
@@ -25,14 +25,14 @@ use toolbox::{
 
 use crate::error::Error;
 use crate::execs::rejoin::collect;
-use crate::execs::{ExecLimits, Place, Wanted, admitted};
+use crate::execs::{Place, Wanted, admitted, check_limits};
 use crate::lifecycle::activity::Busy;
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
-use sandkeep_core::{ExecId, Privilege, Spec, limits};
+use sandkeep_core::{ExecId, Privilege, Spec, api::ExecLimits, limits};
 use sandkeep_guestlink::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, LeafLimits,
-    Outcome, OutputStream, Stdin, TOOLBOX,
+    ExecEnd, ExecEvent, ExecRequest, Execution, ExecutionInput, Guest, GuestError, Outcome,
+    OutputStream, Stdin, TOOLBOX_NAME,
 };
 
 /// As whom the toolbox runs.
@@ -178,14 +178,14 @@ async fn run(
     held: Held,
 ) -> Result<ToolboxRun, Error> {
     let sends = Sends::of(&errand.operation);
-    let limits = errand.limits.check(shared, spec)?;
-    let (request, asked) = requests(spec, errand, limits)?;
+    check_limits(&errand.limits, shared, spec)?;
+    let (request, asked) = requests(spec, errand)?;
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
     // In a task of its own: one whose caller leaves in between is still known, and ended.
     let started = tasks.spawn(async move {
         let id = request.id.clone();
-        match guest.exec_program(&TOOLBOX, request).await {
+        match guest.exec_toolbox(request).await {
             Ok(execution) => Ok(ToolboxRun {
                 input: ToolboxInput(execution.input()),
                 execution: Some(execution),
@@ -226,11 +226,7 @@ fn hold(handle: &Handle, presence: Presence) -> Result<Held, Error> {
 }
 
 /// What the guest is asked, and what the toolbox is.
-fn requests(
-    spec: &Spec,
-    errand: Errand,
-    limits: LeafLimits,
-) -> Result<(ExecRequest, Vec<u8>), Error> {
+fn requests(spec: &Spec, errand: Errand) -> Result<(ExecRequest, Vec<u8>), Error> {
     let user = match errand.whom {
         Whom::User => None,
         // By number: the sandbox of an image may have no such name.
@@ -250,7 +246,7 @@ fn requests(
     }
     let request = ExecRequest {
         id: ExecId::random(),
-        argv: vec![TOOLBOX.label().to_owned()],
+        argv: vec![TOOLBOX_NAME.to_owned()],
         env,
         // A working directory that is missing must not keep it from absolute paths.
         cwd: None,
@@ -259,7 +255,7 @@ fn requests(
         terminal: None,
         timeout: errand.timeout,
         privilege,
-        limits,
+        limits: errand.limits,
     };
     let mut head = Vec::new();
     encode(&Frame::Head(asked), &mut head);

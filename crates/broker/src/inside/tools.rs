@@ -31,10 +31,10 @@ use tokio::sync::mpsc;
 
 use crate::Broker;
 use crate::error::Error;
-use crate::execs::ExecLimits;
+use crate::execs::check_limits;
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
-use sandkeep_core::{Principal, SandboxId, ToolCallId, limits};
+use sandkeep_core::{Principal, SandboxId, ToolCallId, api::ExecLimits, limits};
 use sandkeep_store::Key;
 
 pub use answer::{Block, ToolAnswer, ToolEvent};
@@ -153,10 +153,10 @@ impl Broker {
         let print = fingerprint(&draft);
         let timeout = asked_timeout(draft.resources)?;
         let limits = draft.resources.limits();
-        limits.check(&self.shared, &handle.meta().spec)?;
+        check_limits(&limits, &self.shared, &handle.meta().spec)?;
         let work = Work::of(tool, draft.arguments, timeout)?.within(limits).then(draft.snapshot);
         if draft.snapshot == SnapshotAfter::Yes {
-            self.shared.require_snapshots()?;
+            handle.volume.with_snapshots()?;
         }
         let (broker, shared) = (self.clone(), Arc::clone(&self.shared));
         let scene = Scene { broker, who: who.clone(), shared, handle, listener };

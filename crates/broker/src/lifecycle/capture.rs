@@ -19,9 +19,18 @@ impl Handle {
     }
 }
 
+impl Handle {
+    /// How much the volume holds of its own, as far as that is known.
+    pub async fn volume_bytes(&self) -> u64 {
+        let usage = self.volume.usage().await.ok().flatten();
+        usage.map_or(0, |usage| usage.tree.used_bytes)
+    }
+}
+
 impl Supervisor {
     pub(crate) async fn capture(&mut self, layer: &LayerId) -> Result<(), Error> {
         self.next(Event::Begin(Verb::Capture))?;
+        self.volume.stored("a template of a sandbox")?;
         self.can_quiesce()?;
         self.write_back().await;
         let quiesced = self.quiesce().await?;
@@ -34,6 +43,6 @@ impl Supervisor {
 
     async fn make_layer(&self, layer: &LayerId) -> Result<(), Error> {
         let base = crate::images::base(&self.meta.spec)?;
-        Ok(self.shared.storage.layer_from(self.id(), None, base.layers(), layer).await?)
+        self.volume.stored("a layer")?.layer(None, base.layers(), layer).await
     }
 }

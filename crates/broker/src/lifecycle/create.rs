@@ -19,6 +19,7 @@ use tracing::warn;
 use super::handle::Handle;
 use super::request::{Answer, Command};
 use super::supervisor::{Fate, Supervisor};
+use super::volume::{Stored, Volume};
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
@@ -29,12 +30,13 @@ use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::{
-    Event, IdempotencyKey, Labels, Operation, Owner, Principal, SandboxId, SlotName, SnapshotId,
-    Spec, SpecDraft, Status, Terms, Verb, failpoint, with_causes,
+    Event, IdempotencyKey, Keeper, Labels, Operation, Owner, Principal, SandboxId, SlotName,
+    SnapshotId, Spec, SpecDraft, Status, Terms, Verb, failpoint, with_causes,
 };
 use sandkeep_home::{DataDir, Meta, Phase};
 use sandkeep_image::{Template, make_workdir};
 use sandkeep_runtime::Runtime;
+use sandkeep_tree::Root;
 
 /// All that a supervisor needs to make a sandbox that was admitted.
 pub(crate) struct Creation {
@@ -140,7 +142,9 @@ impl Broker {
             let slot = draft.slot.clone();
             let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
             let admitted = admission::admit(shared, &owner, draft).await?;
-            health::refuse_when_full(shared).await?;
+            if admitted.spec.keeper() == Keeper::Storage {
+                health::refuse_when_full(shared).await?;
+            }
             // What is wrong with a source is said before anything is made.
             let workspace = match admitted.spec.source().cloned() {
                 Some(source) => {
@@ -258,24 +262,14 @@ impl Supervisor {
             }
             failpoint!("create.after_intent");
             let root = match origin {
-                Origin::Template(workspace) => {
-                    let base = crate::images::base(&self.meta.spec)?;
-                    let quota = volume_quota(self.meta.spec.resources());
-                    let root = self.shared.storage.create(self.id(), &base, &quota).await?;
-                    failpoint!("create.after_volume");
-                    template.lay_out(&root, self.id()).await?;
-                    if let Some(defaults) = self.meta.spec.image_defaults() {
-                        make_workdir(&root, &defaults.workdir).await?;
+                Origin::Template(workspace) => match &self.volume {
+                    Volume::Stored(volume) => {
+                        Some(self.fill_volume(volume, template, workspace.as_ref()).await?)
                     }
-                    failpoint!("create.after_template");
-                    if let Some(workspace) = workspace {
-                        self.bring_source(workspace, &root).await?;
-                    }
-                    failpoint!("create.after_source");
-                    root
-                }
+                    Volume::Remote { .. } => None,
+                },
                 Origin::Snapshot { sandbox, snapshot } => {
-                    self.fork_volume(sandbox, snapshot).await?
+                    Some(self.fork_volume(sandbox, snapshot).await?)
                 }
             };
             let plan = self.plan(template, root);
@@ -304,6 +298,28 @@ impl Supervisor {
         self.set_alarm();
         failpoint!("create.before_answer");
         Ok(())
+    }
+
+    /// Makes the volume, with all that is in it before the first command.
+    async fn fill_volume(
+        &self,
+        volume: &Stored,
+        template: &dyn Template,
+        workspace: Option<&Bringing>,
+    ) -> Result<Root, Error> {
+        let quota = volume_quota(self.meta.spec.resources());
+        let root = volume.create(&self.meta.spec, &quota).await?;
+        failpoint!("create.after_volume");
+        template.lay_out(&root, self.id()).await?;
+        if let Some(defaults) = self.meta.spec.image_defaults() {
+            make_workdir(&root, &defaults.workdir).await?;
+        }
+        failpoint!("create.after_template");
+        if let Some(workspace) = workspace {
+            self.bring_source(workspace, &root).await?;
+        }
+        failpoint!("create.after_source");
+        Ok(root)
     }
 
     /// Writes the outcome, in the row, the metadata and under the key.

@@ -76,7 +76,7 @@ impl Supervisor {
         failpoint!("destroy.after_runtime");
         // Who forks from it gets all of it, or is told that it is gone.
         let nobody_reads = self.snapshots.removing().await;
-        self.shared.storage.destroy(self.id()).await?;
+        self.volume.destroy().await?;
         drop(nobody_reads);
         failpoint!("destroy.after_volume");
         self.shared.snapshots.remove_all(self.id()).await?;

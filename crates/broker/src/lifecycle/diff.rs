@@ -17,11 +17,10 @@ use tracing::warn;
 
 use super::handle::Handle;
 use super::snapshot::Record;
+use super::volume::Stored;
 use crate::Broker;
 use crate::error::Error;
-use crate::shared::Shared;
 use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
-use sandkeep_storage::StorageError;
 use sandkeep_tree::{
     TreePath, View,
     diff::{self, Diff, Lineage, Options, Renames, Side, Told, ToldDiff},
@@ -32,6 +31,8 @@ pub use bundle::DiffBundle;
 /// What the points in time are called that are no snapshots.
 const NOW: &str = "now";
 const BASE: &str = "base";
+/// What a thread does that compares.
+pub(super) const READ: &str = "read files of two points in time";
 /// Where runtimes mount something of their own in every sandbox.
 const MOUNTED: [&str; 2] = ["dev", "proc"];
 
@@ -68,6 +69,7 @@ enum Point {
 /// All that is needed to compare.
 struct Comparison {
     handle: Arc<Handle>,
+    volume: Stored,
     from: Point,
     to: Point,
     options: Options,
@@ -100,7 +102,7 @@ impl Broker {
         let _kept = comparison.handle.snapshots.reading().await;
         let (from, to) = self.views(comparison).await?;
         let (options, text) = (comparison.options.clone(), comparison.text);
-        let diff = reading(&self.shared, move || {
+        let diff = comparison.volume.reading(READ, move || {
             let mut diff = diff::compare(&from, &to, &options)?;
             if text == DiffText::Told {
                 diff::add_text(&mut diff, &from, &to)?;
@@ -119,6 +121,7 @@ impl Broker {
         request: DiffRequest,
     ) -> Result<Comparison, Error> {
         let handle = self.shared.find(who, id)?;
+        let volume = handle.volume.stored("a diff")?.clone();
         let from = match &request.from {
             Some(text) => point(&handle, "from", text)?,
             None => match handle.snapshots.all().last() {
@@ -140,12 +143,12 @@ impl Broker {
         let options = Options {
             hidden: self.hidden(&handle)?,
             beneath: beneath.into_iter().collect(),
-            lineage: self.lineage(&handle, [&from, &to]),
+            lineage: self.lineage(&handle, &volume, [&from, &to]),
             renames: Renames::Found,
             changes_max: limit,
         };
         let (text, stand_in, frozen) = (request.text, None, true);
-        Ok(Comparison { handle, from, to, options, text, stand_in, frozen })
+        Ok(Comparison { handle, volume, from, to, options, text, stand_in, frozen })
     }
 
     /// What is mounted in a sandbox, and not part of its volume.
@@ -157,8 +160,8 @@ impl Broker {
     }
 
     /// Clones keep the numbers of files on btrfs, and nowhere else that is known of.
-    fn lineage(&self, handle: &Handle, points: [&Point; 2]) -> Lineage {
-        if self.shared.storage.name() != "btrfs" {
+    fn lineage(&self, handle: &Handle, volume: &Stored, points: [&Point; 2]) -> Lineage {
+        if volume.name() != "btrfs" {
             return Lineage::Unrelated;
         }
         let made = |point: &Point| match point {
@@ -179,7 +182,7 @@ impl Broker {
             return Ok(());
         }
         let freezes = self.shared.runtime(handle.meta().spec.runtime())?.capabilities().pause;
-        if !freezes || !self.shared.storage.capabilities().snapshots {
+        if !freezes || !comparison.volume.capabilities().snapshots {
             comparison.frozen = false;
             return Ok(());
         }
@@ -201,28 +204,16 @@ impl Broker {
     }
 
     async fn view(&self, comparison: &Comparison, point: &Point) -> Result<View, Error> {
-        let id = &comparison.handle.id;
         let snapshot = match point {
             Point::Base => {
-                return base::view(&self.shared, id, &comparison.handle.meta().spec).await;
+                let (handle, volume) = (&comparison.handle, &comparison.volume);
+                return base::view(&self.shared, volume, &handle.id, &handle.meta().spec).await;
             }
             Point::Snapshot(record) => Some(&record.id),
             Point::Now => comparison.stand_in.as_ref(),
         };
-        Ok(self.shared.storage.view(id, snapshot).await?)
+        comparison.volume.view(snapshot).await
     }
-}
-
-/// Has another thread read files.
-pub(crate) async fn reading<T: Send + 'static>(
-    shared: &Shared,
-    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
-) -> Result<T, Error> {
-    let storage = shared.storage.name();
-    let done = tokio::task::spawn_blocking(work).await;
-    let done = done.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    let what = "read files of two points in time".to_owned();
-    done.map_err(|source| StorageError::Io { storage, what, source }.into())
 }
 
 impl Comparison {

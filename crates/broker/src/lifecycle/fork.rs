@@ -158,7 +158,7 @@ impl Broker {
         let status = source.published.borrow().status.clone();
         let denied = |denied| denied_error(source.id.clone(), denied);
         apply(&status, Event::Begin(Verb::Fork)).map_err(denied)?;
-        self.shared.require_snapshots()?;
+        source.volume.with_snapshots()?;
         let meta = source.meta();
         self.shared.usable_runtime(meta.spec.runtime())?;
         let share = Share::of(meta.spec.resources()).times(count as u64);
@@ -365,12 +365,12 @@ impl Supervisor {
         sandbox: &SandboxId,
         snapshot: &SnapshotId,
     ) -> Result<Root, Error> {
-        let storage = &self.shared.storage;
         let quota = volume_quota(self.meta.spec.resources());
-        let root = storage.fork(sandbox, snapshot, self.id(), &quota).await?;
+        let volume = self.volume.with_snapshots()?;
+        let root = volume.fork_from(sandbox, snapshot, &quota).await?;
         failpoint!("fork.after_volume");
         // One that is nearly full could not write anew what it begins with.
-        self.tend_limit().await;
+        self.volume.tend().await;
         let (own, id) = (root.own_dir().to_owned(), self.id().clone());
         let renewed = self.shared.blocking(move |_: &DataDir| identity::renew(&own, &id)).await;
         renewed.map_err(|error| match error {

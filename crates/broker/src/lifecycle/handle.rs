@@ -10,6 +10,7 @@ use super::activity::Activity;
 use super::request::{Answer, Command, Reply, Request};
 use super::snapshot::SnapshotIndex;
 use super::supervisor::Published;
+use super::volume::Volume;
 use crate::error::Error;
 use crate::execs::Execs;
 use crate::execs::processes::Processes;
@@ -28,6 +29,7 @@ pub(crate) struct Handle {
     pub(super) destroys: watch::Sender<usize>,
     pub execs: Arc<Execs>,
     pub snapshots: Arc<SnapshotIndex>,
+    pub volume: Volume,
     pub activity: Arc<Activity>,
     /// How much its volume held when somebody last looked.
     pub space: Space,

@@ -37,7 +37,7 @@ impl Supervisor {
             return;
         }
         let written = async {
-            let root = self.shared.storage.root(self.id()).await?;
+            let Some(root) = self.volume.root().await? else { return Ok(()) };
             let path = root.own_dir().to_owned();
             let sync = move |_: &DataDir| Ok(rustix::fs::syncfs(std::fs::File::open(path)?)?);
             self.shared.blocking(sync).await

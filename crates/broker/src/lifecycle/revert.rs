@@ -16,9 +16,10 @@ mod intent;
 
 use std::sync::Arc;
 
-use super::diff::{inside, reading};
+use super::diff::{READ, inside};
 use super::request::Command;
 use super::supervisor::Supervisor;
+use super::volume::Stored;
 use crate::Broker;
 use crate::error::Error;
 use crate::inside::toolbox::{self, Errand, Whom};
@@ -53,6 +54,7 @@ impl Broker {
         paths: &[String],
     ) -> Result<Vec<String>, Error> {
         let handle = self.shared.find(who, id)?;
+        handle.volume.with_snapshots()?;
         let max = limits::REVERT_PATHS_MAX;
         if paths.is_empty() || paths.len() > max {
             let problem =
@@ -79,7 +81,7 @@ impl Broker {
 impl Supervisor {
     pub(crate) async fn revert(&mut self, request: RevertRequest) -> Result<Vec<TreePath>, Error> {
         self.next(Event::Begin(Verb::Revert))?;
-        let root = self.shared.storage.root(self.id()).await?;
+        let root = self.volume.with_snapshots()?.root().await?;
         let sleeps = self.status().state() == State::Stopped;
         let wake = sleeps && matches!(root, Root::Overlay { .. });
         let intent = Intent::of(&request, request.woken || wake);
@@ -104,11 +106,11 @@ impl Supervisor {
     ) -> Result<Vec<TreePath>, Error> {
         let snapshots = Arc::clone(&self.snapshots);
         let _kept = snapshots.reading().await;
-        let storage = &self.shared.storage;
-        let now = storage.view(self.id(), None).await?;
-        let then = storage.view(self.id(), Some(&request.snapshot)).await?;
+        let volume = self.volume.with_snapshots()?.clone();
+        let now = volume.view(None).await?;
+        let then = volume.view(Some(&request.snapshot)).await?;
         let (paths, hidden) = (request.paths.clone(), request.hidden.clone());
-        let compared = reading(&self.shared, move || {
+        let compared = volume.reading(READ, move || {
             let diff = compare(&now, &then, &paths, hidden)?;
             Ok((diff, then))
         });
@@ -126,7 +128,7 @@ impl Supervisor {
             // What runs sees it at once, and the rights of whoever is inside do not matter.
             Root::Dir(path) | Root::Shifted(path) => {
                 let path = path.clone();
-                let restored = reading(&self.shared, move || {
+                let restored = volume.reading(READ, move || {
                     let archive = archive::of(diff, then);
                     ::toolbox::restore(&path, archive).map_err(std::io::Error::other)
                 });
@@ -136,13 +138,13 @@ impl Supervisor {
                 if self.status().state() == State::Stopped {
                     self.wake().await?;
                 }
-                self.restore_inside(diff, then).await?;
+                self.restore_inside(&volume, diff, then).await?;
             }
         }
         Ok(differed)
     }
 
-    async fn restore_inside(&self, diff: Diff, then: View) -> Result<(), Error> {
+    async fn restore_inside(&self, volume: &Stored, diff: Diff, then: View) -> Result<(), Error> {
         let id = self.id();
         let handle = self.shared.supervised(id);
         let handle = handle.ok_or_else(|| Error::NotFound { id: id.clone() })?;
@@ -154,8 +156,7 @@ impl Supervisor {
         let mut run = toolbox::begin(&self.shared, &handle, errand).await?;
         let input = run.input();
         let (sender, mut pieces) = tokio::sync::mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
-        let packing =
-            reading(&self.shared, move || archive::pack(archive::of(diff, then), &sender));
+        let packing = volume.reading(READ, move || archive::pack(archive::of(diff, then), &sender));
         let handing_over = async {
             while let Some(piece) = pieces.recv().await {
                 let piece: bytes::Bytes = piece;

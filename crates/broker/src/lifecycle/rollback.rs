@@ -42,6 +42,7 @@ impl Broker {
         execs: OnExecs,
     ) -> Result<View, Error> {
         let handle = self.shared.find(who, id)?;
+        handle.volume.with_snapshots()?;
         handle.activity.touch();
         let request = RollbackRequest { snapshot: handle.snapshot_named(snapshot)?, execs };
         let rollback = |reply| Command::Rollback(request, reply);
@@ -136,14 +137,14 @@ impl Supervisor {
         // What they would still write is thrown away in any case.
         self.runtime.stop(self.id(), Duration::ZERO).await?;
         failpoint!("rollback.after_processes");
-        let root = self.shared.storage.rollback(self.id(), &snapshot).await?;
+        let root = self.volume.with_snapshots()?.rollback(&snapshot).await?;
         failpoint!("rollback.after_volume");
         // What came back can be written anew from the start.
-        self.tend_limit().await;
+        self.volume.tend().await;
         if status.state() != State::Stopped {
             self.meta_mut().boot_id = self.shared.data.boot_id().to_owned();
             self.prepare_launch().await?;
-            self.launch(root).await?;
+            self.launch(Some(root)).await?;
             failpoint!("rollback.after_launch");
         }
         Ok(())

@@ -99,6 +99,7 @@ impl Broker {
     ) -> Result<SnapshotView, Error> {
         check_note(note.as_deref())?;
         let handle = self.shared.find(who, id)?;
+        handle.volume.with_snapshots()?;
         health::refuse_when_full(&self.shared).await?;
         handle.activity.touch();
         let snapshot = SnapshotId::random();
@@ -202,7 +203,7 @@ impl Supervisor {
         request: SnapshotRequest,
     ) -> Result<Option<Arc<Record>>, Error> {
         let (status, _) = self.next(Event::Begin(Verb::Snapshot))?;
-        self.shared.require_snapshots()?;
+        self.volume.with_snapshots()?;
         self.can_quiesce()?;
         self.check_request(&request)?;
         self.write_back().await;
@@ -252,15 +253,16 @@ impl Supervisor {
     }
 
     async fn copy_volume(&self, snapshot: &SnapshotId) -> Result<(), Error> {
+        let volume = self.volume.with_snapshots()?;
         let quiesced = self.quiesce().await?;
         failpoint!("snapshot.after_freeze");
-        let made = self.shared.storage.snapshot(self.id(), snapshot).await;
+        let made = volume.snapshot(snapshot).await;
         failpoint!("snapshot.after_snapshot");
         self.unquiesce(quiesced).await?;
         failpoint!("snapshot.after_thaw");
         made?;
         // Not while it stands still: this may look at all of the tree.
-        self.tend_limit().await;
+        self.volume.tend().await;
         Ok(())
     }
 
@@ -282,7 +284,7 @@ impl Supervisor {
                 (name, SnapshotKind::Turn(number))
             }
         };
-        let bytes = self.shared.storage.snapshot_bytes(self.id(), &id).await?;
+        let bytes = self.volume.with_snapshots()?.snapshot_bytes(&id).await?;
         let (note, place) = (request.note.clone(), self.snapshots.next_place());
         let content = Content { id, name, kind, note, place };
         let record = Arc::new(Record::new(content, self.shared.clock.wall(), bytes));
@@ -308,10 +310,14 @@ impl Supervisor {
 
     /// What was made of a snapshot that is not to be. If it cannot be removed now, reconcile does.
     async fn discard(&self, snapshot: &SnapshotId) {
-        if let Err(error) = self.shared.storage.delete_snapshot(self.id(), snapshot).await {
+        if let Err(error) = self.delete_from_volume(snapshot).await {
             warn!(id = %self.id(), %error, "cannot remove what a failed snapshot left");
         }
         self.snapshots.forget(snapshot);
+    }
+
+    async fn delete_from_volume(&self, snapshot: &SnapshotId) -> Result<(), Error> {
+        self.volume.with_snapshots()?.delete_snapshot(snapshot).await
     }
 
     /// A new daemon finds that a snapshot was under way: what runs may stand still.
@@ -352,7 +358,7 @@ impl Supervisor {
     async fn remove_unrecorded(&self, id: &SnapshotId) -> Result<(), Error> {
         self.snapshots.forget(id);
         let _nobody_reads = self.snapshots.removing().await;
-        Ok(self.shared.storage.delete_snapshot(self.id(), id).await?)
+        self.delete_from_volume(id).await
     }
 
     /// The record first: a snapshot without one is removed sooner or later, a record without its snapshot would
@@ -364,7 +370,7 @@ impl Supervisor {
         self.copy_records().await;
         failpoint!("prune.after_copy");
         let _nobody_reads = self.snapshots.removing().await;
-        self.shared.storage.delete_snapshot(self.id(), &record.id).await?;
+        self.delete_from_volume(&record.id).await?;
         failpoint!("prune.after_removed");
         Ok(())
     }

@@ -50,7 +50,7 @@ impl Supervisor {
                 self.runtime.stop(self.id(), Duration::ZERO).await?;
             }
             self.prepare_launch().await?;
-            let root = self.shared.storage.root(self.id()).await?;
+            let root = self.volume.root().await?;
             self.launch(root).await
         };
         match launched.await {

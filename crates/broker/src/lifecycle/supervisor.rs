@@ -17,6 +17,7 @@ use super::activity::Activity;
 use super::handle::Handle;
 use super::request::{Command, Reply, Request, answer};
 use super::snapshot::SnapshotIndex;
+use super::volume::Volume;
 use crate::error::Error;
 use crate::execs::{Execs, processes::Processes};
 use crate::ports::Ports;
@@ -51,6 +52,7 @@ pub(crate) struct Supervisor {
     pub(crate) activity: Arc<Activity>,
     pub(crate) execs: Arc<Execs>,
     pub(crate) snapshots: Arc<SnapshotIndex>,
+    pub(crate) volume: Volume,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
     death_watch: DeathWatch,
@@ -103,6 +105,7 @@ impl Supervisor {
             destroys: waiting,
             execs: Arc::new(Execs::new(&home, shared.journal, Arc::clone(&activity))),
             snapshots: Arc::default(),
+            volume: Volume::of(shared, &meta),
             activity,
             space: Space::default(),
             ports: Ports::default(),
@@ -118,6 +121,7 @@ impl Supervisor {
             activity: Arc::clone(&handle.activity),
             execs: Arc::clone(&handle.execs),
             snapshots: Arc::clone(&handle.snapshots),
+            volume: handle.volume.clone(),
             inbox,
             destroys,
             death_watch: DeathWatch::Off,

@@ -3,7 +3,7 @@
 
 use crate::shared::Shared;
 use sandkeep_image::Found;
-use sandkeep_runtime::{Capabilities, Runtime, Usable};
+use sandkeep_runtime::{Capabilities, Files, Runtime, Usable};
 
 /// Programs that are a browser, as distributions call them.
 const BROWSERS: [&str; 5] =
@@ -52,8 +52,12 @@ pub(crate) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
     let can = runtime.capabilities();
     // Nothing can be done in a sandbox that cannot be made.
     let usable = shared.offers(runtime) == Usable::Yes;
-    let storage = shared.storage.capabilities();
-    let (snapshots, disk_quota) = (usable && storage.snapshots, usable && storage.disk_quota);
+    let storage = match runtime.files() {
+        Files::OnStorage(_) => Some(shared.storage.capabilities()),
+        Files::Remote => None,
+    };
+    let snapshots = usable && storage.is_some_and(|storage| storage.snapshots);
+    let disk_quota = usable && storage.is_some_and(|storage| storage.disk_quota);
     let template = shared.templates.first().filter(|_| usable && can.isolation);
     let has = |program: &&str| {
         template.is_some_and(|template| template.has_program(program) == Found::Yes)
@@ -71,7 +75,7 @@ pub(crate) fn of(shared: &Shared, runtime: &dyn Runtime) -> Abilities {
         launch_process: usable,
         concurrent_sandboxes: policy.max_sandboxes,
         max_sandbox_duration: policy.timeouts.max_timeout.map_or(0, |longest| longest.as_secs()),
-        id_range: match can.own_id_range && storage.id_mapped {
+        id_range: match can.own_id_range && storage.is_none_or(|storage| storage.id_mapped) {
             true => IdRangeKind::Own,
             false => IdRangeKind::Shared,
         },

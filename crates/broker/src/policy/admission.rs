@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::images::Chosen;
-use crate::images::workspace;
+use crate::images::{self, Chosen, workspace};
+use crate::lifecycle::volume::require_snapshots;
 use crate::policy::Policy;
 use crate::records::registry;
 use crate::shared::Shared;
 use sandkeep_core::{
-    HostLimits, OnTimeout, Owner, Principal, Privilege, Resources, ResourcesDraft, Spec, SpecDraft,
-    Terms, limits,
+    HostLimits, Keeper, OnTimeout, Owner, Principal, Privilege, Resources, ResourcesDraft, Spec,
+    SpecDraft, Terms, limits,
 };
 use sandkeep_home::Meta;
-use sandkeep_runtime::{Capabilities, Runtime};
+use sandkeep_runtime::{Capabilities, Files, Runtime};
 use sandkeep_storage::{Quota, Storage};
 
 /// Whose a sandbox of this draft will be.
@@ -50,6 +50,10 @@ pub(crate) async fn admit<'a>(
     let runtime = shared.usable_runtime(name)?;
     let chosen = shared.choose_template(owner, draft.template.as_deref()).await?;
     let can = runtime.capabilities();
+    let files = runtime.files();
+    if files == Files::Remote {
+        refuse_what_needs_a_volume(&draft, runtime.name())?;
+    }
     draft.runtime = Some(runtime.name().to_owned());
     draft.template = Some(chosen.template.name().to_owned());
     draft.privilege = draft.privilege.or(match chosen.template.default_privilege() {
@@ -57,7 +61,8 @@ pub(crate) async fn admit<'a>(
         Privilege::Root if !can.any_user => None,
         usual => Some(usual),
     });
-    draft.snapshot_tool_calls = Some(snapshots_tool_calls(shared, draft.snapshot_tool_calls)?);
+    draft.snapshot_tool_calls =
+        Some(snapshots_tool_calls(shared, files, draft.snapshot_tool_calls)?);
     if let Some(resources) = &draft.resources {
         refuse_what_cannot_be_kept(resources, runtime.name(), &can)?;
     }
@@ -66,7 +71,12 @@ pub(crate) async fn admit<'a>(
         let problem = format!("{runtime} has no root inside here{}", without_root());
         return Err(Error::InvalidField { field: "privilege", problem });
     }
-    let spec = chosen.pin(draft.check(&shared.host)?, &can);
+    let host = match files {
+        Files::OnStorage(_) => shared.host,
+        Files::Remote => HostLimits { disk_default_mb: None, ..shared.host },
+    };
+    let spec = chosen.pin(draft.check(&host)?, &can);
+    let spec = with_files(shared, runtime.as_ref(), spec)?;
     refuse_what_is_not_limited(shared, spec.resources())?;
     if let Some(source) = spec.source() {
         workspace::check(source, chosen.template.as_ref())?;
@@ -77,11 +87,52 @@ pub(crate) async fn admit<'a>(
 }
 
 /// Who asks for snapshots gets them or is refused; what is usual here is no promise.
-fn snapshots_tool_calls(shared: &Shared, asked: Option<bool>) -> Result<bool, Error> {
+fn snapshots_tool_calls(shared: &Shared, files: Files, asked: Option<bool>) -> Result<bool, Error> {
     match asked {
-        Some(true) => shared.require_snapshots().map(|()| true),
+        Some(true) => require_snapshots(&*shared.storage, "a snapshot").map(|()| true),
         Some(false) => Ok(false),
+        None if files == Files::Remote => Ok(false),
         None => Ok(shared.policy.snapshot_tool_calls && shared.storage.capabilities().snapshots),
+    }
+}
+
+/// A sandbox whose files the runtime keeps has nothing that only a volume can have.
+fn refuse_what_needs_a_volume(draft: &SpecDraft, runtime: &str) -> Result<(), Error> {
+    let resources = draft.resources.as_ref();
+    let needs = [
+        ("template", draft.template.is_some()),
+        ("source", draft.source.is_some()),
+        ("snapshot_tool_calls", draft.snapshot_tool_calls == Some(true)),
+        ("resources.disk_mb", resources.is_some_and(|asked| asked.disk_mb.is_some())),
+        ("resources.disk_total_mb", resources.is_some_and(|asked| asked.disk_total_mb.is_some())),
+    ];
+    match needs.into_iter().find(|(_, asked)| *asked) {
+        None => Ok(()),
+        Some((field, _)) => {
+            let problem =
+                format!("runtime {runtime} keeps the files of its sandboxes itself; leave it out");
+            Err(Error::InvalidField { field, problem })
+        }
+    }
+}
+
+/// The spec with whoever will keep the files. A volume that the runtime could not use is not made.
+pub(crate) fn with_files(
+    shared: &Shared,
+    runtime: &dyn Runtime,
+    spec: Spec,
+) -> Result<Spec, Error> {
+    let kinds = match runtime.files() {
+        Files::OnStorage(kinds) => kinds,
+        Files::Remote => return Ok(spec.kept_by(Keeper::Runtime)),
+    };
+    let kind = shared.storage.root_kind(&images::base(&spec)?);
+    match kinds.contains(&kind) {
+        true => Ok(spec),
+        false => {
+            let (runtime, storage) = (runtime.name(), shared.storage.name());
+            Err(Error::UnfitVolume { runtime, storage, kind })
+        }
     }
 }
 

@@ -13,10 +13,10 @@ use crate::Broker;
 use crate::execs::Execs;
 use crate::execs::pump::{Berth, Pump};
 use crate::execs::sending::send;
-use sandkeep_core::{ExecId, Privilege, ShellId, limits};
+use sandkeep_core::{ExecId, Privilege, limits};
 use sandkeep_guestlink::{
-    ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec,
-    KnownShell, LeafLimits, Offsets, Outcome, Program, ShellExecRequest, ShellRequest, Stdin,
+    ExecEnd, ExecEvent, ExecLimits, ExecRequest, Execution, Guest, GuestError, KnownExec, Offsets,
+    Outcome, Stdin,
     journal::{Description, Keep, StdinSource},
 };
 
@@ -61,14 +61,6 @@ impl Guest for SilentGuest {
         }
     }
 
-    async fn exec_program(
-        &self,
-        _: &'static Program,
-        request: ExecRequest,
-    ) -> Result<Execution, GuestError> {
-        self.exec(request).await
-    }
-
     async fn attach(&self, _: &ExecId, _: Offsets) -> Result<Execution, GuestError> {
         self.note("attach");
         let (events, receiver) = mpsc::channel(1);
@@ -96,30 +88,6 @@ impl Guest for SilentGuest {
     async fn terminate(&self, _: Duration) -> Result<(), GuestError> {
         Ok(())
     }
-
-    async fn open_shell(&self, _: ShellRequest) -> Result<KnownShell, GuestError> {
-        Err(GuestError::Unsupported { runtime: "test", what: "open shells" })
-    }
-
-    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
-        Ok(Vec::new())
-    }
-
-    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
-        Err(GuestError::ShellNotFound { id: request.shell })
-    }
-
-    async fn shell_user(&self, _: &ShellId) -> Option<String> {
-        None
-    }
-
-    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
-        Err(GuestError::ShellNotFound { id: id.clone() })
-    }
-
-    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
-        Err(GuestError::PortClosed { port })
-    }
 }
 
 fn request() -> ExecRequest {
@@ -133,7 +101,7 @@ fn request() -> ExecRequest {
         terminal: None,
         timeout: None,
         privilege: Privilege::None,
-        limits: LeafLimits::NONE,
+        limits: ExecLimits::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::Broker;
 use sandkeep_core::{Operation, SandboxId};
 use sandkeep_guestlink::Guest;
 use sandkeep_runtime::{
-    Capabilities, Death, Found, MockRuntime, Plan, Runtime, RuntimeError, Stats, Usable,
+    Capabilities, Death, Files, Found, MockRuntime, Plan, Runtime, RuntimeError, Stats,
 };
 
 /// The mock, with processes that never heed SIGTERM and a grace that never ends.
@@ -23,12 +23,12 @@ impl Runtime for Stubborn {
         self.0.name()
     }
 
-    fn usable(&self) -> Usable {
-        self.0.usable()
-    }
-
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
+    }
+
+    fn files(&self) -> Files {
+        self.0.files()
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
@@ -44,14 +44,6 @@ impl Runtime for Stubborn {
             Duration::ZERO => self.0.stop(id, grace).await,
             _ => std::future::pending().await,
         }
-    }
-
-    async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
-        self.0.freeze(id).await
-    }
-
-    async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError> {
-        self.0.thaw(id).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), RuntimeError> {

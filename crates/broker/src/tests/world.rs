@@ -28,7 +28,7 @@ use sandkeep_storage::{
     StorageCapabilities, StorageError, Usage,
 };
 use sandkeep_store::{MemoryStore, Prefix, StateStore};
-use sandkeep_tree::{Bind, Root};
+use sandkeep_tree::{Bind, Root, RootKind};
 
 /// Far longer than anything here takes: a test that waits so long has failed.
 pub(super) const LONG: Duration = Duration::from_secs(20);
@@ -218,6 +218,8 @@ pub(super) struct Volumes {
     pub failing_destroys: AtomicUsize,
     pub failing_snapshots: AtomicUsize,
     pub failing_rollbacks: AtomicUsize,
+    /// What its roots are said to be.
+    pub kind: Mutex<RootKind>,
     /// How full it is; without one it does not answer.
     pub pool: Mutex<Option<PoolHealth>>,
 }
@@ -237,6 +239,7 @@ impl Volumes {
             failing_destroys: AtomicUsize::new(0),
             failing_snapshots: AtomicUsize::new(0),
             failing_rollbacks: AtomicUsize::new(0),
+            kind: Mutex::new(RootKind::Dir),
             pool: Mutex::new(Some(PoolHealth { total_bytes: 100, free_bytes: 60 })),
         }
     }
@@ -305,6 +308,10 @@ impl Storage for Volumes {
             None => Ok(self.root_of(id)),
             Some(_) => Err(StorageError::Exists { id: id.clone() }),
         }
+    }
+
+    fn root_kind(&self, _base: &Base) -> RootKind {
+        *self.kind.lock().expect("nobody panics with it")
     }
 
     async fn root(&self, id: &SandboxId) -> Result<Root, StorageError> {

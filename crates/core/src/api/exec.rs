@@ -11,6 +11,9 @@ use crate::{ExecId, ShellId};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Exec {
     pub exec_id: ExecId,
+    /// Of its first process, inside the sandbox, while it runs; left out where the runtime does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     /// `running`, or how it ended: `exited`, `signaled`, `timed_out`, `canceled`, `oom_killed`, `lost`.
     #[schema(value_type = String)]
     pub status: ExecStatus,
@@ -58,6 +61,24 @@ pub struct Exec {
     pub stderr_dropped_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// The limits of one command, for it and all that it starts. None is above the sandbox's own, which hold as well;
+/// what is left out is limited by those alone. Needs a runtime with `exec_limits`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecLimits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 8)]
+    pub memory_mb: Option<u64>,
+    /// How many processors' worth of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.01)]
+    pub cpus: Option<f64>,
+    /// Processes and threads at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4)]
+    pub pids: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,6 +24,9 @@ pub enum ProcessStatus {
 pub struct ProcessView {
     pub id: ProcessId,
     pub status: ProcessStatus,
+    /// Its id inside the sandbox, while it runs; left out where the runtime does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     pub argv: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,

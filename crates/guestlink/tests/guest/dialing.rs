@@ -341,7 +341,7 @@ async fn a_guest_that_takes_no_descriptors_is_given_a_program_byte_by_byte() {
     let client = guest.client();
     for _ in 0..2 {
         let request = ExecRequest { stdin: Stdin::Piped, ..command(&["sandkeep-toolbox"]) };
-        let mut execution = client.exec_program(&TOOLBOX, request).await.unwrap();
+        let mut execution = client.exec_toolbox(request).await.unwrap();
         // A request that is none is answered as a failure: that it is answered at all shows that it runs.
         execution.input().close().await.unwrap();
         let ran = collect(&mut execution).await;

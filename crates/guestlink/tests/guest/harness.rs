@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sandkeep_core::{ExecId, Privilege};
+pub use sandkeep_guestlink::leaf::*;
 use sandkeep_guestlink::*;
 use sandkeep_home::GUEST_SOCKET;
 use sandkeep_sys::pidfd;
@@ -158,7 +159,7 @@ pub fn command(argv: &[&str]) -> ExecRequest {
         terminal: None,
         timeout: None,
         privilege: Privilege::None,
-        limits: LeafLimits::NONE,
+        limits: ExecLimits::default(),
     }
 }
 
@@ -260,7 +261,7 @@ impl Drop for FreezerPool {
 }
 
 impl LeafPool for FreezerPool {
-    fn acquire(self: Arc<Self>, _: &LeafLimits) -> std::io::Result<Box<dyn Leaf>> {
+    fn acquire(self: Arc<Self>, _: &ExecLimits) -> std::io::Result<Box<dyn Leaf>> {
         let name = format!("leaf-{}", self.last.fetch_add(1, Ordering::Relaxed));
         std::fs::create_dir(self.directory.join(&name))?;
         self.leaf(name)

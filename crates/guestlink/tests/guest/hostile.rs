@@ -139,7 +139,7 @@ async fn a_guest_that_does_not_answer_is_not_waited_for_for_ever() {
     let path = home.path().join(sandkeep_home::GUEST_SOCKET);
     let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
     let directory = std::fs::File::open(home.path()).unwrap().into();
-    let pool = std::sync::Arc::new(sandkeep_guestlink::NoLeaves);
+    let pool = std::sync::Arc::new(sandkeep_guestlink::leaf::NoLeaves);
     let client = sandkeep_guestlink::GuestClient::new(directory, pool).unwrap();
     let answer = client.ping().await;
     assert!(

@@ -35,7 +35,7 @@ async fn idle_descriptors(guest: &TestGuest) -> usize {
 }
 
 async fn stat(client: &GuestClient, request: ExecRequest, path: &str) -> Entry {
-    let mut execution = client.exec_program(&TOOLBOX, request).await.unwrap();
+    let mut execution = client.exec_toolbox(request).await.unwrap();
     let operation = Operation::Stat { path: path.into() };
     let mut asked = Vec::new();
     encode(&Frame::Head(serde_json::to_vec(&Request::new(operation)).unwrap()), &mut asked);
@@ -108,7 +108,7 @@ async fn a_daemon_that_comes_later_finds_it_there() {
 #[tokio::test]
 async fn whoever_runs_it_can_not_change_it_for_others() {
     let guest = TestGuest::start();
-    let mut running = guest.client.exec_program(&TOOLBOX, toolbox("1000")).await.unwrap();
+    let mut running = guest.client.exec_toolbox(toolbox("1000")).await.unwrap();
     // It waits for its request, as the user who asks: by all that this user could try.
     let script = "for exe in /proc/[0-9]*/exe; do case $(readlink $exe) in *toolbox*) \
         { echo x > $exe; } 2>/dev/null && echo written; chmod 777 $exe 2>/dev/null && echo changed; \

@@ -22,6 +22,16 @@ pub(super) async fn exec_gives_the_exit_code(lab: &Lab<'_>) -> Result<(), Failur
     Ok(())
 }
 
+pub(super) async fn exec_tells_the_pid_that_the_command_sees_or_none(
+    lab: &Lab<'_>,
+) -> Result<(), Failure> {
+    let guest = lab.guest().await?;
+    let execution = guest.exec(script("echo $$")).await?;
+    let Some(pid) = execution.pid() else { return Ok(()) };
+    let said = listen(execution).await?;
+    same("its own pid", said.stdout, format!("{pid}\n"))
+}
+
 pub(super) async fn exec_keeps_stdout_and_stderr_apart(lab: &Lab<'_>) -> Result<(), Failure> {
     let guest = lab.guest().await?;
     let said = run(&*guest, script("echo out; echo err >&2; echo more")).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use crate::{Lifetime, Plan, Premises, Runtime};
+use crate::{Lifetime, Plan, PlannedFiles, Premises, Runtime, StoredFiles};
 use sandkeep_core::{HostLimits, Labels, Owner, Resources, SandboxId, SpecDraft};
 use sandkeep_home::{Home, Meta};
 use sandkeep_image::{HostTemplate, Template};
@@ -54,8 +54,7 @@ impl<R: Runtime> Instance<R> {
         Plan {
             id,
             labels,
-            root,
-            binds: self.template.binds(),
+            files: PlannedFiles::Stored(StoredFiles { root, binds: self.template.binds() }),
             resources,
             privilege: self.template.default_privilege(),
             home: home.path().to_owned(),
@@ -66,7 +65,8 @@ impl<R: Runtime> Instance<R> {
 
 /// Removes what a plan stands on; the sandbox itself is gone.
 pub(crate) fn discard(plan: &Plan) {
-    for dir in [plan.root.own_dir(), plan.home.as_path()] {
+    let files = plan.stored().expect("an instance has volumes");
+    for dir in [files.root.own_dir(), plan.home.as_path()] {
         remove(dir);
     }
 }

@@ -9,7 +9,7 @@ use crate::{Found, Plan, Runtime};
 pub(super) use sandkeep_core::promises::{Failure, ensure};
 use sandkeep_core::{ExecId, Privilege, Resources, SandboxId};
 use sandkeep_guestlink::{
-    ExecEnd, ExecEvent, ExecRequest, Execution, Guest, LeafLimits, Outcome, OutputStream, Stdin,
+    ExecEnd, ExecEvent, ExecLimits, ExecRequest, Execution, Guest, Outcome, OutputStream, Stdin,
 };
 
 /// Says what was expected and what was found unless they are equal.
@@ -133,7 +133,7 @@ pub(super) fn command(argv: &[&str]) -> ExecRequest {
         terminal: None,
         timeout: None,
         privilege: Privilege::None,
-        limits: LeafLimits::NONE,
+        limits: ExecLimits::default(),
     }
 }
 

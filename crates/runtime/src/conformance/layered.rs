@@ -13,7 +13,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::lab::{Failure, Lab, command, modest, run, same};
 use super::{Bench, Violation};
-use crate::Plan;
+use crate::{Plan, PlannedFiles, StoredFiles};
 use sandkeep_core::{Privilege, limits::LAYERS_MAX};
 use sandkeep_guestlink::Outcome;
 use sandkeep_storage::{
@@ -190,8 +190,7 @@ fn stand_on(lab: &Lab<'_>, plan: &mut Plan, root: Root) -> Result<(), Failure> {
     for (name, mode) in MOUNT_POINTS {
         root.make_directory(name, mode)?;
     }
-    plan.root = root;
-    plan.binds = Arc::from([]);
+    plan.files = PlannedFiles::Stored(StoredFiles { root, binds: Arc::from([]) });
     plan.privilege = match lab.runtime().capabilities().any_user {
         true => Privilege::Root,
         false => Privilege::None,

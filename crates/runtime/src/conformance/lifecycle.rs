@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 
 use super::lab::{Failure, Lab, command, ensure, run, same, soon};
-use crate::RuntimeError;
+use crate::{Files, RuntimeError};
 use sandkeep_core::SandboxId;
 use sandkeep_guestlink::Outcome;
 
@@ -76,12 +76,12 @@ pub(super) async fn a_stopped_sandbox_starts_again(lab: &Lab<'_>) -> Result<(), 
 pub(super) async fn a_volume_that_was_swapped_comes_back_with_the_guest(
     lab: &Lab<'_>,
 ) -> Result<(), Failure> {
-    if !lab.runtime().capabilities().isolation {
+    if lab.runtime().files() == Files::Remote {
         return Ok(());
     }
     let plan = lab.started().await?;
     lab.runtime().stop(&plan.id, Duration::ZERO).await?;
-    let own = plan.root.own_dir();
+    let own = plan.stored()?.root.own_dir();
     let aside = own.with_extension("aside");
     std::fs::rename(own, &aside)?;
     let copied = std::process::Command::new("cp").arg("-a").args([&aside, own]).status()?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::lab::{Failure, Lab, Said, command, ensure, modest, run, same, script, soon};
 use sandkeep_core::Resources;
-use sandkeep_guestlink::{ExecRequest, Guest, LeafLimits, Outcome};
+use sandkeep_guestlink::{ExecLimits, ExecRequest, Guest, Outcome};
 
 pub(super) async fn a_memory_bomb_is_killed_and_named(lab: &Lab<'_>) -> Result<(), Failure> {
     if !lab.runtime().capabilities().memory_limit {
@@ -52,7 +52,7 @@ pub(super) async fn a_fork_bomb_stays_inside(lab: &Lab<'_>) -> Result<(), Failur
 /// Runs a command with limits of its own; `None` if the runtime holds no such limit, and refuses it.
 async fn run_within(
     guest: &dyn Guest,
-    limits: LeafLimits,
+    limits: ExecLimits,
     held: bool,
     request: ExecRequest,
 ) -> Result<Option<Said>, Failure> {
@@ -71,7 +71,7 @@ pub(super) async fn a_command_has_its_own_memory_limit_or_is_refused(
 ) -> Result<(), Failure> {
     let can = lab.runtime().capabilities();
     let guest = lab.guest().await?;
-    let limits = LeafLimits { memory_bytes: Some(32 << 20), ..LeafLimits::NONE };
+    let limits = ExecLimits { memory_mb: Some(32), ..ExecLimits::default() };
     let bomb = command(&["tail", "/dev/zero"]);
     let held = can.exec_limits && can.memory_limit;
     let Some(said) = run_within(&*guest, limits, held, bomb).await? else { return Ok(()) };
@@ -87,7 +87,7 @@ pub(super) async fn a_command_has_its_own_limit_of_processes_or_is_refused(
 ) -> Result<(), Failure> {
     let can = lab.runtime().capabilities();
     let guest = lab.guest().await?;
-    let limits = LeafLimits { pids: Some(6), ..LeafLimits::NONE };
+    let limits = ExecLimits { pids: Some(6), ..ExecLimits::default() };
     // Ten at once, each of which waits for the one before it.
     let many = || script("true | cat | cat | cat | cat | cat | cat | cat | cat | cat && echo all");
     let held = can.exec_limits && can.pids_limit;

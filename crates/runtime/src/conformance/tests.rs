@@ -11,15 +11,14 @@ use tokio::sync::mpsc;
 
 use super::{Bench, PROMISE_MAX, PROMISES, keeps, promise_tests, run_all, runtime_conformance};
 use crate::{
-    Capabilities, Death, Found, Lifetime, MockRuntime, Plan, Runtime, RuntimeError, Stats, Usable,
+    Capabilities, Death, Files, Found, Lifetime, MockRuntime, Plan, PlannedFiles, Runtime,
+    RuntimeError, Stats,
 };
-use sandkeep_core::{ExecId, Labels, Owner, Privilege, Resources, SandboxId, ShellId};
+use sandkeep_core::{ExecId, Labels, Owner, Privilege, Resources, SandboxId};
 use sandkeep_guestlink::{
-    ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
-    KnownShell, LeafLimits, Offsets, Outcome, OutputStream, Program, ShellExecRequest,
-    ShellRequest,
+    ByteStream, ExecEnd, ExecEvent, ExecLimits, ExecRequest, Execution, Guest, GuestError, Input,
+    KnownExec, Offsets, Outcome, OutputStream,
 };
-use sandkeep_tree::Root;
 
 runtime_conformance!(async { Some(MockBench::new(Fault::None)) });
 
@@ -53,17 +52,16 @@ struct MockBench {
 
 impl MockBench {
     fn new(fault: Fault) -> Self {
-        Self { mock: MockRuntime::new("ours"), fault }
+        Self { mock: MockRuntime::new("ours").keeping(Files::Remote), fault }
     }
 
     fn plan_of(instance: &str, resources: Resources) -> Plan {
         let id = SandboxId::random();
         Plan {
-            root: Root::Dir(PathBuf::from("/nowhere").join(id.as_str())),
+            files: PlannedFiles::Remote,
             home: PathBuf::from("/nowhere"),
             labels: Labels { instance: instance.to_owned(), owner: Owner::local() },
             id,
-            binds: Arc::from([]),
             resources,
             privilege: Privilege::None,
             lifetime: Lifetime::Detached,
@@ -115,12 +113,12 @@ impl Runtime for Faulty {
         self.mock.name()
     }
 
-    fn usable(&self) -> Usable {
-        self.mock.usable()
-    }
-
     fn capabilities(&self) -> Capabilities {
         self.mock.capabilities()
+    }
+
+    fn files(&self) -> Files {
+        Files::Remote
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
@@ -230,7 +228,7 @@ impl Guest for FaultyGuest {
             request.timeout = None;
         }
         if self.fault == Fault::LimitsIgnored {
-            request.limits = LeafLimits::NONE;
+            request.limits = ExecLimits::default();
         }
         if self.fault == Fault::TerminalIsPipes {
             request.terminal = None;
@@ -252,14 +250,6 @@ impl Guest for FaultyGuest {
             })),
             _ => Ok(execution),
         }
-    }
-
-    async fn exec_program(
-        &self,
-        program: &'static Program,
-        request: ExecRequest,
-    ) -> Result<Execution, GuestError> {
-        self.guest.exec_program(program, request).await
     }
 
     async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {
@@ -290,26 +280,6 @@ impl Guest for FaultyGuest {
 
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError> {
         self.guest.terminate(grace).await
-    }
-
-    async fn open_shell(&self, request: ShellRequest) -> Result<KnownShell, GuestError> {
-        self.guest.open_shell(request).await
-    }
-
-    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
-        self.guest.shells().await
-    }
-
-    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
-        self.guest.exec_in_shell(request).await
-    }
-
-    async fn shell_user(&self, id: &ShellId) -> Option<String> {
-        self.guest.shell_user(id).await
-    }
-
-    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
-        self.guest.close_shell(id).await
     }
 
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, GuestError> {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::grouped::{self, shm_bytes};
-use crate::{Plan, oci};
+use crate::{Plan, StoredFiles, oci};
 use sandkeep_core::{Privilege, SandboxId, limits};
 use sandkeep_home::{self, GUEST_SOCKET};
 use sandkeep_sys::capability;
@@ -79,9 +79,10 @@ pub fn name(id: &SandboxId) -> String {
 }
 
 impl Container {
-    pub fn of(plan: &Plan) -> Self {
+    pub fn of(plan: &Plan) -> io::Result<Self> {
+        let files = plan.stored()?;
         let socket = format!("{INSIDE}/{GUEST_SOCKET}");
-        let root = match plan.root {
+        let root = match files.root {
             Root::Dir(_) | Root::Shifted(_) => "--chroot",
             Root::Overlay { .. } => "--chroot-overlay",
         };
@@ -90,7 +91,7 @@ impl Container {
             name: name(&plan.id),
             hostname: plan.id.to_string(),
             command: command.map(str::to_owned).into(),
-            binds: binds(plan),
+            binds: binds(files, &plan.home),
             capabilities: capabilities(plan),
             no_new_privileges: match plan.privilege {
                 Privilege::None => true,
@@ -106,21 +107,21 @@ impl Container {
             labels: BTreeMap::new(),
         };
         container.labels = labels::write(&plan.id, &plan.labels, &container);
-        container
+        Ok(container)
     }
 }
 
-fn binds(plan: &Plan) -> Vec<Bound> {
+fn binds(files: &StoredFiles, home: &Path) -> Vec<Bound> {
     let bound = |source: &Path, target: String, access: Access| Bound {
         source: source.to_owned(),
         target,
         access,
     };
     let mut binds = vec![
-        bound(plan.root.own_dir(), VOLUME.to_owned(), Access::ReadWrite),
-        bound(&plan.home.join(DOOR), INSIDE.to_owned(), Access::Read),
+        bound(files.root.own_dir(), VOLUME.to_owned(), Access::ReadWrite),
+        bound(&home.join(DOOR), INSIDE.to_owned(), Access::Read),
     ];
-    binds.extend(plan.binds.iter().map(|bind| {
+    binds.extend(files.binds.iter().map(|bind| {
         let target = format!("{VOLUME}/{}", bind.target.display());
         bound(&bind.source, target, Access::Read)
     }));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::{Lifetime, Plan};
+use crate::{Lifetime, Plan, PlannedFiles, StoredFiles};
 use sandkeep_core::{Labels, Owner, Privilege, Resources, SandboxId};
 use sandkeep_tree::Root;
 
@@ -11,8 +11,10 @@ pub fn plan() -> Plan {
     Plan {
         id: SandboxId::random(),
         labels: Labels { instance: "0123".to_owned(), owner: Owner::local() },
-        root: Root::Dir(PathBuf::from("/volumes/one")),
-        binds: Arc::new([]),
+        files: PlannedFiles::Stored(StoredFiles {
+            root: Root::Dir(PathBuf::from("/volumes/one")),
+            binds: Arc::new([]),
+        }),
         resources: Resources {
             memory_mb: 64,
             cpus: 1.0,

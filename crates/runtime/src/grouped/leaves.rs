@@ -6,8 +6,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandkeep_guestlink::{Leaf, LeafKind, LeafLimits, LeafPool};
-use sandkeep_sys::cgroup::{Hierarchy, LeafFiles};
+use sandkeep_core::limits::MIB;
+use sandkeep_guestlink::{
+    ExecLimits,
+    leaf::{Leaf, LeafKind, LeafPool},
+};
+use sandkeep_sys::cgroup::{Hierarchy, LeafFiles, LeafLimits, cpu_quota_micros};
 
 /// How the names of leaves begin that are used again, and of those that are not.
 const COMMON: char = 'l';
@@ -149,10 +153,15 @@ impl Leaves {
 }
 
 impl LeafPool for Leaves {
-    fn acquire(self: Arc<Self>, limits: &LeafLimits) -> io::Result<Box<dyn Leaf>> {
-        let opened = match *limits == LeafLimits::NONE {
+    fn acquire(self: Arc<Self>, limits: &ExecLimits) -> io::Result<Box<dyn Leaf>> {
+        let limits = LeafLimits {
+            memory_bytes: limits.memory_mb.map(|mb| mb.saturating_mul(MIB)),
+            cpu_micros: limits.cpus.map(cpu_quota_micros),
+            pids: limits.pids,
+        };
+        let opened = match limits == LeafLimits::NONE {
             true => self.unlimited()?,
-            false => self.limited(limits)?,
+            false => self.limited(&limits)?,
         };
         Ok(Box::new(GroupLeaf { leaves: self, opened: Some(opened) }))
     }

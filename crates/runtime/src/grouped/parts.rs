@@ -58,8 +58,9 @@ impl Parts {
             Entry::V2(dir) => (vec![dir], Some(EntryKind::V2)),
             Entry::None => (Vec::new(), None),
         };
-        let (root_kind, roots) = pieces(&plan.root).map_err(failed("name its root"))?;
-        let binds = plan.binds.iter().map(|bind| bind.source.as_path());
+        let files = plan.stored().map_err(failed("find its volume"))?;
+        let (root_kind, roots) = pieces(&files.root).map_err(failed("name its root"))?;
+        let binds = files.binds.iter().map(|bind| bind.source.as_path());
         let sources = roots.into_iter().chain(binds);
         let mounts = match entry_kind {
             Some(_) => sources.map(mount::clone_path).collect::<io::Result<_>>(),
@@ -81,7 +82,7 @@ impl Parts {
                 Lifetime::Detached => Lifeline::None,
                 Lifetime::WithDaemon => Lifeline::Passed,
             },
-            bind_targets: plan.binds.iter().map(target).collect(),
+            bind_targets: files.binds.iter().map(target).collect(),
         })
     }
 

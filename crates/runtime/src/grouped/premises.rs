@@ -17,7 +17,7 @@ use sandkeep_sys::{
     launcher::Standing,
     pidfd, reactor,
 };
-use sandkeep_tree::{Ids, Root};
+use sandkeep_tree::Ids;
 
 pub struct Premises {
     data_dir: PathBuf,
@@ -135,8 +135,8 @@ impl Premises {
     }
 
     /// A range of its own; where the files hold ids of the shared one, that.
-    pub fn take_ids(self: &Arc<Self>, root: &Root) -> io::Result<IdRange> {
-        match root.ids() {
+    pub fn take_ids(self: &Arc<Self>, plan: &Plan) -> io::Result<IdRange> {
+        match plan.stored()?.root.ids() {
             Ids::Plain => {
                 let base = self.id_ranges().take().ok_or(io::ErrorKind::QuotaExceeded)?;
                 Ok(IdRange { base, owner: Some(Arc::clone(self)) })
@@ -153,7 +153,7 @@ impl Premises {
         plan: &Plan,
     ) -> Result<Option<IdRange>, RuntimeError> {
         match (standing, plan.privilege) {
-            (Standing::Root, _) => self.take_ids(&plan.root).map(Some).map_err(|source| {
+            (Standing::Root, _) => self.take_ids(plan).map(Some).map_err(|source| {
                 let what = "find a free range of ids".to_owned();
                 RuntimeError::Io { runtime, what, source }
             }),

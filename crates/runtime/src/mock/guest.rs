@@ -10,11 +10,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::shell::{self, Exit, Stdio};
-use sandkeep_core::{ExecId, ShellId, limits};
+use sandkeep_core::{ExecId, limits};
 use sandkeep_guestlink::{
-    ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
-    KnownShell, LeafLimits, Offsets, Origin, Outcome, OutputStream, Program, ShellExecRequest,
-    ShellRequest, Stdin,
+    ExecEnd, ExecEvent, ExecLimits, ExecRequest, Execution, Guest, GuestError, Input, KnownExec,
+    Offsets, Origin, Outcome, OutputStream, Stdin,
 };
 
 const SIGTERM: i32 = 15;
@@ -239,10 +238,10 @@ impl Guest for MockGuest {
 
     async fn exec(&self, request: ExecRequest) -> Result<Execution, GuestError> {
         if request.terminal.is_some() {
-            return Err(GuestError::Unsupported { runtime: "mock", what: "open a terminal" });
+            return Err(GuestError::Unsupported { what: "open a terminal" });
         }
-        if request.limits != LeafLimits::NONE {
-            return Err(GuestError::Unsupported { runtime: "mock", what: "limit a command" });
+        if request.limits != ExecLimits::default() {
+            return Err(GuestError::Unsupported { what: "limit a command" });
         }
         let (stdin, receiver) = mpsc::channel(limits::EXEC_EVENTS_MAX);
         let receiver = match request.stdin {
@@ -256,14 +255,6 @@ impl Guest for MockGuest {
         let host_name = self.host_name.clone();
         tokio::spawn(async move { exec.run(host_name, request, receiver).await });
         Ok(execution)
-    }
-
-    async fn exec_program(
-        &self,
-        _program: &'static Program,
-        _request: ExecRequest,
-    ) -> Result<Execution, GuestError> {
-        Err(GuestError::Unsupported { runtime: "mock", what: "work on files" })
     }
 
     async fn attach(&self, id: &ExecId, from: Offsets) -> Result<Execution, GuestError> {
@@ -301,29 +292,5 @@ impl Guest for MockGuest {
     async fn terminate(&self, _grace: Duration) -> Result<(), GuestError> {
         self.shut_down(Shutdown::Terminated);
         Ok(())
-    }
-
-    async fn open_shell(&self, _request: ShellRequest) -> Result<KnownShell, GuestError> {
-        Err(GuestError::Unsupported { runtime: "mock", what: "open shells" })
-    }
-
-    async fn shells(&self) -> Result<Vec<KnownShell>, GuestError> {
-        Ok(Vec::new())
-    }
-
-    async fn exec_in_shell(&self, request: ShellExecRequest) -> Result<Execution, GuestError> {
-        Err(GuestError::ShellNotFound { id: request.shell })
-    }
-
-    async fn shell_user(&self, _: &ShellId) -> Option<String> {
-        None
-    }
-
-    async fn close_shell(&self, id: &ShellId) -> Result<(), GuestError> {
-        Err(GuestError::ShellNotFound { id: id.clone() })
-    }
-
-    async fn dial(&self, _port: u16) -> Result<Box<dyn ByteStream>, GuestError> {
-        Err(GuestError::Unsupported { runtime: "mock", what: "connect to ports" })
     }
 }

@@ -49,7 +49,7 @@ impl<T: Technique + 'static> Staged<T> {
 
 /// A root that is one directory is for the tool to bind.
 fn named_overlay(plan: &Plan) -> io::Result<Option<NamedOverlay>> {
-    let (kind, paths) = pieces(&plan.root)?;
+    let (kind, paths) = pieces(&plan.stored()?.root)?;
     match (kind, paths.as_slice()) {
         (RootKind::Overlay(names), [volume, layers]) => {
             let (volume, layers) = ((*volume).to_owned(), (*layers).to_owned());

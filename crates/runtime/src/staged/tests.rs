@@ -11,7 +11,7 @@ use super::{Afterwards, Direction, Scene, Staged, StagedRuntime, Technique};
 use crate::conformance::Bench;
 use crate::grouped::Premises;
 use crate::grouped::bench::{GroupedBench, Version};
-use crate::{Plan, Runtime};
+use crate::{Plan, PlannedFiles, Runtime};
 use sandkeep_core::Resources;
 use sandkeep_sys::stage::{Dev, Identity, Stage, before_main};
 use sandkeep_tree::Bind;
@@ -76,7 +76,8 @@ async fn a_tool_that_gives_up_is_quoted_and_leaves_nothing() {
 async fn a_stage_that_fails_names_the_step_and_leaves_nothing() {
     let nowhere = |plan: &mut Plan| {
         let bind = Bind { source: "/usr".into(), target: "no/such/directory".into() };
-        plan.binds = Arc::from([bind]);
+        let PlannedFiles::Stored(files) = &mut plan.files else { panic!("a volume") };
+        files.binds = Arc::from([bind]);
     };
     let Some(error) = failing_start(nowhere).await else { return };
     assert!(error.contains("failed to lay out its root: No such file or directory"), "{error}");

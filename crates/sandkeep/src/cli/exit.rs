@@ -139,6 +139,8 @@ impl Exit {
             Error::Storage(_) | Error::StorageLacks { .. } => Self::StorageUnusable,
             Error::HostUnreadable { .. }
             | Error::Runtime(_)
+            | Error::NoVolume { .. }
+            | Error::UnfitVolume { .. }
             | Error::RuntimeUnusable { .. }
             | Error::UnknownRuntime { .. } => Self::RuntimeUnusable,
             Error::InvalidSpec(_)

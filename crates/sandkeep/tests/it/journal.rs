@@ -56,6 +56,25 @@ fn an_exec_that_is_not_waited_for_is_found_again_with_all_it_said() {
 }
 
 #[test]
+fn an_exec_that_runs_is_shown_with_the_pid_that_it_has_inside() {
+    let mut daemon = daemon!();
+    let id = daemon.create();
+    let exec = daemon.begin(&id, &json!({ "command": "echo $$; exec sleep 1000" }));
+    let pid = daemon.exec_view(&id, &exec)["pid"].as_u64().expect("a pid");
+    let said = daemon.output(&id, &exec, "").find(|event| event["type"] == "stdout");
+    let said = said.expect("output");
+    assert_eq!(joined(&[said], "stdout", 0), format!("{pid}\n").as_bytes());
+    daemon.kill_9();
+    daemon.start_again(&Setup::default());
+    let again = until_some("the next daemon has taken over", Patience::Short, || {
+        daemon.exec_view(&id, &exec)["pid"].as_u64()
+    });
+    assert_eq!(again, pid);
+    daemon.expect(204, "DELETE", &daemon.exec_path(&id, &exec), &Value::Null);
+    assert_eq!(daemon.exec_view(&id, &exec).get("pid"), None);
+}
+
+#[test]
 fn a_list_has_running_and_ended_execs_in_pages() {
     let daemon = daemon!();
     let id = daemon.create();

@@ -14,11 +14,12 @@ use crate::{
     StorageCapabilities, StorageError, Usage,
 };
 use sandkeep_core::{SandboxId, SnapshotId};
-use sandkeep_tree::{OPAQUE, Root, View};
+use sandkeep_tree::{OPAQUE, Root, RootKind, View};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     CreateTakesWhatIsThere,
+    RootsAreOfAnotherKind,
     DestroyDoesNothing,
     DestroyFailsTwice,
     QuotaIsNotKept,
@@ -161,6 +162,13 @@ impl Storage for Broken {
                 Ok(self.the_one(root))
             }
             answer => answer.map_err(|error| self.misname(error)),
+        }
+    }
+
+    fn root_kind(&self, base: &Base) -> RootKind {
+        match self.has(Fault::RootsAreOfAnotherKind) {
+            true => RootKind::Dir,
+            false => self.inner.root_kind(base),
         }
     }
 
@@ -396,6 +404,7 @@ async fn the_suite_notices_every_broken_storage() {
         (Fault::UsageIsNothing, "usage_follows_what_is_written"),
         (Fault::LayersAreUpsideDown, "a_volume_shows_all_its_layers"),
         (Fault::RemoveLayerDoesNothing, "a_volume_shows_all_its_layers"),
+        (Fault::RootsAreOfAnotherKind, "the_kind_of_a_root_is_known_before_it_is_made"),
         (Fault::VolumesAreOne, "what_is_written_above_is_seen_by_nobody_else"),
         (Fault::RootsHideNothing, "a_layer_may_hide_all_below_it"),
         (Fault::DraftsAreListed, "a_draft_is_no_layer_before_it_is_kept"),

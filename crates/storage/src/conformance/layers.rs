@@ -49,6 +49,17 @@ pub(super) async fn volume(
     Ok((id, root))
 }
 
+pub async fn the_kind_of_a_root_is_known_before_it_is_made(subject: Subject) -> Verdict {
+    let layers = Base::Layers(two_layers(&subject).await?);
+    for base in [Base::Empty, layers] {
+        let (id, told) = (SandboxId::random(), subject.storage.root_kind(&base));
+        let made = subject.storage.create(&id, &base, &Quota::NONE).await?.kind();
+        ensure!(made == told, "{made} was made, and {told} was announced");
+        subject.storage.destroy(&id).await?;
+    }
+    clear(&subject, &[]).await
+}
+
 /// Removes the volumes and all layers.
 pub(super) async fn clear(subject: &Subject, volumes: &[&SandboxId]) -> Verdict {
     for id in volumes {

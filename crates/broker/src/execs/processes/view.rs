@@ -33,6 +33,7 @@ pub(super) fn view(handle: &Handle, journal: &Journal) -> Option<ProcessView> {
     Some(ProcessView {
         id: ProcessId::of(&description.exec_id),
         status,
+        pid: handle.execs.pids().get(&description.exec_id).copied(),
         argv: description.argv,
         cwd: description.cwd,
         user: description.user,

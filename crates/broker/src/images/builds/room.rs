@@ -16,8 +16,8 @@ use crate::lifecycle::handle::Handle;
 use crate::lifecycle::request::Command;
 use crate::{Broker, policy::admission};
 use sandkeep_core::{
-    ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms, Verb, failpoint,
-    limits,
+    ImageDefaults, ImportId, Keeper, PinnedImage, Privilege, Spec, SpecDraft, Terms, Verb,
+    failpoint, limits,
 };
 use sandkeep_guestlink::{ExecEnd, ExecEvent, Outcome};
 use sandkeep_image::recipe::{Running, Step};
@@ -85,6 +85,11 @@ impl Builder<'_> {
             Room::Plain(draft) => self.checked(draft, runtime.name())?,
             Room::OfLayers(draft, image) => self.checked(draft, runtime.name())?.of_image(*image),
         };
+        let spec = admission::with_files(shared, runtime.as_ref(), spec)?;
+        if spec.keeper() == Keeper::Runtime {
+            let runtime = runtime.name().to_owned();
+            return Err(Error::NoVolume { what: "a build", runtime });
+        }
         let meta = new_meta(shared, self.owner.clone(), spec.of_build(), Terms::default());
         admission::check_row(&meta)?;
         let template = shared.template_of(&meta.spec)?;
@@ -146,8 +151,7 @@ impl Builder<'_> {
         }
         handle.capture(&broker.shared, id.clone()).await?;
         failpoint!("build.after_layer");
-        let bytes =
-            broker.shared.storage.usage(&handle.id).await.map_or(0, |usage| usage.tree.used_bytes);
+        let bytes = handle.volume_bytes().await;
         self.rooms.clear(broker).await;
         failpoint!("build.after_room");
         Ok(KeptLayer { id, bytes })

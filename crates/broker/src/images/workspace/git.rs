@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::execs::{Place, Wanted};
 use crate::lifecycle::supervisor::Supervisor;
 use sandkeep_core::{ExecId, GitUrl, HOME, Privilege, limits};
-use sandkeep_guestlink::{ExecEvent, ExecRequest, Guest, LeafLimits, Outcome, Stdin};
+use sandkeep_guestlink::{ExecEvent, ExecLimits, ExecRequest, Guest, Outcome, Stdin};
 
 /// Who clones. By number, because an image may name nobody.
 const USER: &str = "1000:1000";
@@ -202,7 +202,7 @@ impl Supervisor {
             terminal: None,
             timeout: Some(limits::SOURCE_GIT),
             privilege: Privilege::None,
-            limits: LeafLimits::NONE,
+            limits: ExecLimits::default(),
         };
         let ended = tokio::select! {
             ended = to_the_end(guest, request) => ended?,

@@ -11,8 +11,7 @@ use super::catalogue::{Tier, Tool, ToolName};
 use super::command::Command;
 use super::{Scene, SnapshotAfter, files, git};
 use crate::error::Error;
-use crate::execs::ExecLimits;
-use sandkeep_core::limits;
+use sandkeep_core::{api::ExecLimits, limits};
 
 pub struct Work {
     tool: &'static Tool,

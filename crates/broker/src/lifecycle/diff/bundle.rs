@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::runtime::Handle as Tokio;
 use tokio::sync::mpsc;
 
-use super::{Comparison, DiffRequest, reading};
+use super::{Comparison, DiffRequest, READ};
 use crate::Broker;
 use crate::error::Error;
 use sandkeep_core::{Principal, SandboxId, limits};
@@ -63,7 +63,7 @@ impl Broker {
     ) {
         let _kept = comparison.handle.snapshots.reading().await;
         let options = comparison.options.clone();
-        let compared = reading(&self.shared, move || {
+        let compared = comparison.volume.reading(READ, move || {
             let diff = diff::compare(&from, &to, &options)?;
             let changes = diff::told_with_digests(&diff, &from, &to)?;
             Ok((diff, changes, to))
@@ -73,10 +73,8 @@ impl Broker {
                 let manifest = serde_json::to_vec(&comparison.tell(&diff, changes));
                 let manifest = manifest.expect("a diff holds only texts and numbers");
                 let (stream, tokio) = (sender.clone(), Tokio::current());
-                reading(&self.shared, move || {
-                    pump(diff::bundle(manifest, diff, to), &stream, &tokio)
-                })
-                .await
+                let bundle = move || pump(diff::bundle(manifest, diff, to), &stream, &tokio);
+                comparison.volume.reading(READ, bundle).await
             }
             Err(error) => Err(error),
         };

@@ -9,7 +9,7 @@ use crate::error::Error;
 use sandkeep_core::failpoint;
 use sandkeep_home::{DataDir, HomeState, Phase};
 use sandkeep_image::Template;
-use sandkeep_runtime::Plan;
+use sandkeep_runtime::{Plan, PlannedFiles, StoredFiles};
 use sandkeep_tree::Root;
 
 impl Supervisor {
@@ -20,7 +20,7 @@ impl Supervisor {
     }
 
     /// Launches a sandbox that was made before.
-    pub(crate) async fn launch(&mut self, root: Root) -> Result<(), Error> {
+    pub(crate) async fn launch(&mut self, root: Option<Root>) -> Result<(), Error> {
         let plan = self.plan(self.shared.template_of(&self.meta.spec)?.as_ref(), root);
         self.runtime.create(&plan).await?;
         failpoint!("start.after_runtime_create");
@@ -53,12 +53,13 @@ impl Supervisor {
         self.shared.blocking(renew).await
     }
 
-    pub(crate) fn plan(&self, template: &dyn Template, root: Root) -> Plan {
+    /// `root` is that of its volume, if it has one.
+    pub(crate) fn plan(&self, template: &dyn Template, root: Option<Root>) -> Plan {
+        let stored = |root| StoredFiles { root, binds: template.binds() };
         Plan {
             id: self.meta.id.clone(),
             labels: self.meta.labels(),
-            root,
-            binds: template.binds(),
+            files: root.map_or(PlannedFiles::Remote, |root| PlannedFiles::Stored(stored(root))),
             resources: self.meta.spec.resources().clone(),
             privilege: self.meta.spec.privilege(),
             home: self.home.path().to_owned(),
@@ -99,13 +100,6 @@ impl Supervisor {
         let terms = &self.meta.terms;
         if let Some(first) = terms.timeout().into_iter().chain(terms.idle_timeout()).min() {
             self.shared.alarm.set(self.shared.clock.uptime().saturating_add(first));
-        }
-    }
-
-    /// Has the storage look after the limit of the tree, which it does before long in any case.
-    pub(crate) async fn tend_limit(&self) {
-        if let Err(error) = self.shared.storage.tend(Some(self.id())).await {
-            warn!(id = %self.id(), %error, "cannot look after the limit of a volume");
         }
     }
 }

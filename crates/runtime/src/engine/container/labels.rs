@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn labels_come_back_whole_or_not_at_all() {
         let plan = Plan { labels: odd(), ..crate::engine::tests::plan() };
-        let written = Container::of(&plan).labels;
+        let written = container(&plan).labels;
         let found: HashMap<String, String> = written.into_iter().collect();
         assert_eq!(read(&found), Some((plan.id, odd())));
         for name in [INSTANCE, SANDBOX, ORGANIZATION, USER, PROJECT] {
@@ -62,9 +62,13 @@ mod tests {
     fn another_plan_is_another_digest() {
         let plan = crate::engine::tests::plan();
         let mut other = plan.clone();
-        assert_eq!(digest(&Container::of(&plan)), digest(&Container::of(&other)));
+        assert_eq!(digest(&container(&plan)), digest(&container(&other)));
         other.resources.pids += 1;
-        assert_ne!(digest(&Container::of(&plan)), digest(&Container::of(&other)));
+        assert_ne!(digest(&container(&plan)), digest(&container(&other)));
+    }
+
+    fn container(plan: &Plan) -> Container {
+        Container::of(plan).expect("a volume")
     }
 
     fn odd() -> Labels {

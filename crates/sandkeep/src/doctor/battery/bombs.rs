@@ -207,7 +207,7 @@ impl Used {
         Self {
             pids: stats.pids.as_ref().map_or(0, |pids| pids.current),
             memory_bytes: stats.memory.as_ref().map_or(0, |memory| memory.used_bytes),
-            disk_bytes: stats.disk.used_bytes,
+            disk_bytes: stats.disk.as_ref().map_or(0, |disk| disk.used_bytes),
         }
     }
 }

@@ -1,0 +1,180 @@
+//! The files of one sandbox: a volume of the storage, or files that its runtime keeps, of which nothing is here. Verbs
+//! ask the sandbox for its volume and never name the storage, so a verb that needs a volume says so where there is none.
+
+use std::io;
+use std::sync::Arc;
+
+use tracing::warn;
+
+use crate::error::Error;
+use crate::images;
+use crate::shared::Shared;
+use sandkeep_core::{Keeper, SandboxId, SnapshotId, Spec};
+use sandkeep_home::Meta;
+use sandkeep_storage::{
+    LayerDraft, LayerId, Quota, Storage, StorageCapabilities, StorageError, Usage,
+};
+use sandkeep_tree::{Root, View};
+
+#[derive(Clone)]
+pub(crate) enum Volume {
+    Stored(Stored),
+    Remote { runtime: String },
+}
+
+/// A volume of the storage, and its snapshots.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    storage: Arc<dyn Storage>,
+    id: SandboxId,
+}
+
+impl Volume {
+    pub fn of(shared: &Shared, meta: &Meta) -> Self {
+        match meta.spec.keeper() {
+            Keeper::Storage => {
+                Self::Stored(Stored { storage: Arc::clone(&shared.storage), id: meta.id.clone() })
+            }
+            Keeper::Runtime => Self::Remote { runtime: meta.spec.runtime().to_owned() },
+        }
+    }
+
+    /// The volume, for something that cannot be done without one.
+    pub fn stored(&self, what: &'static str) -> Result<&Stored, Error> {
+        match self {
+            Self::Stored(stored) => Ok(stored),
+            Self::Remote { runtime } => Err(Error::NoVolume { what, runtime: runtime.clone() }),
+        }
+    }
+
+    /// The same, if it can go back in time at all.
+    pub fn with_snapshots(&self) -> Result<&Stored, Error> {
+        let what = "a snapshot";
+        let stored = self.stored(what)?;
+        require_snapshots(&*stored.storage, what)?;
+        Ok(stored)
+    }
+
+    /// Whether it can be told at no cost how much it holds.
+    pub fn counts(&self) -> bool {
+        matches!(self, Self::Stored(stored) if stored.capabilities().disk_quota)
+    }
+
+    /// The root, if there is one here.
+    pub async fn root(&self) -> Result<Option<Root>, Error> {
+        match self {
+            Self::Stored(stored) => Ok(Some(stored.root().await?)),
+            Self::Remote { .. } => Ok(None),
+        }
+    }
+
+    pub async fn usage(&self) -> Result<Option<Usage>, Error> {
+        match self {
+            Self::Stored(Stored { storage, id }) => Ok(Some(storage.usage(id).await?)),
+            Self::Remote { .. } => Ok(None),
+        }
+    }
+
+    pub async fn destroy(&self) -> Result<(), Error> {
+        match self {
+            Self::Stored(Stored { storage, id }) => Ok(storage.destroy(id).await?),
+            Self::Remote { .. } => Ok(()),
+        }
+    }
+
+    /// Has the storage look after the limit of the tree, which it does before long in any case.
+    pub async fn tend(&self) {
+        if let Self::Stored(Stored { storage, id }) = self
+            && let Err(error) = storage.tend(Some(id)).await
+        {
+            warn!(%id, %error, "cannot look after the limit of a volume");
+        }
+    }
+}
+
+/// Refuses what needs snapshots of a storage that has none.
+pub(crate) fn require_snapshots(storage: &dyn Storage, what: &'static str) -> Result<(), Error> {
+    match storage.capabilities().snapshots {
+        true => Ok(()),
+        false => Err(Error::StorageLacks { what, needs: "snapshots", storage: storage.name() }),
+    }
+}
+
+impl Stored {
+    pub fn name(&self) -> &'static str {
+        self.storage.name()
+    }
+
+    pub fn capabilities(&self) -> StorageCapabilities {
+        self.storage.capabilities()
+    }
+
+    /// Makes the volume of a new sandbox.
+    pub async fn create(&self, spec: &Spec, quota: &Quota) -> Result<Root, Error> {
+        Ok(self.storage.create(&self.id, &images::base(spec)?, quota).await?)
+    }
+
+    /// The same from a snapshot of another sandbox.
+    pub async fn fork_from(
+        &self,
+        sandbox: &SandboxId,
+        snapshot: &SnapshotId,
+        quota: &Quota,
+    ) -> Result<Root, Error> {
+        Ok(self.storage.fork(sandbox, snapshot, &self.id, quota).await?)
+    }
+
+    pub async fn root(&self) -> Result<Root, Error> {
+        Ok(self.storage.root(&self.id).await?)
+    }
+
+    pub async fn snapshot(&self, snapshot: &SnapshotId) -> Result<(), Error> {
+        Ok(self.storage.snapshot(&self.id, snapshot).await?)
+    }
+
+    pub async fn snapshot_bytes(&self, snapshot: &SnapshotId) -> Result<u64, Error> {
+        Ok(self.storage.snapshot_bytes(&self.id, snapshot).await?)
+    }
+
+    pub async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), Error> {
+        Ok(self.storage.delete_snapshot(&self.id, snapshot).await?)
+    }
+
+    pub async fn rollback(&self, snapshot: &SnapshotId) -> Result<Root, Error> {
+        Ok(self.storage.rollback(&self.id, snapshot).await?)
+    }
+
+    /// As it is now, or was at a snapshot.
+    pub async fn view(&self, snapshot: Option<&SnapshotId>) -> Result<View, Error> {
+        Ok(self.storage.view(&self.id, snapshot).await?)
+    }
+
+    /// Makes a layer of what it holds, or held at a snapshot.
+    pub async fn layer(
+        &self,
+        snapshot: Option<&SnapshotId>,
+        below: &[LayerId],
+        layer: &LayerId,
+    ) -> Result<(), Error> {
+        Ok(self.storage.layer_from(&self.id, snapshot, below, layer).await?)
+    }
+
+    /// A draft that lies where the volume does, to be looked at and dropped.
+    pub async fn draft(&self, below: &[LayerId], layer: &LayerId) -> Result<LayerDraft, Error> {
+        let what = "lay out a template twice";
+        let taken = StorageError::Unsupported { storage: self.name(), what };
+        Ok(self.storage.draft_layer(below, layer).await?.ok_or(taken)?)
+    }
+
+    /// Has another thread read its files.
+    pub async fn reading<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let done = tokio::task::spawn_blocking(work).await;
+        let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let (storage, what) = (self.name(), what.to_owned());
+        done.map_err(|source| StorageError::Io { storage, what, source }.into())
+    }
+}
