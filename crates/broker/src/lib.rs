@@ -74,8 +74,8 @@ pub use images::{
 pub use inside::files::{FileStream, FileUpload, FileWatch, Noticed};
 pub use inside::toolbox::ToolboxInput;
 pub use inside::tools::{
-    Annotations, Block, GitVerb, Listener, SnapshotAfter, Tier, Tool, ToolAnswer, ToolDraft,
-    ToolEvent, ToolName, ToolResources, UnknownTool, catalogue, parameter,
+    Annotations, GitVerb, Listener, SnapshotAfter, Tier, Tool, ToolAnswer, ToolDraft, ToolEvent,
+    ToolName, ToolResources, UnknownTool, catalogue, parameter,
 };
 pub use lifecycle::diff::{DiffBundle, DiffRequest, DiffText};
 pub use lifecycle::ensure::Ensured;

@@ -1,7 +1,6 @@
 //! Answers that no other crate reads, or of which a client needs only a part.
 
 use sandkeep_core::ExecId;
-use sandkeep_core::api::Sandbox;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -17,22 +16,6 @@ pub struct Items<T> {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ExecStarted {
     pub exec_id: ExecId,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct Ensured {
-    pub sandbox: Sandbox,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct Forked {
-    pub sandboxes: Vec<Sandbox>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct Reverted {
-    /// The paths that were changed.
-    pub reverted: Vec<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -43,7 +43,7 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-pub use answers::{Battery, Ensured, ExecStarted, Forked, Items, Reverted, Runtime, Runtimes};
+pub use answers::{Battery, ExecStarted, Items, Runtime, Runtimes};
 pub use connect::{ApiKey, URL_DEFAULT};
 pub use error::Error;
 pub use events::{ExecEvent, ExecEvents};
@@ -71,7 +71,7 @@ impl Client {
     pub async fn get_query<T: DeserializeOwned>(
         &self,
         path: &str,
-        query: &[(&str, &str)],
+        query: &(impl Serialize + ?Sized),
     ) -> Result<T, Error> {
         self.json(self.request(Method::GET, path).query(query)).await
     }
@@ -121,7 +121,11 @@ impl Client {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
 
-    pub async fn delete_query(&self, path: &str, query: &[(&str, &str)]) -> Result<(), Error> {
+    pub async fn delete_query(
+        &self,
+        path: &str,
+        query: &(impl Serialize + ?Sized),
+    ) -> Result<(), Error> {
         self.send(self.request(Method::DELETE, path).query(query)).await.map(drop)
     }
 
@@ -209,26 +213,13 @@ impl Client {
     }
 
     /// Starts to read something piece by piece.
-    pub async fn get_live(&self, path: &str, query: &[(&str, &str)]) -> Result<Response, Error> {
+    pub async fn get_live(
+        &self,
+        path: &str,
+        query: &(impl Serialize + ?Sized),
+    ) -> Result<Response, Error> {
         let request = self.request(Method::GET, path).query(query);
         self.send(request.header("accept", "application/x-ndjson")).await
-    }
-
-    /// Makes a request as it is, for an answer as it comes, whatever its status. `path` is encoded, with its query.
-    pub async fn relay(
-        &self,
-        method: Method,
-        path: &str,
-        accept: &str,
-        body: Option<String>,
-    ) -> Result<Response, Error> {
-        let url = self.base.join(path).map_err(|_| Error::InvalidUrl { url: path.to_owned() })?;
-        let request = self.http.request(method, url).header("accept", accept);
-        let request = match body {
-            Some(body) => request.header(CONTENT_TYPE, "application/json").body(body),
-            None => request,
-        };
-        request.send().await.map_err(|e| self.unreachable(e))
     }
 
     /// Makes a request that becomes a WebSocket.
@@ -302,8 +293,13 @@ impl Client {
         }
     }
 
+    async fn whole<T: DeserializeOwned>(&self, response: Response) -> Result<T, Error> {
+        let body = self.bytes(response).await?;
+        serde_json::from_slice(&body).map_err(|e| self.not_sandkeep(e))
+    }
+
     /// Reads an answer to its end, within bounds.
-    async fn whole<T: DeserializeOwned>(&self, mut response: Response) -> Result<T, Error> {
+    pub(crate) async fn bytes(&self, mut response: Response) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         while let Some(piece) = response.chunk().await.map_err(|e| self.not_sandkeep(e))? {
             body.extend_from_slice(&piece);
@@ -311,6 +307,6 @@ impl Client {
                 return Err(self.not_sandkeep("its answer has no end"));
             }
         }
-        serde_json::from_slice(&body).map_err(|e| self.not_sandkeep(e))
+        Ok(body)
     }
 }

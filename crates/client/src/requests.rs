@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use sandkeep_core::api::{Exec, ExecAnswer, Process, Sandbox, Shell, Snapshot, Template};
-use sandkeep_core::{ExecId, SandboxId, SnapshotName, SpecDraft};
+use sandkeep_core::api::{
+    CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, Ensured, Exec, ExecAnswer, FilePath,
+    ForkSandbox, Forks, ListFiles, ListSandboxes, MakeDirectory, MoveFile, PauseSandbox,
+    PortListener, PortUrl, Ports, Process, Processes, ReadOutput, Revert, Reverted,
+    RollbackSandbox, Sandbox, Sandboxes, SealTurn, Shell, SignPortUrl, Snapshot, Snapshots,
+    Template, ToolAnswer,
+};
+use sandkeep_core::{ExecId, Port, ProcessId, SandboxId, SnapshotName, SpecDraft};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::{Client, Error, ExecEvents, Items};
+use crate::{Client, Error, ExecEvents, Items, Lines};
 
 /// A command to run. What is left out is the template's.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -50,6 +56,30 @@ impl Client {
         self.list(SANDBOXES, filter, None).await
     }
 
+    /// One page of them.
+    pub async fn sandbox_page(&self, request: &ListSandboxes) -> Result<Sandboxes, Error> {
+        let ListSandboxes { label, state, project, limit, cursor } = request;
+        let mut query: Vec<_> = label.iter().map(|label| ("label", label.clone())).collect();
+        query.extend(state.map(|state| ("state", state.to_string())));
+        query.extend(project.clone().map(|project| ("project", project)));
+        query.extend(limit.map(|limit| ("limit", limit.to_string())));
+        query.extend(cursor.clone().map(|cursor| ("cursor", cursor)));
+        self.get_query(SANDBOXES, &query).await
+    }
+
+    /// The healthy sandbox of a slot, or a new one.
+    pub async fn ensure(&self, spec: &SpecDraft) -> Result<Ensured, Error> {
+        self.post(&format!("{SANDBOXES}/ensure"), spec).await
+    }
+
+    pub async fn pause(&self, id: &SandboxId, request: &PauseSandbox) -> Result<Sandbox, Error> {
+        self.post(&format!("{}/pause", path(id)), request).await
+    }
+
+    pub async fn resume(&self, id: &SandboxId) -> Result<Sandbox, Error> {
+        self.post(&format!("{}/resume", path(id)), &json!({})).await
+    }
+
     pub async fn start(&self, id: &SandboxId) -> Result<Sandbox, Error> {
         self.post(&format!("{}/start", path(id)), &json!({})).await
     }
@@ -90,26 +120,143 @@ impl Client {
     pub async fn snapshot(
         &self,
         id: &SandboxId,
-        name: Option<&SnapshotName>,
+        request: &CreateSnapshot,
     ) -> Result<Snapshot, Error> {
-        let body: Value = name.map_or_else(|| json!({}), |name| json!({ "name": name }));
-        self.post(&format!("{}/snapshots", path(id)), &body).await
+        self.post(&format!("{}/snapshots", path(id)), request).await
     }
 
-    pub async fn snapshots(&self, id: &SandboxId) -> Result<Vec<Snapshot>, Error> {
-        self.items(&format!("{}/snapshots", path(id))).await
+    pub async fn seal_turn(&self, id: &SandboxId, request: &SealTurn) -> Result<Snapshot, Error> {
+        self.post(&format!("{}/turns", path(id)), request).await
     }
 
-    pub async fn rollback(&self, id: &SandboxId, name: &SnapshotName) -> Result<Sandbox, Error> {
-        self.post(&format!("{}/rollback", path(id)), &json!({ "snapshot": name })).await
+    pub async fn snapshots(&self, id: &SandboxId) -> Result<Snapshots, Error> {
+        self.get(&format!("{}/snapshots", path(id))).await
+    }
+
+    pub async fn delete_snapshot(&self, id: &SandboxId, name: &SnapshotName) -> Result<(), Error> {
+        self.delete(&format!("{}/snapshots/{name}", path(id))).await
+    }
+
+    pub async fn rollback(
+        &self,
+        id: &SandboxId,
+        request: &RollbackSandbox,
+    ) -> Result<Sandbox, Error> {
+        self.post(&format!("{}/rollback", path(id)), request).await
+    }
+
+    pub async fn fork(&self, id: &SandboxId, request: &ForkSandbox) -> Result<Forks, Error> {
+        self.post(&format!("{}/fork", path(id)), request).await
+    }
+
+    /// What changed; a client that knows no more than this one shows it as it is.
+    pub async fn diff(&self, id: &SandboxId, request: &DiffSandbox) -> Result<Value, Error> {
+        self.get_query(&format!("{}/diff", path(id)), request).await
+    }
+
+    pub async fn revert(&self, id: &SandboxId, request: &Revert) -> Result<Reverted, Error> {
+        self.post(&format!("{}/revert", path(id)), request).await
+    }
+
+    /// The content of a file.
+    pub async fn read_file(&self, id: &SandboxId, file: &FilePath) -> Result<Vec<u8>, Error> {
+        let response = self.get_live(&format!("{}/files", path(id)), file).await?;
+        self.bytes(response).await
+    }
+
+    pub async fn stat_file(&self, id: &SandboxId, file: &FilePath) -> Result<Value, Error> {
+        self.get_query(&format!("{}/files/stat", path(id)), file).await
+    }
+
+    pub async fn list_files(&self, id: &SandboxId, request: &ListFiles) -> Result<Value, Error> {
+        self.get_query(&format!("{}/files/list", path(id)), request).await
+    }
+
+    pub async fn make_directory(
+        &self,
+        id: &SandboxId,
+        request: &MakeDirectory,
+    ) -> Result<Value, Error> {
+        self.post(&format!("{}/files/mkdir", path(id)), request).await
+    }
+
+    pub async fn move_file(&self, id: &SandboxId, request: &MoveFile) -> Result<Value, Error> {
+        self.post(&format!("{}/files/move", path(id)), request).await
+    }
+
+    pub async fn delete_file(&self, id: &SandboxId, request: &DeleteFile) -> Result<(), Error> {
+        self.delete_query(&format!("{}/files", path(id)), request).await
+    }
+
+    pub async fn start_process(
+        &self,
+        id: &SandboxId,
+        request: &CreateProcess,
+    ) -> Result<Process, Error> {
+        self.post(&format!("{}/processes", path(id)), request).await
+    }
+
+    pub async fn processes(&self, id: &SandboxId) -> Result<Processes, Error> {
+        self.get(&format!("{}/processes", path(id))).await
+    }
+
+    /// What a process has printed: one event a line.
+    pub async fn process_logs(
+        &self,
+        id: &SandboxId,
+        process: &ProcessId,
+        request: &ReadOutput,
+    ) -> Result<Vec<u8>, Error> {
+        let path = format!("{}/processes/{process}/logs", path(id));
+        let response = self.get_live(&path, request).await?;
+        self.bytes(response).await
+    }
+
+    pub async fn end_process(&self, id: &SandboxId, process: &ProcessId) -> Result<(), Error> {
+        self.delete(&format!("{}/processes/{process}", path(id))).await
+    }
+
+    pub async fn ports(&self, id: &SandboxId) -> Result<Ports, Error> {
+        self.get(&format!("{}/ports", path(id))).await
+    }
+
+    /// A URL that lets anybody reach a port.
+    pub async fn sign_port_url(
+        &self,
+        id: &SandboxId,
+        port: Port,
+        request: &SignPortUrl,
+    ) -> Result<PortUrl, Error> {
+        self.post(&format!("{}/ports/{port}/url", path(id)), request).await
+    }
+
+    pub async fn listen_port(&self, id: &SandboxId, port: Port) -> Result<PortListener, Error> {
+        self.post(&format!("{}/ports/{port}/listen", path(id)), &json!({})).await
+    }
+
+    /// Calls a tool for agents and waits for its end.
+    pub async fn tool(
+        &self,
+        id: &SandboxId,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<ToolAnswer, Error> {
+        self.post(&format!("{}/tools/{name}", path(id)), arguments).await
+    }
+
+    /// Calls a tool and reads what it says as it says it, each line a [`sandkeep_core::api::ToolEvent`].
+    pub async fn tool_events(
+        &self,
+        id: &SandboxId,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<Lines, Error> {
+        let response = self.post_live(&format!("{}/tools/{name}", path(id)), arguments).await?;
+        Ok(Lines::of(self, response))
     }
 
     pub async fn shells(&self, id: &SandboxId) -> Result<Vec<Shell>, Error> {
         self.items(&format!("{}/shells", path(id))).await
-    }
-
-    pub async fn processes(&self, id: &SandboxId) -> Result<Vec<Process>, Error> {
-        self.items(&format!("{}/processes", path(id))).await
     }
 
     pub async fn templates(&self) -> Result<Vec<Template>, Error> {

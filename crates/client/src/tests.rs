@@ -87,7 +87,7 @@ async fn a_line_without_an_end_is_given_up() {
     let dir = tempfile::tempdir().expect("a directory");
     let body = vec![b' '; CLIENT_LINE_MAX_BYTES + 1024 * 1024];
     let (client, _) = answering(dir.path(), "200 OK", body).await;
-    let response = client.get_live("/x", &[]).await.expect("an answer");
+    let response = client.get_live("/x", &()).await.expect("an answer");
     let read = Lines::of(&client, response).next::<serde_json::Value>().await;
     assert!(matches!(read, Err(Error::NotSandkeep { .. })), "{read:?}");
 }

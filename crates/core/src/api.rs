@@ -1,12 +1,14 @@
-//! What the REST API answers, for those who write it and those who read it.
+//! What the REST API is asked and answers, for those who write it and those who read it.
 
 mod exec;
 mod key;
 mod log;
 mod process;
+mod request;
 mod sandbox;
 mod shell;
 mod template;
+mod tool;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,10 +19,18 @@ pub use exec::{
 };
 pub use key::{KeyDraft, KeyInfo, NewKey};
 pub use log::{Happening, LogEntry};
-pub use process::{PortInfo, Ports, Process, ProcessStatus, ProcessView};
-pub use sandbox::{Sandbox, Snapshot};
+pub use process::{
+    PortInfo, PortListener, PortUrl, Ports, Process, ProcessStatus, ProcessView, Processes,
+};
+pub use request::{
+    CreateProcess, CreateSnapshot, DeleteFile, DiffFormat, DiffSandbox, FilePath, ForkSandbox,
+    ListFiles, ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ProcessReady, ReadOutput,
+    Revert, RollbackSandbox, SealTurn, SignPortUrl,
+};
+pub use sandbox::{Ensured, Forks, Reverted, Sandbox, Sandboxes, Snapshot, Snapshots};
 pub use shell::{Shell, ShellFate, ShellProgram, ShellState};
 pub use template::{Template, TemplateConfig};
+pub use tool::{OutputPiece, ToolAnswer, ToolBlock, ToolEvent};
 
 /// The body of every answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -537,7 +537,7 @@ pub const MCP_ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 pub const MCP_MESSAGE_MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Of how many sandboxes files are listed as resources, and how many of each.
 pub const MCP_LISTED_SANDBOXES_MAX: usize = 20;
-pub const MCP_LISTED_FILES_MAX: usize = 100;
+pub const MCP_LISTED_FILES_MAX: u64 = 100;
 
 /// How long a tool for agents may take: a command of `bash`, any other command, one that works on files, and the
 /// longest that can be asked for.

@@ -1,19 +1,23 @@
 //! All doors of the daemon together: one set of listeners, with every door behind each.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::{HeaderMap, HeaderValue, header};
 use tokio::net::TcpListener;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::Auth;
 use crate::kit::tls::Tls;
 use crate::kit::{Kit, Listener, Origins, serve};
+use crate::mcp::{Caller, Direct, Mcp};
 use crate::ports::{PortDoor, by_host};
 use crate::rest::docs_page::PARTS;
 use crate::{mcp, rest, urule};
 use sandkeep_broker::Broker;
+use sandkeep_core::Principal;
 
 /// How the doors to a broker are furnished.
 pub struct Front {
@@ -34,31 +38,40 @@ impl Front {
         broker: Broker,
         shutdown: impl Future<Output = ()>,
     ) {
-        let Self { auth, origins, tls, domain } = self;
-        let kit = Kit::new(broker.clone(), auth, origins);
-        let proto = if tls.is_some() { "https" } else { "http" };
-        let ports = Arc::new(PortDoor { broker, gate: Arc::clone(&kit.gate), domain, proto });
-        let doors = doors(&kit, &ports);
-        serve(vec![Listener::Tcp(listener, tls)], kit, doors, shutdown).await;
+        let kit = Kit::new(broker, Arc::clone(&self.auth), self.origins.clone());
+        let doors = doors(&kit, &self.ports(&kit));
+        serve(vec![Listener::Tcp(listener, self.tls)], kit, doors, shutdown).await;
+    }
+
+    /// The Model Context Protocol for whoever started this process; `address` is where these doors are.
+    pub fn mcp(&self, broker: Broker, address: SocketAddr) -> Mcp {
+        let kit = Kit::new(broker.clone(), Arc::clone(&self.auth), self.origins.clone());
+        let host = HeaderValue::try_from(address.to_string()).expect("an address is a host");
+        let headers = HeaderMap::from_iter([(header::HOST, host)]);
+        let usual = Some(Caller { who: Principal::local(), headers });
+        Mcp::new(Direct { broker, ports: self.ports(&kit), usual })
+    }
+
+    fn ports(&self, kit: &Kit) -> Arc<PortDoor> {
+        Arc::new(PortDoor {
+            broker: kit.broker.clone(),
+            gate: Arc::clone(&kit.gate),
+            domain: self.domain.clone(),
+            proto: if self.tls.is_some() { "https" } else { "http" },
+        })
     }
 }
 
 fn doors(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
-    // MCP makes requests of the REST door, from within.
-    let behind = around(kit, rest::door(kit, ports), ports);
-    let doors = rest::door(kit, ports).merge(urule::door(kit)).merge(mcp::door(kit, behind));
-    around(kit, doors, ports)
+    let doors = rest::door(kit, ports).merge(urule::door(kit)).merge(mcp::door(kit, ports));
+    let (_, api) = described().split_for_parts();
+    let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS).chain([mcp::PATH]);
+    // A request for the host of a port goes there, and no further.
+    kit.around(doors, templates)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))
 }
 
 /// The operations of all doors that have paths of their own, as `/openapi.json` shows them.
 pub fn described() -> OpenApiRouter<Broker> {
     rest::routes().merge(urule::routes())
-}
-
-/// A request for the host of a port goes there, and no further.
-fn around(kit: &Kit, doors: Router, ports: &Arc<PortDoor>) -> Router {
-    let (_, api) = described().split_for_parts();
-    let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS);
-    kit.around(doors, templates)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))
 }

@@ -1,24 +1,23 @@
 //! The front door for models: the Model Context Protocol, on stdio (`sandkeep mcp`) and at `/mcp`.
 //!
 //! ```text
-//! tools/call ─▶ call       which request of the REST door is it, and are the arguments right?
-//!            ─▶ rest       the request is made, with the credentials of whoever calls
-//!            ─▶ answer     what came back, in words that a model can go on with
+//! tools/call ─▶ catalogue   is there such a call, and are these its arguments?
+//!            ─▶ call        the arguments become the request that the REST API knows, once
+//!            ─▶ Backend     direct: the broker of this process; or a daemon elsewhere, asked by the client
+//!            ─▶ answer      what came back, in words that a model can go on with
 //! ```
 //!
-//! It stands before the REST door and not beside it: a call is one request of that door, with its
-//! authentication, its limits and its refusals, and nothing is decided here. So it works over a broker in
-//! this process and over a daemon elsewhere alike.
+//! The gate has established who calls, as for every door. What a call takes is described by the types of the REST API,
+//! and the tools that work within a sandbox are the broker's own.
 //!
-//! Nothing is remembered between two calls. A call that names no sandbox means the one in the slot
-//! [`DEFAULT_SLOT`] of its owner, which is made when it is needed.
+//! A call that names no sandbox means the one in the slot [`DEFAULT_SLOT`] of its owner, which is made when it is needed.
 
 mod answer;
-mod arguments;
 mod call;
 mod catalogue;
+mod direct;
 mod resources;
-mod rest;
+mod schema;
 mod tool;
 
 #[cfg(test)]
@@ -26,10 +25,16 @@ mod tests;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use axum::Router;
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use futures_util::stream::BoxStream;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Extensions, Implementation,
     InitializeResult, JsonObject, ListResourceTemplatesResult, ListResourcesResult,
     ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
     ServerCapabilities, Tool,
@@ -37,18 +42,35 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use serde_json::{Value, json};
+use serde_json::Value;
+use tracing::{Instrument as _, Span};
 
-use crate::kit::Kit;
-use arguments::{Arguments, Invalid};
-use call::{A_SANDBOX, Call, SANDBOX};
-use rest::Inside;
-pub use rest::{ACCEPTED, Answering, Outgoing, Rest, Unreachable, content_type};
-use sandkeep_broker::{self, parameter::check};
-use sandkeep_core::limits;
+use crate::kit::{Dialect, Kit, Refusal};
+use crate::ports::PortDoor;
+use crate::rest::Rest;
+pub use call::{Call, Given};
+use catalogue::Offer;
+pub use direct::{Caller, Direct};
+use sandkeep_broker::ToolName;
+use sandkeep_broker::parameter::{Kind, Need, Parameter, check};
+use sandkeep_core::api::{Problem, ToolEvent};
+use sandkeep_core::{SandboxId, limits};
 
 /// The slot of the sandbox that a call means which names none.
-const DEFAULT_SLOT: &str = "mcp";
+pub const DEFAULT_SLOT: &str = "mcp";
+
+/// Where the protocol is spoken over HTTP.
+pub const PATH: &str = "/mcp";
+
+const SANDBOX: &str = "sandbox";
+
+/// The parameter that names a sandbox.
+const A_SANDBOX: Parameter = Parameter {
+    name: SANDBOX,
+    kind: Kind::Text,
+    need: Need::Optional,
+    description: "The id of a sandbox (sb…). Leave it out for your default sandbox, which is made if there is none.",
+};
 
 const INSTRUCTIONS: &str = "Sandkeep gives you isolated Linux computers. Call any tool without `sandbox` to \
     work in your default one, which is made at its first use and keeps its files; or make more with \
@@ -56,10 +78,77 @@ const INSTRUCTIONS: &str = "Sandkeep gives you isolated Linux computers. Call an
     turn (turn_complete) before risky work, look at what changed with diff, and go back with rollback. When a call \
     is refused, the answer says by which rule and what to do instead.";
 
-/// The protocol over HTTP, behind the gate. `behind` is the REST door, whose limits count the requests that are
-/// made there.
-pub fn door(kit: &Kit, behind: Router) -> Router {
-    let rest: Arc<dyn Rest> = Arc::new(Inside::new(behind));
+/// Who carries calls out. One that is dropped, or whose events are, is given up: what was begun for it ends.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// The caller's own sandbox, which runs: made or started if it does not. `from` is what is known of the caller's request.
+    async fn default_sandbox(&self, from: &Extensions) -> Result<SandboxId, Failure>;
+
+    /// The answer is nothing, a text, or data.
+    async fn call(&self, call: Call, from: &Extensions) -> Result<Value, Failure>;
+
+    async fn tool(
+        &self,
+        call: ToolCall,
+        telling: Telling,
+        from: &Extensions,
+    ) -> Result<ToolEvents, Failure>;
+
+    async fn read_file(
+        &self,
+        sandbox: &SandboxId,
+        path: &str,
+        from: &Extensions,
+    ) -> Result<Vec<u8>, Failure>;
+}
+
+/// A call of one of the tools that work within a sandbox.
+pub struct ToolCall {
+    pub sandbox: SandboxId,
+    pub name: ToolName,
+    pub arguments: Given,
+}
+
+/// Whether a call tells how far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    AsItGoes,
+    AtTheEnd,
+}
+
+/// What a tool says; the last event is its result.
+pub type ToolEvents = BoxStream<'static, Result<ToolEvent, Failure>>;
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{}", .0.detail)]
+    Refused(Box<Problem>),
+    #[error("Sandkeep cannot be reached: {problem}")]
+    Unreachable { problem: String },
+    #[error("the answer is too long; ask for less, or for a part")]
+    TooLong,
+}
+
+impl Failure {
+    pub fn refused(problem: Problem) -> Self {
+        Self::Refused(Box::new(problem))
+    }
+}
+
+/// The words of the REST API; every request counts against the rate of whoever makes it.
+struct Words;
+
+impl Dialect for Words {
+    fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
+        Rest.refuse(refusal, path)
+    }
+}
+
+/// The protocol over HTTP, behind the gate.
+pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
+    let (broker, ports) = (kit.broker.clone(), Arc::clone(ports));
+    let mcp = Mcp::new(Direct { broker, ports, usual: None });
     // The gate has checked host and origin, by rules that the configuration knows.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -68,24 +157,36 @@ pub fn door(kit: &Kit, behind: Router) -> Router {
         .disable_allowed_origins()
         .with_max_request_body_bytes(limits::MCP_MESSAGE_MAX_BYTES)
         .with_cancellation_token(kit.stop.clone());
-    let server = move || Ok(Mcp::new(Arc::clone(&rest)));
+    let server = move || Ok(mcp.clone());
     let service =
         StreamableHttpService::new(server, Arc::new(NeverSessionManager::default()), config);
-    kit.door(crate::rest::Rest, Router::new().route_service("/mcp", service))
+    let routes = Router::new().route_service(PATH, service).layer(middleware::from_fn(keep_span));
+    kit.door(Words, routes)
+}
+
+/// The request is served in another task, and what is logged there belongs to it.
+async fn keep_span(mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(Span::current());
+    next.run(request).await
+}
+
+fn span_of(from: &Extensions) -> Span {
+    let kept = from.get::<Parts>().and_then(|parts| parts.extensions.get::<Span>());
+    kept.cloned().unwrap_or_else(Span::current)
 }
 
 /// The server of one connection or of one request; it has nothing of its own.
 #[derive(Clone)]
 pub struct Mcp {
-    rest: Arc<dyn Rest>,
+    backend: Arc<dyn Backend>,
 }
 
 impl Mcp {
-    pub fn new(rest: Arc<dyn Rest>) -> Self {
-        Self { rest }
+    pub fn new(backend: impl Backend) -> Self {
+        Self { backend: Arc::new(backend) }
     }
 
-    /// Carries a call out, or gives it up when the caller does: what was begun for it ends with its request.
+    /// Carries a call out, or gives it up when the caller does: what was begun for it ends with it.
     async fn carry_out(
         &self,
         name: &str,
@@ -94,7 +195,7 @@ impl Mcp {
     ) -> Result<CallToolResult, ErrorData> {
         let result = async {
             match (catalogue::find(name), tool::find(name)) {
-                (Some(call), _) => Ok(self.request(call, given, context).await),
+                (Some(offer), _) => Ok(self.call(offer, given, &context.extensions).await),
                 (None, Some(tool)) => Ok(self.tool(tool, given, context).await),
                 (None, None) => {
                     let problem = format!("there is no tool {name:?}; tools/list names all");
@@ -109,26 +210,19 @@ impl Mcp {
         }
     }
 
-    async fn request(
-        &self,
-        call: &Call,
-        given: JsonObject,
-        context: &RequestContext<RoleServer>,
-    ) -> CallToolResult {
-        let mut arguments = match Arguments::check(call, given) {
-            Ok(arguments) => arguments,
-            Err(invalid) => return answer::invalid(&invalid),
+    async fn call(&self, offer: &Offer, given: JsonObject, from: &Extensions) -> CallToolResult {
+        let mut given = match offer.check(given) {
+            Ok(given) => given,
+            Err(misfit) => return answer::misfit(offer.name(), &misfit),
         };
-        if call.needs_sandbox() && arguments.sandbox().is_none() {
-            match self.default_sandbox(context).await {
-                Ok(id) => arguments.set_sandbox(id),
-                Err(refused) => return refused,
+        let done = async {
+            if offer.has_default() && !given.0.contains_key(SANDBOX) {
+                let id = self.backend.default_sandbox(from).await?;
+                given.0.insert(SANDBOX.to_owned(), id.as_str().into());
             }
-        }
-        match self.rest.call(arguments.request(call), &context.extensions).await {
-            Ok(reply) => answer::of(&reply),
-            Err(unreachable) => answer::unreachable(&unreachable),
-        }
+            self.backend.call(offer.decode(given)?, from).await
+        };
+        answer::of(done.await)
     }
 
     /// Calls one of the tools that work within a sandbox.
@@ -140,40 +234,20 @@ impl Mcp {
     ) -> CallToolResult {
         let named: JsonObject = given.remove_entry(SANDBOX).into_iter().collect();
         if let Err(misfit) = check([&A_SANDBOX].into_iter(), &named) {
-            return answer::invalid(&Invalid { call: tool.name.as_str(), misfit });
+            return answer::misfit(tool.name.as_str(), &misfit);
         }
-        let sandbox = match named.get(SANDBOX).and_then(Value::as_str) {
-            Some(id) => id.to_owned(),
-            None => match self.default_sandbox(context).await {
-                Ok(id) => id,
-                Err(refused) => return refused,
-            },
+        let from = &context.extensions;
+        let begun = async {
+            let sandbox = match named.get(SANDBOX) {
+                Some(Value::String(_)) => Given(named).sandbox()?,
+                Some(_) | None => self.backend.default_sandbox(from).await?,
+            };
+            let call = ToolCall { sandbox, name: tool.name, arguments: Given(given) };
+            self.backend.tool(call, tool::telling(context), from).await
         };
-        let request = tool::request(tool, &sandbox, given, context);
-        match self.rest.begin(request, &context.extensions).await {
-            Ok(answering) => tool::answer(answering, context).await,
-            Err(unreachable) => answer::unreachable(&unreachable),
-        }
-    }
-
-    /// The caller's own sandbox, made if there is none.
-    async fn default_sandbox(
-        &self,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<String, CallToolResult> {
-        let body = json!({ "slot": DEFAULT_SLOT });
-        let request = Outgoing::post("/api/v1/sandboxes/ensure", &body);
-        match self.rest.call(request, &context.extensions).await {
-            Ok(reply) => {
-                match reply
-                    .json()
-                    .and_then(|sandbox| Some(sandbox["sandbox"]["id"].as_str()?.to_owned()))
-                {
-                    Some(id) if reply.is_success() => Ok(id),
-                    _ => Err(answer::of(&reply)),
-                }
-            }
-            Err(unreachable) => Err(answer::unreachable(&unreachable)),
+        match begun.await {
+            Ok(events) => tool::followed(events, context).await,
+            Err(failure) => answer::failed(failure),
         }
     }
 }
@@ -191,12 +265,13 @@ impl ServerHandler for Mcp {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = catalogue::tools().into_iter().chain(tool::tools());
-        Ok(ListToolsResult::with_all_items(tools.collect()))
+        let calls = catalogue::offers().iter().map(|offer| offer.tool.clone());
+        Ok(ListToolsResult::with_all_items(calls.chain(tool::tools()).collect()))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        catalogue::find(name).map(Call::described).or_else(|| tool::find(name).map(tool::described))
+        let call = catalogue::find(name).map(|offer| offer.tool.clone());
+        call.or_else(|| tool::find(name).map(tool::described))
     }
 
     async fn call_tool(
@@ -205,7 +280,8 @@ impl ServerHandler for Mcp {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let given = request.arguments.unwrap_or_default();
-        Ok(self.carry_out(&request.name, given, &context).await?.into())
+        let span = span_of(&context.extensions);
+        Ok(self.carry_out(&request.name, given, &context).instrument(span).await?.into())
     }
 
     async fn list_resources(
@@ -213,7 +289,8 @@ impl ServerHandler for Mcp {
         _page: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        resources::list(self.rest.as_ref(), &context.extensions).await
+        let from = &context.extensions;
+        resources::list(self.backend.as_ref(), from).instrument(span_of(from)).await
     }
 
     async fn list_resource_templates(
@@ -229,6 +306,8 @@ impl ServerHandler for Mcp {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        resources::read(self.rest.as_ref(), &request.uri, &context.extensions).await
+        let from = &context.extensions;
+        let read = resources::read(self.backend.as_ref(), &request.uri, from);
+        read.instrument(span_of(from)).await
     }
 }

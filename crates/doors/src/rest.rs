@@ -2,24 +2,24 @@
 //! path → id), calls the broker once and encodes the answer; what comes before it and after is the kit's.
 
 mod builds;
-mod diff;
+pub(super) mod diff;
 pub(super) mod docs_page;
 mod exec_stream;
 pub(super) mod execs;
-mod files;
+pub(super) mod files;
 mod health;
 mod import_events;
 mod keys;
-mod known_execs;
-mod listing;
+pub(super) mod known_execs;
+pub(super) mod listing;
 pub(super) mod openapi;
 pub(super) mod output;
 mod ports;
 pub mod problem;
-mod processes;
+pub(super) mod processes;
 pub(super) mod sandboxes;
 mod shells;
-mod snapshots;
+pub(super) mod snapshots;
 mod templates;
 mod terminal;
 pub mod tools;

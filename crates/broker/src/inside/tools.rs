@@ -37,7 +37,7 @@ use crate::shared::Shared;
 use sandkeep_core::{Principal, SandboxId, ToolCallId, api::ExecLimits, limits};
 use sandkeep_store::Key;
 
-pub use answer::{Block, ToolAnswer, ToolEvent};
+pub use answer::{ToolAnswer, ToolEvent};
 pub use catalogue::{Annotations, GitVerb, Tier, Tool, ToolName, UnknownTool, catalogue};
 pub(crate) use kept::Calls;
 use work::Work;

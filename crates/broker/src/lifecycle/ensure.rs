@@ -22,22 +22,15 @@ use super::request::Command;
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
-use crate::view::View;
 use crate::{policy::admission, records::directory::slot_name};
 use sandkeep_core::{Principal, SandboxId, SpecDraft, State, Verb, limits};
+
+pub use sandkeep_core::api::Ensured;
 
 /// A sandbox that an ensure answered with, and when.
 pub(crate) struct Verified {
     id: SandboxId,
     at: Instant,
-}
-
-/// The answer to ensure.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
-pub struct Ensured {
-    pub sandbox: View,
-    /// Whether it was made by this very request.
-    pub created: bool,
 }
 
 /// What a look at the holder of a slot shows.
@@ -98,6 +91,25 @@ impl Broker {
             what: "attempts to settle this slot, which others keep changing",
             limit: limits::ENSURE_ATTEMPTS_MAX,
         }))
+    }
+
+    /// The same for one who asks again and again: a sandbox that runs as far as is known is answered without asking its
+    /// guest.
+    pub async fn ensure_running(
+        &self,
+        who: &Principal,
+        draft: SpecDraft,
+    ) -> Result<SandboxId, Error> {
+        if let Some(slot) = &draft.slot {
+            let owner = admission::owner(who, &draft)?;
+            let holder = self.shared.directory.slot_holder(&owner, slot).await?;
+            if let Some(handle) = holder.and_then(|id| self.shared.supervised(&id))
+                && handle.published.borrow().is_at_work()
+            {
+                return Ok(handle.id.clone());
+            }
+        }
+        Ok(self.ensure(who, draft).await?.sandbox.id)
     }
 
     async fn remove(&self, handle: &Handle) -> Result<(), Error> {

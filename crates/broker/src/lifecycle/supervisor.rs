@@ -41,6 +41,15 @@ pub(crate) struct Published {
     pub meta: Arc<Meta>,
 }
 
+impl Published {
+    /// Whether it runs, can be reached, and nothing is being done to it.
+    pub fn is_at_work(&self) -> bool {
+        self.status.state() == State::Running
+            && self.status.operation().is_none()
+            && self.guest.is_some()
+    }
+}
+
 pub(crate) struct Supervisor {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runtime: Arc<dyn Runtime>,

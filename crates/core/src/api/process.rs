@@ -75,6 +75,12 @@ pub struct Process {
     pub last_output: Option<String>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Processes {
+    /// The oldest first.
+    pub items: Vec<Process>,
+}
+
 /// A port on which something listens, inside or on the host's side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Port)]
@@ -96,4 +102,21 @@ pub struct Ports {
     pub items: Vec<PortInfo>,
     /// Where any port is: put its number for `{port}`.
     pub url_template: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PortUrl {
+    /// Lets anybody who has it reach the port.
+    pub url: String,
+    /// RFC 3339.
+    pub expires_at: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PortListener {
+    #[schema(value_type = u16)]
+    pub port: Port,
+    /// `host:port` on this machine, for anything that speaks TCP.
+    #[schema(value_type = String)]
+    pub address: SocketAddr,
 }

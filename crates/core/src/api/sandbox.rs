@@ -84,3 +84,37 @@ pub struct Snapshot {
     /// What it held when it was made, as the storage counts it.
     pub bytes: u64,
 }
+
+/// One page of sandboxes, the oldest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Sandboxes {
+    pub items: Vec<Sandbox>,
+    /// Where the next page begins, if there is one: pass it as `cursor`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// The answer to ensure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Ensured {
+    pub sandbox: Sandbox,
+    /// Whether it was made by this very request.
+    pub created: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Forks {
+    pub sandboxes: Vec<Sandbox>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshots {
+    /// The oldest first.
+    pub items: Vec<Snapshot>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Reverted {
+    /// What was not as in the snapshot, and is now.
+    pub reverted: Vec<String>,
+}

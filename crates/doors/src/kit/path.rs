@@ -40,7 +40,7 @@ names! {
     UploadId => NotAnUploadId;
 }
 
-fn parse<T: Name>(text: &str) -> Result<T, Refusal> {
+pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {
     text.parse().map_err(|_| T::none(text.to_owned()))
 }
 

@@ -149,7 +149,7 @@ impl Refusal {
         }
     }
 
-    fn log(&self) {
+    pub fn log(&self) {
         let code = self.code();
         match self {
             // What is wrong with a body quotes it, and a body may hold secrets.

@@ -1,64 +1,66 @@
-//! What a model is told. A refusal of the REST door is the result of the tool, with what to do instead: a
-//! protocol error would be shown to nobody.
+//! What a model is told. A refusal is the result of the tool, with what to do instead: a protocol error would be shown
+//! to nobody.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::arguments::Invalid;
-use super::rest::{Reply, Unreachable};
+use super::Failure;
+use sandkeep_broker::parameter::Misfit;
+use sandkeep_core::api::{ToolAnswer, ToolBlock};
+use sandkeep_core::limits;
 
-/// The answer of a request.
-pub fn of(reply: &Reply) -> CallToolResult {
-    let is_json = reply.content_type.as_deref().is_some_and(|kind| kind.contains("json"));
-    let value = if is_json { reply.json() } else { None };
-    match (reply.is_success(), value) {
-        (true, _) if reply.body.is_empty() => {
-            CallToolResult::success(vec![ContentBlock::text("done")])
-        }
-        (true, Some(value)) => succeeded(value),
-        (true, None) => CallToolResult::success(vec![text(reply)]),
-        (false, Some(problem)) => refused(problem),
-        (false, None) => {
-            let words = format!("refused with status {}", reply.status);
-            CallToolResult::error(vec![ContentBlock::text(words)])
-        }
-    }
-}
-
-fn succeeded(value: Value) -> CallToolResult {
-    match value {
+/// The answer of a call: nothing, a text, or data.
+pub fn of(done: Result<Value, Failure>) -> CallToolResult {
+    let (text, data) = match done {
+        Ok(Value::Null) => ("done".to_owned(), None),
+        Ok(Value::String(text)) => (text, None),
         // Results have to be objects for clients that read them as data.
-        value @ Value::Object(_) => CallToolResult::structured(value),
-        other => CallToolResult::success(vec![ContentBlock::text(other.to_string())]),
+        Ok(value) => (value.to_string(), Some(value).filter(Value::is_object)),
+        Err(failure) => return failed(failure),
+    };
+    if text.len() > limits::MCP_ANSWER_MAX_BYTES {
+        return failed(Failure::TooLong);
     }
-}
-
-fn text(reply: &Reply) -> ContentBlock {
-    ContentBlock::text(String::from_utf8_lossy(&reply.body))
-}
-
-/// A problem of the REST door.
-pub fn refused(problem: Value) -> CallToolResult {
-    let part = |name: &str| problem[name].as_str().map(str::to_owned);
-    let mut words = part("detail").or_else(|| part("title")).unwrap_or_else(|| problem.to_string());
-    if let Some(remediation) = part("remediation") {
-        words = format!("{words}\nWhat to do: {remediation}");
-    }
-    let mut result = CallToolResult::error(vec![ContentBlock::text(words)]);
-    result.structured_content = Some(problem);
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.structured_content = data;
     result
 }
 
-pub fn invalid(invalid: &Invalid) -> CallToolResult {
-    let mut result = CallToolResult::error(vec![ContentBlock::text(invalid.to_string())]);
-    result.structured_content =
-        Some(json!({ "code": "invalid_request", "detail": invalid.to_string() }));
+/// The answer of a tool: its text for the model, and all else as data.
+pub fn of_tool(mut answer: ToolAnswer) -> CallToolResult {
+    let blocks = std::mem::take(&mut answer.content).into_iter();
+    let content = blocks.map(|ToolBlock::Text { text }| ContentBlock::text(text)).collect();
+    let mut facts = json!(answer);
+    if let Some(facts) = facts.as_object_mut() {
+        facts.remove("content");
+    }
+    let mut result = match answer.is_error {
+        true => CallToolResult::error(content),
+        false => CallToolResult::success(content),
+    };
+    result.structured_content = Some(facts);
     result
 }
 
-pub fn unreachable(unreachable: &Unreachable) -> CallToolResult {
-    let words = format!("Sandkeep cannot be reached: {unreachable}");
-    CallToolResult::error(vec![ContentBlock::text(words)])
+pub fn failed(failure: Failure) -> CallToolResult {
+    match failure {
+        Failure::Refused(problem) => {
+            let words = format!("{}\nWhat to do: {}", problem.detail, problem.remediation);
+            let mut result = CallToolResult::error(vec![ContentBlock::text(words)]);
+            result.structured_content = Some(json!(problem));
+            result
+        }
+        other => CallToolResult::error(vec![ContentBlock::text(other.to_string())]),
+    }
+}
+
+/// Arguments that are not what the call takes.
+pub fn misfit(call: &str, misfit: &Misfit) -> CallToolResult {
+    let Misfit { parameter, problem, known } = misfit;
+    let words = format!("{call}: {parameter}: {problem}; its parameters are: {known}");
+    let mut result = CallToolResult::error(vec![ContentBlock::text(words.clone())]);
+    result.structured_content = Some(json!({ "code": "invalid_request", "detail": words }));
+    result
 }
 
 pub fn canceled(call: &str) -> CallToolResult {

@@ -1,92 +1,75 @@
-//! A tool as data: what it is called, what it takes, and which request it becomes.
+//! What a model can ask for besides the tools that work within a sandbox: a call is decoded once, into the types of the
+//! REST API, and carried out by whichever [`super::Backend`] there is.
 
-use std::sync::Arc;
+use rmcp::model::JsonObject;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use axum::http::Method;
-use rmcp::model::{Tool, ToolAnnotations};
-
-use sandkeep_broker::parameter::{Kind, Need, Parameter, schema};
-
-pub const SANDBOX: &str = "sandbox";
-
-/// The parameter that names a sandbox.
-pub const A_SANDBOX: Parameter = Parameter {
-    name: SANDBOX,
-    kind: Kind::Text,
-    need: Need::Optional,
-    description: "The id of a sandbox (sb…). Leave it out for your default sandbox, which is made if there is none.",
+use super::SANDBOX;
+use crate::kit::Refusal;
+use crate::kit::path::{Name, parse};
+use sandkeep_core::api::{
+    CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox, ListFiles,
+    ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ReadOutput, Revert, RollbackSandbox,
+    SealTurn, SignPortUrl,
 };
+use sandkeep_core::{Port, ProcessId, SandboxId, SnapshotName, SpecDraft};
 
-/// A tool.
-#[derive(Debug)]
-pub struct Call {
-    pub name: &'static str,
-    pub title: &'static str,
-    /// For the model: what it does and when to use it.
-    pub about: &'static str,
-    pub effect: Effect,
-    pub method: Method,
-    /// With `{name}` where a parameter of the path belongs.
-    pub path: &'static str,
-    pub parameters: &'static [Placed],
+/// A call whose arguments are right, as far as can be told without the sandbox.
+#[derive(Clone, Debug)]
+pub enum Call {
+    CreateSandbox(Box<SpecDraft>),
+    ListSandboxes(ListSandboxes),
+    GetSandbox(SandboxId),
+    DestroySandbox(SandboxId),
+    PauseSandbox(SandboxId, PauseSandbox),
+    ResumeSandbox(SandboxId),
+    StartSandbox(SandboxId),
+    StopSandbox(SandboxId),
+    StatFile(SandboxId, FilePath),
+    ListFiles(SandboxId, ListFiles),
+    MakeDirectory(SandboxId, MakeDirectory),
+    MoveFile(SandboxId, MoveFile),
+    DeleteFile(SandboxId, DeleteFile),
+    StartProcess(SandboxId, CreateProcess),
+    ListProcesses(SandboxId),
+    ReadLogs(SandboxId, ProcessId, ReadOutput),
+    EndProcess(SandboxId, ProcessId),
+    ListPorts(SandboxId),
+    SignPortUrl(SandboxId, Port, SignPortUrl),
+    ListenPort(SandboxId, Port),
+    CreateSnapshot(SandboxId, CreateSnapshot),
+    ListSnapshots(SandboxId),
+    DeleteSnapshot(SandboxId, SnapshotName),
+    SealTurn(SandboxId, SealTurn),
+    Rollback(SandboxId, RollbackSandbox),
+    Fork(SandboxId, ForkSandbox),
+    Diff(SandboxId, DiffSandbox),
+    Revert(SandboxId, Revert),
 }
 
-/// What a call does to what is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    Reads,
-    /// Something new, beside what is there.
-    Adds,
-    /// Changes without loss; again changes nothing more.
-    Sets,
-    /// What was there may be gone.
-    Destroys,
-}
+/// Arguments on their way to be a call.
+pub struct Given(pub JsonObject);
 
-/// A parameter, and where in the request it goes.
-#[derive(Debug)]
-pub struct Placed {
-    pub place: Place,
-    pub parameter: Parameter,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    Path,
-    Query,
-    Body,
-}
-
-impl Call {
-    pub fn needs_sandbox(&self) -> bool {
-        self.parameter(SANDBOX).is_some_and(|sandbox| sandbox.need == Need::Optional)
+impl Given {
+    pub fn sandbox(&mut self) -> Result<SandboxId, Refusal> {
+        self.name(SANDBOX)
     }
 
-    pub fn parameter(&self, name: &str) -> Option<&'static Parameter> {
-        self.takes().find(|parameter| parameter.name == name)
-    }
-
-    /// What it takes, wherever that goes.
-    pub fn takes(&self) -> impl Iterator<Item = &'static Parameter> + Clone + use<> {
-        self.parameters.iter().map(|placed| &placed.parameter)
-    }
-
-    /// As `tools/list` shows it.
-    pub fn described(&self) -> Tool {
-        Tool::new(self.name, self.about, Arc::new(schema(self.takes())))
-            .with_title(self.title)
-            .with_annotations(self.effect.annotations().open_world(false))
-    }
-}
-
-impl Effect {
-    fn annotations(self) -> ToolAnnotations {
-        let annotations = ToolAnnotations::new();
-        match self {
-            Self::Reads => annotations.read_only(true),
-            Self::Adds => annotations.read_only(false).destructive(false).idempotent(false),
-            Self::Sets => annotations.read_only(false).destructive(false).idempotent(true),
-            Self::Destroys => annotations.read_only(false).destructive(true).idempotent(true),
+    /// What is no name of its kind names nothing, as in a path of the REST API.
+    pub fn name<T: Name>(&mut self, field: &str) -> Result<T, Refusal> {
+        match self.0.remove(field) {
+            Some(Value::String(text)) => parse(&text),
+            other => parse(&other.unwrap_or_default().to_string()),
         }
+    }
+
+    /// What is left is the request.
+    pub fn request<T: DeserializeOwned>(&mut self) -> Result<T, Refusal> {
+        let request = Value::Object(std::mem::take(&mut self.0));
+        serde_path_to_error::deserialize(request).map_err(|error| Refusal::BodyMalformed {
+            field: Some(error.path().to_string()).filter(|path| path != "."),
+            problem: error.into_inner().to_string(),
+        })
     }
 }

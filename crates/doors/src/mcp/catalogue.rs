@@ -1,397 +1,453 @@
-//! All tools. Their names and parameters are promises to whoever has them in a prompt.
+//! All calls. Their names and parameters are promises to whoever has them in a prompt; what a parameter means is said
+//! where the REST API has it.
 
-use axum::http::Method;
-use rmcp::model::Tool;
+use std::sync::{Arc, LazyLock};
 
-use super::call::{A_SANDBOX, Call, Effect, Place, Placed, SANDBOX};
-use sandkeep_broker::parameter::{Kind, Need, Parameter};
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
 
-/// As `tools/list` shows them.
-pub fn tools() -> Vec<Tool> {
-    CALLS.iter().map(Call::described).collect()
+use super::call::{Call, Given};
+use super::schema::{self, Field};
+use super::{A_SANDBOX, SANDBOX};
+use crate::kit::Refusal;
+use sandkeep_broker::parameter::{Kind, Misfit, Need, Parameter};
+use sandkeep_core::SpecDraft;
+use sandkeep_core::api::{
+    CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, FilePath, ForkSandbox, ListFiles,
+    ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ReadOutput, Revert, RollbackSandbox,
+    SealTurn, SignPortUrl,
+};
+
+/// A call as it is written down.
+struct Entry {
+    name: &'static str,
+    title: &'static str,
+    /// For the model: what it does and when to use it.
+    about: &'static str,
+    effect: Effect,
+    /// What it names: a sandbox, and something in it.
+    names: &'static [Parameter],
+    /// The fields of its request.
+    request: fn() -> Vec<Field>,
+    /// Those that are not for a model.
+    hidden: &'static [&'static str],
+    /// Those that a model has no alternative to, because that is hidden.
+    required: &'static [&'static str],
+    decode: fn(&mut Given) -> Result<Call, Refusal>,
 }
 
-pub fn find(name: &str) -> Option<&'static Call> {
-    CALLS.iter().find(|call| call.name == name)
+/// What a call does to what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    Reads,
+    /// Something new, beside what is there.
+    Adds,
+    /// Changes without loss; again changes nothing more.
+    Sets,
+    /// What was there may be gone.
+    Destroys,
 }
 
-const SANDBOX_IN_PATH: Placed = Placed { place: Place::Path, parameter: A_SANDBOX };
-
-const fn part(name: &'static str, kind: Kind, description: &'static str) -> Placed {
-    let parameter = Parameter { name, kind, need: Need::Required, description };
-    Placed { place: Place::Path, parameter }
+/// A call as it is offered.
+pub struct Offer {
+    entry: &'static Entry,
+    /// Those that must be given come first.
+    pub fields: Vec<Field>,
+    /// As `tools/list` shows it.
+    pub tool: Tool,
 }
 
-const fn query(name: &'static str, kind: Kind, description: &'static str) -> Placed {
-    let parameter = Parameter { name, kind, need: Need::Optional, description };
-    Placed { place: Place::Query, parameter }
+static OFFERS: LazyLock<Vec<Offer>> = LazyLock::new(|| ENTRIES.iter().map(Offer::of).collect());
+
+pub fn offers() -> &'static [Offer] {
+    &OFFERS
 }
 
-const fn field(name: &'static str, kind: Kind, description: &'static str) -> Placed {
-    let parameter = Parameter { name, kind, need: Need::Optional, description };
-    Placed { place: Place::Body, parameter }
+pub fn find(name: &str) -> Option<&'static Offer> {
+    OFFERS.iter().find(|offer| offer.entry.name == name)
 }
 
-const fn required(placed: Placed) -> Placed {
-    let Placed { place, parameter: Parameter { name, kind, need: _, description } } = placed;
-    Placed { place, parameter: Parameter { name, kind, need: Need::Required, description } }
+impl Offer {
+    fn of(entry: &'static Entry) -> Self {
+        let mut request = (entry.request)();
+        request.retain(|field| !entry.hidden.contains(&field.name.as_str()));
+        for field in &mut request {
+            if entry.required.contains(&field.name.as_str()) {
+                field.need = Need::Required;
+            }
+        }
+        request.sort_by_key(|field| field.need == Need::Optional);
+        let fields: Vec<Field> = entry.names.iter().map(Field::from).chain(request).collect();
+        let properties: JsonObject =
+            fields.iter().map(|field| (field.name.clone(), field.schema.clone())).collect();
+        let needed = fields.iter().filter(|field| field.need == Need::Required);
+        let needed: Vec<&str> = needed.map(|field| field.name.as_str()).collect();
+        let schema = json!({
+            "type": "object", "properties": properties, "required": needed, "additionalProperties": false,
+        });
+        let Value::Object(schema) = schema else { unreachable!("it was written as an object") };
+        let tool = Tool::new(entry.name, entry.about, Arc::new(schema))
+            .with_title(entry.title)
+            .with_annotations(entry.effect.annotations().open_world(false));
+        Self { entry, fields, tool }
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.entry.name
+    }
+
+    /// Whether it means the default sandbox if none is named.
+    pub fn has_default(&self) -> bool {
+        self.fields.iter().any(|field| field.name == SANDBOX && field.need == Need::Optional)
+    }
+
+    /// Holds arguments to what is offered: all that are needed, no others, each of its kind. What they say is for the
+    /// request to know.
+    pub fn check(&self, mut given: JsonObject) -> Result<Given, Misfit> {
+        // Some clients send null for what they leave out.
+        given.retain(|_, value| !value.is_null());
+        for (name, value) in &mut given {
+            let Some(field) = self.fields.iter().find(|field| field.name == *name) else {
+                return Err(self.misfit(name, "there is no such parameter"));
+            };
+            let kind = field.schema["type"].as_str().unwrap_or_default();
+            // Models give one text where a list of texts is wanted.
+            if kind == "array" && value.is_string() {
+                *value = json!([value.take()]);
+            }
+            let (fits, words) = match kind {
+                "string" => (value.is_string(), "it must be a string"),
+                "boolean" => (value.is_boolean(), "it must be true or false"),
+                "integer" => (value.is_u64(), "it must be a whole number"),
+                "array" => (value.is_array(), "it must be an array"),
+                "object" => (value.is_object(), "it must be an object"),
+                _ => (true, ""),
+            };
+            if !fits {
+                return Err(self.misfit(name, words));
+            }
+        }
+        let missing =
+            |field: &&Field| field.need == Need::Required && !given.contains_key(&field.name);
+        match self.fields.iter().find(missing) {
+            Some(field) => Err(self.misfit(&field.name, "it is missing")),
+            None => Ok(Given(given)),
+        }
+    }
+
+    fn misfit(&self, parameter: &str, problem: &str) -> Misfit {
+        let shown = |field: &Field| match field.need {
+            Need::Required => field.name.clone(),
+            Need::Optional => format!("{}?", field.name),
+        };
+        let known: Vec<String> = self.fields.iter().map(shown).collect();
+        let (parameter, problem) = (parameter.to_owned(), problem.to_owned());
+        Misfit { parameter, problem, known: known.join(", ") }
+    }
+
+    pub fn decode(&self, mut given: Given) -> Result<Call, Refusal> {
+        (self.entry.decode)(&mut given)
+    }
 }
 
-const NAMED: Placed = part(SANDBOX, Kind::Text, "The id of the sandbox (sb…).");
-/// A number that is counted.
-const COUNT: Kind = Kind::Whole { min: 0, max: u64::MAX };
-const SNAPSHOT_ABOUT: &str = "The id (sn…) or the name of a snapshot, such as turn-0001.";
+impl Effect {
+    fn annotations(self) -> ToolAnnotations {
+        let annotations = ToolAnnotations::new();
+        match self {
+            Self::Reads => annotations.read_only(true),
+            Self::Adds => annotations.read_only(false).destructive(false).idempotent(false),
+            Self::Sets => annotations.read_only(false).destructive(false).idempotent(true),
+            Self::Destroys => annotations.read_only(false).destructive(true).idempotent(true),
+        }
+    }
+}
 
-static CALLS: &[Call] = &[
-    Call {
+const fn named(name: &'static str, kind: Kind, description: &'static str) -> Parameter {
+    Parameter { name, kind, need: Need::Required, description }
+}
+
+const NAMED: Parameter = named(SANDBOX, Kind::Text, "The id of the sandbox (sb…).");
+const PROCESS: Parameter = named("process", Kind::Text, "The id of the process (pr…).");
+const SNAPSHOT: Parameter =
+    named("snapshot", Kind::Text, "The id (sn…) or the name of a snapshot, such as turn-0001.");
+const PORT: Parameter =
+    named("port", Kind::Whole { min: 1, max: u16::MAX as u64 }, "The port in the sandbox.");
+
+/// What most entries have.
+const USUAL: Entry = Entry {
+    name: "",
+    title: "",
+    about: "",
+    effect: Effect::Reads,
+    names: &[A_SANDBOX],
+    request: schema::none,
+    hidden: &[],
+    required: &[],
+    decode: |given| Ok(Call::GetSandbox(given.sandbox()?)),
+};
+
+static ENTRIES: &[Entry] = &[
+    Entry {
         name: "sandbox_create",
         title: "Create a sandbox",
         about: "Makes a new isolated Linux computer and answers with its id. Use it for work that must not mix with \
                 other work; for everything else leave `sandbox` out of calls and use your default one.",
         effect: Effect::Adds,
-        method: Method::POST,
-        path: "/api/v1/sandboxes",
-        parameters: &[
-            field(
-                "template",
-                Kind::Text,
-                "What it starts from: `host` (the default) or a template's name, such as python:3.12.",
-            ),
-            field("slot", Kind::Text, "A name that only one of your sandboxes has at a time."),
-            field("runtime", Kind::Text, "The isolation technology; leave it out for the default."),
-            field("env", Kind::TextMap, "Variables for all commands in it."),
-            field("labels", Kind::TextMap, "Labels to find it by."),
-            field("timeout_secs", COUNT, "After so many seconds its time is over."),
-            field(
-                "idle_timeout_secs",
-                COUNT,
-                "After so many seconds without use its time is over.",
-            ),
-            field("on_timeout", Kind::Text, "What happens then: destroy, stop or pause."),
-            field(
-                "snapshot_tool_calls",
-                Kind::Flag,
-                "Make a snapshot after each call that may have changed files; its answer has the snapshot_id.",
-            ),
-            field("resources", Kind::Object, "Limits: memory_mb, cpus, pids, disk_mb."),
-        ],
+        names: &[],
+        request: schema::body::<SpecDraft>,
+        // It may name files of the host.
+        hidden: &["source"],
+        decode: |given| Ok(Call::CreateSandbox(given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "sandbox_list",
         title: "List sandboxes",
-        about: "Your sandboxes with their states, newest first, a page at a time.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes",
-        parameters: &[
-            query(
-                "state",
-                Kind::Text,
-                "Only those in this state: running, paused, stopped, failed.",
-            ),
-            query("label", Kind::Text, "Only those with this label, as name=value."),
-            query("limit", COUNT, "How many at most."),
-            query("cursor", Kind::Text, "The next_cursor of the page before."),
-        ],
+        about: "Your sandboxes with their states, oldest first, a page at a time.",
+        names: &[],
+        request: schema::query::<ListSandboxes>,
+        decode: |given| Ok(Call::ListSandboxes(given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "sandbox_get",
         title: "Look at a sandbox",
         about: "One sandbox: its state and why, template, limits, how many turns and snapshots it has.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes/{sandbox}",
-        parameters: &[SANDBOX_IN_PATH],
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "sandbox_destroy",
         title: "Destroy a sandbox",
         about: "Ends everything in a sandbox and removes it with all its files and snapshots. Nothing brings it back.",
         effect: Effect::Destroys,
-        method: Method::DELETE,
-        path: "/api/v1/sandboxes/{sandbox}",
-        parameters: &[NAMED],
+        names: &[NAMED],
+        decode: |given| Ok(Call::DestroySandbox(given.sandbox()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "sandbox_pause",
         title: "Pause a sandbox",
         about: "Every process stands still until sandbox_resume. Waits for running commands first, unless `force`.",
         effect: Effect::Sets,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/pause",
-        parameters: &[
-            NAMED,
-            field("drain_secs", COUNT, "How long to wait for commands that run."),
-            field("force", Kind::Flag, "Freeze running commands as they are."),
-        ],
+        names: &[NAMED],
+        request: schema::body::<PauseSandbox>,
+        decode: |given| Ok(Call::PauseSandbox(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "sandbox_resume",
         title: "Resume a sandbox",
         about: "Lets a paused sandbox go on where it was.",
         effect: Effect::Sets,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/resume",
-        parameters: &[NAMED],
+        names: &[NAMED],
+        decode: |given| Ok(Call::ResumeSandbox(given.sandbox()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "sandbox_start",
         title: "Start a sandbox",
         about: "Starts a stopped or failed sandbox with the files it had.",
         effect: Effect::Sets,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/start",
-        parameters: &[NAMED],
+        names: &[NAMED],
+        decode: |given| Ok(Call::StartSandbox(given.sandbox()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "sandbox_stop",
         title: "Stop a sandbox",
         about: "Ends every process of a sandbox. Its files stay, and sandbox_start brings it back.",
         effect: Effect::Destroys,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/stop",
-        parameters: &[NAMED],
+        names: &[NAMED],
+        decode: |given| Ok(Call::StopSandbox(given.sandbox()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "file_stat",
         title: "Look at a file",
-        about: "Size, kind, mode, owner and times of one file or directory.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes/{sandbox}/files/stat",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            required(query("path", Kind::Text, "Absolute, or from the home directory.")),
-        ],
+        about: "Size, kind, mode, owner and time of the last change of one file or directory; of a symbolic link itself.",
+        request: schema::query::<FilePath>,
+        decode: |given| Ok(Call::StatFile(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "file_list",
         title: "List files",
-        about: "What a directory holds, as data; `ls` says it as text.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes/{sandbox}/files/list",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            required(query("path", Kind::Text, "The directory.")),
-            query("depth", COUNT, "How many levels down; 1 is the directory itself."),
-            query("limit", COUNT, "How many entries at most."),
-            query("cursor", Kind::Text, "The next_cursor of the page before."),
-        ],
+        about: "What a directory holds, by name, as data; `ls` says it as text.",
+        request: schema::query::<ListFiles>,
+        decode: |given| Ok(Call::ListFiles(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "file_mkdir",
         title: "Make a directory",
-        about: "Makes a directory and those above it that are missing.",
+        about: "Makes a directory; with `parents` also those above it that are missing.",
         effect: Effect::Sets,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/files/mkdir",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            required(field("path", Kind::Text, "The directory to make.")),
-        ],
+        request: schema::body::<MakeDirectory>,
+        hidden: &["path_b64"],
+        required: &["path"],
+        decode: |given| Ok(Call::MakeDirectory(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "file_move",
         title: "Move a file",
-        about: "Renames a file or directory.",
+        about: "Renames or moves a file or directory. Refused if something is in its new place, unless `overwrite`.",
         effect: Effect::Destroys,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/files/move",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            required(field("from", Kind::Text, "What to move.")),
-            required(field("to", Kind::Text, "Its new path.")),
-        ],
+        request: schema::body::<MoveFile>,
+        hidden: &["from_b64", "to_b64"],
+        required: &["from", "to"],
+        decode: |given| Ok(Call::MoveFile(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "file_delete",
         title: "Delete a file",
-        about: "Deletes a file, or a directory with all it holds.",
+        about: "Deletes a file or an empty directory; with `recursive` a directory with all it holds.",
         effect: Effect::Destroys,
-        method: Method::DELETE,
-        path: "/api/v1/sandboxes/{sandbox}/files",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            required(query("path", Kind::Text, "What to delete.")),
-            query("recursive", Kind::Flag, "Also a directory that is not empty."),
-        ],
+        request: schema::query::<DeleteFile>,
+        decode: |given| Ok(Call::DeleteFile(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "process_start",
         title: "Start a process",
         about: "Starts a server or another long-running process in the background and answers at once, or, with `ready`, when \
                 it is ready. For a command that ends by itself use bash.",
         effect: Effect::Adds,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/processes",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            required(field("command", Kind::Text, "The command, for a shell.")),
-            field("cwd", Kind::Text, "Where it runs."),
-            field("env", Kind::TextMap, "Variables for it alone."),
-            field("port", COUNT, "The port that it will listen on."),
-            field(
-                "ready",
-                Kind::Object,
-                "When it counts as ready: {tcp: true} or {http_path: \"/\"}, and timeout_secs.",
-            ),
-        ],
+        request: schema::body::<CreateProcess>,
+        hidden: &["argv"],
+        required: &["command"],
+        decode: |given| Ok(Call::StartProcess(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "process_list",
         title: "List processes",
-        about: "The processes that were started here, also those that have ended, with exit codes.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes/{sandbox}/processes",
-        parameters: &[SANDBOX_IN_PATH],
+        about: "The processes that were started here, oldest first, also those that have ended, with exit codes.",
+        decode: |given| Ok(Call::ListProcesses(given.sandbox()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "process_logs",
         title: "Read what a process printed",
-        about: "What a process has printed so far.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes/{sandbox}/processes/{process}/logs",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            part("process", Kind::Text, "The id of the process (pr…)."),
-            query("stream", Kind::Text, "Only stdout or stderr."),
-            query("offset", COUNT, "From which byte of that stream on."),
-        ],
+        about: "What a process has printed so far: one JSON object a line, with the stream, the offset and the text.",
+        names: &[A_SANDBOX, PROCESS],
+        request: schema::query::<ReadOutput>,
+        hidden: &["follow"],
+        decode: |given| {
+            Ok(Call::ReadLogs(given.sandbox()?, given.name(PROCESS.name)?, given.request()?))
+        },
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "process_stop",
         title: "Stop a process",
-        about: "Ends a process with all that it has started: SIGTERM, a grace, SIGKILL.",
+        about: "Ends a process with all that it has started: SIGTERM, ten seconds, SIGKILL.",
         effect: Effect::Destroys,
-        method: Method::DELETE,
-        path: "/api/v1/sandboxes/{sandbox}/processes/{process}",
-        parameters: &[SANDBOX_IN_PATH, part("process", Kind::Text, "The id of the process (pr…).")],
+        names: &[A_SANDBOX, PROCESS],
+        decode: |given| Ok(Call::EndProcess(given.sandbox()?, given.name(PROCESS.name)?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "port_list",
         title: "List ports",
         about: "The ports on which something listens inside, with the URL of each.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes/{sandbox}/ports",
-        parameters: &[SANDBOX_IN_PATH],
+        decode: |given| Ok(Call::ListPorts(given.sandbox()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "port_url",
         title: "Get the URL of a port",
         about: "A signed URL by which a person's browser reaches a server in the sandbox.",
         effect: Effect::Adds,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/ports/{port}/url",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            part("port", COUNT, "The port."),
-            field("expires_secs", COUNT, "How long the URL is good for."),
-        ],
+        names: &[A_SANDBOX, PORT],
+        request: schema::body::<SignPortUrl>,
+        decode: |given| {
+            Ok(Call::SignPortUrl(given.sandbox()?, given.name(PORT.name)?, given.request()?))
+        },
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "port_listen",
         title: "Open a port on this machine",
-        about: "Opens a port of the machine that Sandkeep runs on, which leads to a port in the sandbox, for clients that are no browsers.",
+        about: "Opens a port of the machine that Sandkeep runs on, which leads to a port in the sandbox, for clients that \
+                are no browsers. Only a daemon without keys does it.",
         effect: Effect::Sets,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/ports/{port}/listen",
-        parameters: &[SANDBOX_IN_PATH, part("port", COUNT, "The port in the sandbox.")],
+        names: &[A_SANDBOX, PORT],
+        decode: |given| Ok(Call::ListenPort(given.sandbox()?, given.name(PORT.name)?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "snapshot_create",
         title: "Take a snapshot",
-        about: "Keeps all files as they are now, under a name if one is given. It takes milliseconds and disturbs nothing.",
+        about: "Keeps all files as they are now, under a name if one is given. What runs stands still for a moment.",
         effect: Effect::Adds,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/snapshots",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            field("name", Kind::Text, "A name to find it by, such as before-refactoring."),
-        ],
+        request: schema::body::<CreateSnapshot>,
+        decode: |given| Ok(Call::CreateSnapshot(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "snapshot_list",
         title: "List snapshots",
         about: "The snapshots and turns of a sandbox, oldest first.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes/{sandbox}/snapshots",
-        parameters: &[SANDBOX_IN_PATH],
+        decode: |given| Ok(Call::ListSnapshots(given.sandbox()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "snapshot_delete",
         title: "Delete a snapshot",
         about: "Forgets a snapshot. The sandbox itself, other snapshots and forks stay.",
         effect: Effect::Destroys,
-        method: Method::DELETE,
-        path: "/api/v1/sandboxes/{sandbox}/snapshots/{snapshot}",
-        parameters: &[SANDBOX_IN_PATH, part("snapshot", Kind::Text, SNAPSHOT_ABOUT)],
+        names: &[A_SANDBOX, SNAPSHOT],
+        decode: |given| Ok(Call::DeleteSnapshot(given.sandbox()?, given.name(SNAPSHOT.name)?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "turn_complete",
         title: "Seal a turn",
         about: "Seals what you have done so far as a turn (turn-0001, turn-0002, …), to which rollback can return.",
         effect: Effect::Adds,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/turns",
-        parameters: &[SANDBOX_IN_PATH],
+        request: schema::body::<SealTurn>,
+        decode: |given| Ok(Call::SealTurn(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "rollback",
         title: "Roll back",
         about: "Brings all files back to a snapshot or turn. Processes are ended and later changes are gone, unless they are in a \
-                snapshot of their own; snapshots stay.",
+                snapshot of their own; snapshots stay. Refused while commands run, unless `force`.",
         effect: Effect::Destroys,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/rollback",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            required(field("snapshot", Kind::Text, SNAPSHOT_ABOUT)),
-            field("force", Kind::Flag, "Also while commands run, which are ended."),
-        ],
+        request: schema::body::<RollbackSandbox>,
+        decode: |given| Ok(Call::Rollback(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "fork",
         title: "Fork a sandbox",
-        about: "Makes new sandboxes with the files of this one, as they are now or were at a snapshot, to try several ways at once.",
+        about: "Makes new sandboxes with the files of this one, as they are now or were at a snapshot, to try several ways at once. \
+                Processes are not copied.",
         effect: Effect::Adds,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/fork",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            field("snapshot", Kind::Text, SNAPSHOT_ABOUT),
-            field("count", COUNT, "How many; 1 if left out."),
-        ],
+        request: schema::body::<ForkSandbox>,
+        decode: |given| Ok(Call::Fork(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "diff",
         title: "Show what changed",
         about: "Files that were added, modified, deleted or renamed between a snapshot (the newest, if left out) and now or another one.",
-        effect: Effect::Reads,
-        method: Method::GET,
-        path: "/api/v1/sandboxes/{sandbox}/diff",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            query("from", Kind::Text, SNAPSHOT_ABOUT),
-            query("to", Kind::Text, "The same; now, if left out."),
-            query("text", Kind::Flag, "With the changed lines, as unified diffs."),
-        ],
+        request: schema::query::<DiffSandbox>,
+        // An archive is nothing to read.
+        hidden: &["format"],
+        decode: |given| Ok(Call::Diff(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
-    Call {
+    Entry {
         name: "revert",
         title: "Revert files",
         about: "Makes these files and directories as they were at a snapshot. Everything else stays, and processes go on.",
         effect: Effect::Destroys,
-        method: Method::POST,
-        path: "/api/v1/sandboxes/{sandbox}/revert",
-        parameters: &[
-            SANDBOX_IN_PATH,
-            required(field("snapshot", Kind::Text, SNAPSHOT_ABOUT)),
-            required(field("paths", Kind::Paths, "The files and directories to bring back.")),
-        ],
+        request: schema::body::<Revert>,
+        decode: |given| Ok(Call::Revert(given.sandbox()?, given.request()?)),
+        ..USUAL
     },
 ];

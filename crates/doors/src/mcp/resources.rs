@@ -7,10 +7,12 @@ use rmcp::model::{
     ErrorData, Extensions, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse,
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::rest::{Outgoing, Reply, Rest, Unreachable, encoded};
-use sandkeep_core::limits;
+use super::{Backend, Call, Failure};
+use crate::kit::path::parse;
+use sandkeep_core::api::{ListFiles, ListSandboxes};
+use sandkeep_core::{SandboxId, State, limits};
 
 const SCHEME: &str = "sandkeep://";
 /// What a path begins with that is meant from the working directory.
@@ -26,25 +28,33 @@ pub fn templates() -> ListResourceTemplatesResult {
 }
 
 /// What lies in the homes of the caller's running sandboxes. Files deeper down are read by the template.
-pub async fn list(rest: &dyn Rest, from: &Extensions) -> Result<ListResourcesResult, ErrorData> {
-    let path =
-        format!("/api/v1/sandboxes?state=running&limit={}", limits::MCP_LISTED_SANDBOXES_MAX);
-    let sandboxes = json(rest.call(Outgoing::get(path), from).await)?;
+pub async fn list(
+    backend: &dyn Backend,
+    from: &Extensions,
+) -> Result<ListResourcesResult, ErrorData> {
+    let running = ListSandboxes {
+        state: Some(State::Running),
+        limit: Some(limits::MCP_LISTED_SANDBOXES_MAX),
+        ..ListSandboxes::default()
+    };
+    let sandboxes = backend.call(Call::ListSandboxes(running), from).await.map_err(error)?;
     let mut resources = Vec::new();
     for sandbox in items(&sandboxes) {
-        let Some(id) = sandbox["id"].as_str() else { continue };
-        let path = format!(
-            "/api/v1/sandboxes/{id}/files/list?path=.&depth=1&limit={}",
-            limits::MCP_LISTED_FILES_MAX
-        );
+        let Some(id) = sandbox["id"].as_str().and_then(|id| id.parse::<SandboxId>().ok()) else {
+            continue;
+        };
+        let limit = Some(limits::MCP_LISTED_FILES_MAX);
+        let home = ListFiles { limit, ..ListFiles::default() };
         // One that ends meanwhile, or cannot list, has no files to show.
-        let Ok(files) = json(rest.call(Outgoing::get(path), from).await) else { continue };
-        resources.extend(items(&files).filter_map(|file| resource(id, file)));
+        let Ok(files) = backend.call(Call::ListFiles(id.clone(), home), from).await else {
+            continue;
+        };
+        resources.extend(items(&files).filter_map(|file| resource(&id, file)));
     }
     Ok(ListResourcesResult::with_all_items(resources))
 }
 
-fn resource(sandbox: &str, file: &Value) -> Option<Resource> {
+fn resource(sandbox: &SandboxId, file: &Value) -> Option<Resource> {
     let path = file["path"].as_str()?;
     let place = match path.starts_with('/') {
         true => path.to_owned(),
@@ -58,7 +68,7 @@ fn resource(sandbox: &str, file: &Value) -> Option<Resource> {
 }
 
 pub async fn read(
-    rest: &dyn Rest,
+    backend: &dyn Backend,
     uri: &str,
     from: &Extensions,
 ) -> Result<ReadResourceResponse, ErrorData> {
@@ -66,11 +76,11 @@ pub async fn read(
         let problem = format!("{uri:?} is no resource; expected {SCHEME}<sandbox id>/<path>");
         return Err(ErrorData::invalid_params(problem, None));
     };
-    let path = format!("/api/v1/sandboxes/{}/files?path={}", encoded(sandbox), encoded(path));
-    let reply = reply(rest.call(Outgoing::get(path), from).await)?;
-    let contents = match std::str::from_utf8(&reply.body) {
+    let sandbox = parse(sandbox).map_err(|refusal| error(refusal.into()))?;
+    let content = backend.read_file(&sandbox, path, from).await.map_err(error)?;
+    let contents = match std::str::from_utf8(&content) {
         Ok(text) => ResourceContents::text(text, uri),
-        Err(_) => ResourceContents::blob(STANDARD.encode(&reply.body), uri)
+        Err(_) => ResourceContents::blob(STANDARD.encode(&content), uri)
             .with_mime_type("application/octet-stream"),
     };
     Ok(ReadResourceResult::new(vec![contents]).into())
@@ -89,19 +99,11 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list["items"].as_array().into_iter().flatten()
 }
 
-fn reply(answer: Result<Reply, Unreachable>) -> Result<Reply, ErrorData> {
-    let reply = answer.map_err(|e| ErrorData::internal_error(e.to_string(), None))?;
-    match reply.is_success() {
-        true => Ok(reply),
-        false => {
-            let problem = reply.json().unwrap_or_default();
-            let words = problem["detail"].as_str().unwrap_or("refused").to_owned();
-            Err(ErrorData::resource_not_found(words, Some(problem)))
+fn error(failure: Failure) -> ErrorData {
+    match failure {
+        Failure::Refused(problem) => {
+            ErrorData::resource_not_found(problem.detail.clone(), Some(json!(problem)))
         }
+        other => ErrorData::internal_error(other.to_string(), None),
     }
-}
-
-fn json(answer: Result<Reply, Unreachable>) -> Result<Value, ErrorData> {
-    let unread = || ErrorData::internal_error("an answer is no JSON", None);
-    reply(answer)?.json().ok_or_else(unread)
 }

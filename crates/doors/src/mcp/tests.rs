@@ -1,110 +1,135 @@
-//! Calls as data: each can be described, checked and made a request.
+//! Calls as data: each can be described, checked and decoded.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::arguments::{Arguments, Invalid};
-use super::call::{Call, Place};
-use super::catalogue::{find, tools};
-use super::rest::Outgoing;
+use super::answer;
+use super::call::Call;
+use super::catalogue::{Offer, find, offers};
+use crate::kit::Refusal;
 use sandkeep_broker::parameter::Need;
+use sandkeep_core::SandboxId;
 
-fn call(name: &str) -> &'static Call {
+fn offer(name: &str) -> &'static Offer {
     find(name).unwrap_or_else(|| panic!("there is no {name}"))
 }
 
-fn request(name: &str, arguments: Value) -> Outgoing {
+fn object(arguments: Value) -> Map<String, Value> {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-    let call = call(name);
-    Arguments::check(call, arguments).expect("right arguments").request(call)
+    arguments
 }
 
-fn invalid(name: &str, arguments: Value) -> Invalid {
-    let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-    Arguments::check(call(name), arguments).expect_err("wrong arguments")
+fn decoded(name: &str, arguments: Value) -> Result<Call, Refusal> {
+    let offer = offer(name);
+    let given = offer.check(object(arguments));
+    offer.decode(given.unwrap_or_else(|misfit| panic!("{misfit:?}")))
+}
+
+fn misfit(name: &str, arguments: Value) -> String {
+    let Err(misfit) = offer(name).check(object(arguments)) else { panic!("it fits") };
+    let told = answer::misfit(name, &misfit).structured_content.expect("data");
+    told["detail"].as_str().expect("a text").to_owned()
 }
 
 #[test]
-fn every_parameter_of_a_path_is_known_and_every_one_known_is_used() {
-    for tool in tools() {
-        let call = call(&tool.name);
-        let mut named: Vec<&str> = call.path.split(['{', '}']).skip(1).step_by(2).collect();
-        let mut known: Vec<&str> = call
-            .parameters
-            .iter()
-            .filter(|placed| placed.place == Place::Path)
-            .map(|placed| placed.parameter.name)
-            .collect();
-        named.sort_unstable();
-        known.sort_unstable();
-        assert_eq!(named, known, "{}", call.name);
+fn every_schema_stands_by_itself() {
+    for offer in offers() {
+        let schema = Value::Object(offer.tool.input_schema.as_ref().clone()).to_string();
+        for strange in ["$ref", "\"null\"", "propertyNames"] {
+            assert!(!schema.contains(strange), "{}: {strange} in {schema}", offer.name());
+        }
+        for field in &offer.fields {
+            assert!(field.schema["type"].is_string(), "{}: {field:?}", offer.name());
+        }
     }
 }
 
 #[test]
-fn every_call_is_a_request_that_the_rest_door_knows() {
-    let (_, api) = crate::front::described().split_for_parts();
-    for tool in tools() {
-        let call = call(&tool.name);
-        let known = api.paths.paths.keys().any(|path| same_shape(path, call.path));
-        assert!(known, "{} calls {}, which is no path", call.name, call.path);
-    }
-}
-
-/// Whether two paths differ only in what their parameters are called.
-fn same_shape(one: &str, other: &str) -> bool {
-    let shape = |path: &str| -> Vec<String> {
-        path.split('/')
-            .map(|part| if part.starts_with('{') { "{}".to_owned() } else { part.to_owned() })
-            .collect()
-    };
-    shape(one) == shape(other)
+fn what_a_model_is_told_is_what_the_rest_api_says() {
+    let api: Value = serde_json::from_str(&crate::rest::openapi::document()).expect("JSON");
+    let said = &api["components"]["schemas"]["RollbackSandbox"]["properties"]["force"];
+    let told = &offer("rollback").tool.input_schema["properties"]["force"];
+    assert_eq!(said["description"], told["description"]);
+    let listing = &api["paths"]["/api/v1/sandboxes"]["get"]["parameters"];
+    let limit = listing.as_array().expect("parameters").iter().find(|one| one["name"] == "limit");
+    let told = &offer("sandbox_list").tool.input_schema["properties"]["limit"];
+    assert_eq!(limit.expect("a limit")["description"], told["description"]);
+    assert_eq!(told["maximum"], 1000);
 }
 
 #[test]
 fn names_are_told_apart_and_texts_are_for_a_model() {
-    let tools = tools();
-    let mut names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
+    let mut names: Vec<&str> = offers().iter().map(Offer::name).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), tools.len());
-    for tool in &tools {
-        let about = tool.description.as_deref().unwrap_or_default();
-        assert!(about.ends_with('.') && about.len() > 20, "{}: {about:?}", tool.name);
-        assert!(tool.annotations.is_some(), "{} says nothing of what it does", tool.name);
+    assert_eq!(names.len(), offers().len());
+    for offer in offers() {
+        let about = offer.tool.description.as_deref().unwrap_or_default();
+        assert!(about.ends_with('.') && about.len() > 20, "{}: {about:?}", offer.name());
+        assert!(offer.tool.annotations.is_some(), "{} says nothing of what it does", offer.name());
     }
 }
 
 #[test]
-fn arguments_go_where_the_request_has_them() {
-    let made =
-        request("rollback", json!({ "sandbox": "sb1", "snapshot": "turn-0001", "force": true }));
-    assert_eq!(made.path, "/api/v1/sandboxes/sb1/rollback");
-    let body: Value = serde_json::from_str(&made.body.expect("a body")).expect("JSON");
-    assert_eq!(body, json!({ "snapshot": "turn-0001", "force": true }));
-    let made =
-        request("diff", json!({ "sandbox": "sb1", "from": "a b&c", "text": true, "to": null }));
-    assert_eq!(made, Outgoing::get("/api/v1/sandboxes/sb1/diff?from=a%20b%26c&text=true"));
-    let made = request("snapshot_delete", json!({ "sandbox": "../x", "snapshot": "a/b?c" }));
-    assert_eq!(made.path, "/api/v1/sandboxes/..%2Fx/snapshots/a%2Fb%3Fc");
+fn arguments_become_the_request() {
+    let sandbox = SandboxId::random();
+    let asked = json!({ "sandbox": sandbox, "snapshot": "turn-0001", "force": true });
+    let Ok(Call::Rollback(id, request)) = decoded("rollback", asked) else { panic!("a rollback") };
+    assert_eq!((&id, request.snapshot.as_str(), request.force), (&sandbox, "turn-0001", true));
+    let asked = json!({ "sandbox": sandbox, "from": "a b&c", "text": true, "to": null });
+    let Ok(Call::Diff(_, request)) = decoded("diff", asked) else { panic!("a diff") };
+    assert_eq!(
+        (request.from.as_deref(), request.to, request.text),
+        (Some("a b&c"), None, Some(true))
+    );
+    // One text is a list of one.
+    let Ok(Call::ListSandboxes(request)) = decoded("sandbox_list", json!({ "label": "a=b" }))
+    else {
+        panic!("a list")
+    };
+    assert_eq!(request.label, ["a=b"]);
+}
+
+#[test]
+fn what_is_no_name_names_nothing() {
+    let sandbox = SandboxId::random();
+    let refused = decoded("sandbox_get", json!({ "sandbox": "../x" }));
+    assert!(matches!(refused, Err(Refusal::NotAnId { .. })), "{refused:?}");
+    let asked = json!({ "sandbox": sandbox, "snapshot": "a/b?c" });
+    let refused = decoded("snapshot_delete", asked);
+    assert!(matches!(refused, Err(Refusal::NotASnapshotName { .. })), "{refused:?}");
+    let refused = decoded("port_listen", json!({ "sandbox": sandbox, "port": 70000 }));
+    assert!(matches!(refused, Err(Refusal::NotAPort { .. })), "{refused:?}");
 }
 
 #[test]
 fn wrong_arguments_are_named() {
-    let unknown = invalid("rollback", json!({ "snapshot": "x", "snap": "y" }));
     assert_eq!(
-        unknown.to_string(),
+        misfit("rollback", json!({ "snapshot": "x", "snap": "y" })),
         "rollback: snap: there is no such parameter; its parameters are: sandbox?, snapshot, force?"
     );
-    let missing = invalid("rollback", json!({}));
-    assert!(missing.to_string().starts_with("rollback: snapshot: it is missing; "), "{missing}");
-    let wrong = invalid("rollback", json!({ "snapshot": 1 }));
-    assert!(wrong.to_string().starts_with("rollback: snapshot: it must be a string; "), "{wrong}");
+    let missing = misfit("rollback", json!({}));
+    assert!(missing.starts_with("rollback: snapshot: it is missing; "), "{missing}");
+    let wrong = misfit("rollback", json!({ "snapshot": 1 }));
+    assert!(wrong.starts_with("rollback: snapshot: it must be a string; "), "{wrong}");
+    let inner = decoded("sandbox_create", json!({ "resources": { "memory": 1 } }));
+    assert!(
+        matches!(&inner, Err(Refusal::BodyMalformed { field: Some(field), .. }) if field.starts_with("resources")),
+        "{inner:?}"
+    );
+}
+
+#[test]
+fn a_model_cannot_name_files_of_the_host() {
+    let refused = misfit("sandbox_create", json!({ "source": { "path": "/etc" } }));
+    assert!(refused.contains("source: there is no such parameter"), "{refused}");
 }
 
 #[test]
 fn what_destroys_a_sandbox_must_be_told_which() {
     for name in ["sandbox_destroy", "sandbox_stop"] {
-        let sandbox = call(name).parameter("sandbox").expect("a parameter");
+        let offer = offer(name);
+        let sandbox = offer.fields.iter().find(|field| field.name == "sandbox").expect("a field");
         assert_eq!(sandbox.need, Need::Required, "{name}");
+        assert!(!offer.has_default(), "{name}");
     }
 }

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use rmcp::model::{
-    CallToolResult, ContentBlock, JsonObject, ProgressNotificationParam, Tool, ToolAnnotations,
-};
+use futures_util::StreamExt as _;
+use rmcp::model::{CallToolResult, ProgressNotificationParam, Tool, ToolAnnotations};
 use rmcp::service::{RequestContext, RoleServer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::answer;
-use super::call::{A_SANDBOX, SANDBOX};
-use super::rest::{Answering, Lines, Outgoing, encoded};
+use super::{A_SANDBOX, Failure, SANDBOX, Telling, ToolEvents, answer};
 use sandkeep_broker::{self, catalogue};
+use sandkeep_core::api::ToolEvent;
 
 pub fn tools() -> impl Iterator<Item = Tool> {
     catalogue().iter().map(described)
@@ -34,46 +32,27 @@ pub fn described(tool: &sandkeep_broker::Tool) -> Tool {
     Tool::new(tool.name.as_str(), tool.description, Arc::new(schema)).with_annotations(annotations)
 }
 
-/// The request of a call; live, if the caller wants to be told how far it is.
-pub fn request(
-    tool: &sandkeep_broker::Tool,
-    sandbox: &str,
-    arguments: JsonObject,
-    context: &RequestContext<RoleServer>,
-) -> Outgoing {
-    let live = if context.meta.get_progress_token().is_some() { "?stream=true" } else { "" };
-    let (sandbox, name) = (encoded(sandbox), tool.name.as_str());
-    let path = format!("/api/v1/sandboxes/{sandbox}/tools/{name}{live}");
-    Outgoing::post(path, &Value::Object(arguments))
-}
-
-pub async fn answer(answering: Answering, context: &RequestContext<RoleServer>) -> CallToolResult {
-    let live = answering.content_type.as_deref().is_some_and(|kind| kind.contains("ndjson"));
-    let result = match (live, answering.status.is_success()) {
-        (true, true) => followed(answering, context).await,
-        (false, true) => answering.whole().await.map(|reply| match reply.json() {
-            Some(result) => of(&result),
-            None => answer::of(&reply),
-        }),
-        (_, false) => answering.whole().await.map(|reply| answer::of(&reply)),
-    };
-    result.unwrap_or_else(|unreachable| answer::unreachable(&unreachable))
+/// Whether the caller wants to be told how far a call is.
+pub fn telling(context: &RequestContext<RoleServer>) -> Telling {
+    match context.meta.get_progress_token() {
+        Some(_) => Telling::AsItGoes,
+        None => Telling::AtTheEnd,
+    }
 }
 
 /// Tells what the call says while it says it, and ends with its result.
-async fn followed(
-    answering: Answering,
+pub async fn followed(
+    mut events: ToolEvents,
     context: &RequestContext<RoleServer>,
-) -> Result<CallToolResult, super::Unreachable> {
-    let mut lines = Lines::of(answering);
+) -> CallToolResult {
     let mut told: u32 = 0;
-    loop {
-        let event = lines.next().await?;
-        match event["type"].as_str() {
-            Some("result") => return Ok(of(&event)),
-            Some("failed") => return Ok(answer::refused(event["problem"].clone())),
-            _ => {}
-        }
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(ToolEvent::Result(result)) => return answer::of_tool(result),
+            Ok(ToolEvent::Failed { problem }) => return answer::failed(Failure::refused(problem)),
+            Ok(event) => event,
+            Err(failure) => return answer::failed(failure),
+        };
         let Some(token) = context.meta.get_progress_token() else { continue };
         told += 1;
         let mut progress = ProgressNotificationParam::new(token, f64::from(told));
@@ -81,35 +60,16 @@ async fn followed(
         // A caller that cannot be told any more is canceled by other means.
         let _ = context.peer.notify_progress(progress).await;
     }
+    let problem = "the answer broke off".to_owned();
+    answer::failed(Failure::Unreachable { problem })
 }
 
 /// What an event says, for a person who waits.
-fn message(event: &Value) -> String {
-    match event["data"].as_str() {
-        Some(output) => output.to_owned(),
-        None => event.to_string(),
+fn message(event: &ToolEvent) -> String {
+    match event {
+        ToolEvent::Stdout(piece) | ToolEvent::Stderr(piece) if piece.data.is_some() => {
+            piece.data.clone().unwrap_or_default()
+        }
+        event => json!(event).to_string(),
     }
-}
-
-/// The answer of a tool: its text for the model, and all of it as data.
-fn of(result: &Value) -> CallToolResult {
-    let blocks = result["content"].as_array().into_iter().flatten();
-    let texts = blocks.filter_map(|block| block["text"].as_str());
-    let content: Vec<ContentBlock> = texts.map(ContentBlock::text).collect();
-    let mut answer = match result["is_error"].as_bool() {
-        Some(true) => CallToolResult::error(content),
-        Some(false) | None => CallToolResult::success(content),
-    };
-    answer.structured_content = Some(facts(result));
-    answer
-}
-
-/// Without the texts, which the model has already.
-fn facts(result: &Value) -> Value {
-    let mut facts = result.clone();
-    if let Some(facts) = facts.as_object_mut() {
-        facts.remove("content");
-        facts.remove("type");
-    }
-    facts
 }

@@ -1,6 +1,7 @@
 //! Who comes to a port, and by which of its two ways.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
@@ -16,7 +17,8 @@ use super::token;
 use crate::auth::Mode;
 use crate::kit::credential::{OURS, challenge};
 use crate::kit::{By, Caller, Connection, Gate, Known, Refusal, in_words};
-use sandkeep_broker::{Broker, Pass, PassProblem, Warrant};
+use sandkeep_broker::{Broker, PassProblem, PortView, Warrant};
+use sandkeep_core::api::{PortInfo, PortListener, PortUrl, Ports, SignPortUrl};
 use sandkeep_core::{Port, Principal, SandboxId};
 
 /// The way to all ports of all sandboxes.
@@ -80,26 +82,55 @@ impl PortDoor {
         PortHost::of(sandbox, port, &self.domain, host_of(headers))
     }
 
-    /// The URLs of all ports of a sandbox, with `{port}` for the number.
-    pub fn url_template(&self, sandbox: &SandboxId, headers: &HeaderMap) -> String {
-        let base = PortHost::base(sandbox, &self.domain, host_of(headers));
-        format!("{}://{{port}}-{base}/", self.proto)
-    }
-
     pub fn url(&self, sandbox: &SandboxId, port: Port, headers: &HeaderMap) -> String {
         let PortHost { authority, .. } = self.host(sandbox, port, headers);
         format!("{}://{authority}/", self.proto)
     }
 
-    pub fn signed_url(
+    /// The ports of a sandbox, with their URLs.
+    pub async fn list(
         &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        headers: &HeaderMap,
+    ) -> Result<Ports, Refusal> {
+        let shown = |PortView { port, open, address }| {
+            let url = self.url(sandbox, port, headers);
+            PortInfo { port, open, url, address }
+        };
+        let items = self.broker.ports(who, sandbox).await?.into_iter().map(shown).collect();
+        let base = PortHost::base(sandbox, &self.domain, host_of(headers));
+        Ok(Ports { items, url_template: format!("{}://{{port}}-{base}/", self.proto) })
+    }
+
+    /// A URL that lets anybody reach a port.
+    pub fn sign(
+        &self,
+        who: &Principal,
         sandbox: &SandboxId,
         port: Port,
+        asked: SignPortUrl,
         headers: &HeaderMap,
-        pass: &Pass,
-    ) -> String {
+    ) -> Result<PortUrl, Refusal> {
+        let holds = asked.expires_secs.map(Duration::from_secs);
+        let pass = self.broker.sign_pass(who, sandbox, port, holds)?;
         let url = self.url(sandbox, port, headers);
-        format!("{url}?{}={}", token::PARAMETER, pass.token)
+        let url = format!("{url}?{}={}", token::PARAMETER, pass.token);
+        Ok(PortUrl { url, expires_at: pass.expires_at.to_string() })
+    }
+
+    /// Opens a raw socket of the host that leads to a port.
+    pub async fn listen(
+        &self,
+        who: &Principal,
+        sandbox: &SandboxId,
+        port: Port,
+    ) -> Result<PortListener, Refusal> {
+        // To others it does not exist, which is for the broker to say first.
+        self.broker.require(who, sandbox)?;
+        self.require_local()?;
+        let address = self.broker.listen(who, sandbox, port).await?;
+        Ok(PortListener { port, address })
     }
 
     /// A request to the host of a port.

@@ -6,8 +6,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::openapi::{Guarded, Inside, OfSandbox, Stored, WithBody, WithQuery};
 use crate::kit::Refusal;
@@ -16,40 +14,9 @@ use crate::kit::path::Id;
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, DiffBundle, DiffRequest, DiffText};
-use sandkeep_core::{SandboxId, SnapshotName};
+use sandkeep_core::SandboxId;
+use sandkeep_core::api::{DiffFormat, DiffSandbox, Revert, Reverted};
 use sandkeep_tree::diff::ToldDiff;
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct DiffQuery {
-    /// A snapshot, by id or name, `base` for what the sandbox was made from, or `now`. The newest snapshot if it
-    /// is not said, and `base` if there is none.
-    from: Option<String>,
-    /// The same; `now` if it is not said.
-    to: Option<String>,
-    /// Only this file or directory and what is in it; absolute.
-    path: Option<String>,
-    /// Whether the lines that differ are told, as `diff -u` does.
-    text: Option<bool>,
-    /// How many changes are told at most: 10,000 unless said otherwise, up to 200,000.
-    #[param(minimum = 1, maximum = 200_000)]
-    limit: Option<usize>,
-    /// `json` unless said otherwise.
-    format: Option<Shape>,
-}
-
-/// How a diff is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = DiffFormat)]
-pub enum Shape {
-    Json,
-    /// A tar with the files that are new or hold something new, as they are in `to`, under their paths without the
-    /// slash. Its first file is `sandkeep-diff.json`: the diff, with a `digest` of every regular file before
-    /// and after. One moment of the sandbox, in constant memory; `text` and `limit` do not apply.
-    Tar,
-}
 
 /// What changed in a sandbox between two points in time
 ///
@@ -58,7 +25,7 @@ pub enum Shape {
 /// `path_b64` beside it.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/diff", operation_id = "diff_sandbox", tag = "snapshots",
-    params(("id" = SandboxId, Path), DiffQuery),
+    params(("id" = SandboxId, Path), DiffSandbox),
     responses(
         (status = 200, content((ToldDiff = "application/json"), (Vec<u8> = "application/x-tar"))),
         Guarded, WithQuery, OfSandbox, Inside
@@ -68,15 +35,20 @@ pub async fn diff(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(id): Id,
-    asked: Asked<DiffQuery>,
+    asked: Asked<DiffSandbox>,
 ) -> Result<Response, Refusal> {
-    let DiffQuery { from, to, path, text, limit, format } = query(asked)?;
-    let text = if text.unwrap_or(false) { DiffText::Told } else { DiffText::NotTold };
-    let request = DiffRequest { from, to, path, limit, text };
-    match format.unwrap_or(Shape::Json) {
-        Shape::Json => Ok(Json(broker.diff(&who, &id, request).await?).into_response()),
-        Shape::Tar => Ok(tar(broker.diff_bundle(&who, &id, request).await?)),
+    let asked = query(asked)?;
+    match asked.format.unwrap_or(DiffFormat::Json) {
+        DiffFormat::Json => Ok(Json(broker.diff(&who, &id, wanted(asked)).await?).into_response()),
+        DiffFormat::Tar => Ok(tar(broker.diff_bundle(&who, &id, wanted(asked)).await?)),
     }
+}
+
+/// What the broker is asked for, whatever it is answered as.
+pub fn wanted(asked: DiffSandbox) -> DiffRequest {
+    let DiffSandbox { from, to, path, text, limit, format: _ } = asked;
+    let text = if text.unwrap_or(false) { DiffText::Told } else { DiffText::NotTold };
+    DiffRequest { from, to, path, limit, text }
 }
 
 fn tar(bundle: DiffBundle) -> Response {
@@ -89,24 +61,6 @@ fn tar(bundle: DiffBundle) -> Response {
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Revert)]
-pub struct RevertBody {
-    /// By id or name.
-    snapshot: SnapshotName,
-    /// Absolute paths of files and directories; of a directory all that is in it.
-    #[schema(min_items = 1, max_items = 1000)]
-    paths: Vec<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Reverted)]
-pub struct RevertedBody {
-    /// What was not as in the snapshot, and is now.
-    reverted: Vec<String>,
-}
-
 /// Let files and directories be again as they were in a snapshot
 ///
 /// They are made, replaced or removed, with owner, mode, attributes and links; nothing else changes, and processes
@@ -114,8 +68,8 @@ pub struct RevertedBody {
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/revert", operation_id = "revert_files", tag = "snapshots",
     params(("id" = SandboxId, Path)),
-    request_body = RevertBody,
-    responses((status = 200, body = RevertedBody), Guarded, WithBody, OfSandbox, Inside, Stored)
+    request_body = Revert,
+    responses((status = 200, body = Reverted), Guarded, WithBody, OfSandbox, Inside, Stored)
 )]
 pub async fn revert(
     State(broker): State<Broker>,
@@ -123,8 +77,8 @@ pub async fn revert(
     Id(id): Id,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<RevertedBody>, Refusal> {
-    let RevertBody { snapshot, paths } = body::required(&headers, body).await?;
+) -> Result<Json<Reverted>, Refusal> {
+    let Revert { snapshot, paths } = body::required(&headers, body).await?;
     let reverted = broker.revert(&who, &id, &snapshot, &paths).await?;
-    Ok(Json(RevertedBody { reverted }))
+    Ok(Json(Reverted { reverted }))
 }

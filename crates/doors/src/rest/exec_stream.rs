@@ -17,11 +17,11 @@ use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{Stream, stream};
 use serde::Serialize;
 
 use super::execs::ending_of;
-use super::output::{Carry, Encoded, Piece};
+use super::output::{Carry, Piece};
 use sandkeep_broker::{ExecWatch, Told};
 use sandkeep_core::{ExecId, api::Ending};
 use sandkeep_guestlink::{
@@ -85,12 +85,19 @@ pub fn answer(watch: ExecWatch, form: Form, follow: Follow, opening: Opening) ->
     let headers = [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
     let body = match form {
         Form::Raw => Body::from_stream(stream::unfold((watch, follow), raw)),
-        Form::Ndjson | Form::Sse => {
-            let live = Live::new(watch, form, follow, opening);
-            Body::from_stream(stream::unfold(live, Live::event))
-        }
+        Form::Ndjson | Form::Sse => Body::from_stream(events(watch, form, follow, opening)),
     };
     (headers, body).into_response()
+}
+
+/// What there is to say of an exec, event by event.
+pub fn events(
+    watch: ExecWatch,
+    form: Form,
+    follow: Follow,
+    opening: Opening,
+) -> impl Stream<Item = io::Result<Bytes>> {
+    stream::unfold(Live::new(watch, form, follow, opening), Live::event)
 }
 
 /// The next bytes. What cannot be said in bytes, a gap or an end that is not the exec's, breaks the body
@@ -129,10 +136,7 @@ struct Output {
 
 impl Output {
     fn of(stream: OutputStream, piece: Piece) -> Self {
-        let (data, data_b64) = match piece.data {
-            Encoded::Text(text) => (Some(text), None),
-            Encoded::Base64(text) => (None, Some(text)),
-        };
+        let (data, data_b64) = piece.data.fields();
         Self { r#type: stream, offset: piece.offset, data, data_b64 }
     }
 
@@ -142,12 +146,6 @@ impl Output {
             OutputStream::Stderr => "stderr",
         }
     }
-}
-
-/// The event for a piece of output.
-pub fn output(form: Form, stream: OutputStream, piece: Piece) -> Bytes {
-    let event = Output::of(stream, piece);
-    framed(form, event.name(), None, &event)
 }
 
 #[derive(Serialize)]

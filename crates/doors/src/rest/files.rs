@@ -24,15 +24,16 @@ use toolbox::{
 };
 use utoipa::ToSchema;
 
-use self::parameters::Parameters;
-use self::shown::{ModeText, PathText, Shown};
+use self::parameters::{Parameters, cursor, within};
+use self::shown::{ModeText, PathText, mode_of};
+pub use self::shown::{Shown, checked};
 use super::openapi::{Files, Guarded, OfSandbox, WithBody, WithQuery};
 use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::path::Id;
 use crate::kit::who::Who;
-use sandkeep_broker::Broker;
-use sandkeep_core::{SandboxId, limits};
+use sandkeep_broker::{Broker, error::Error};
+use sandkeep_core::{SandboxId, api, limits};
 
 /// Read a file, or a range of it
 ///
@@ -106,11 +107,7 @@ pub async fn write(
 /// Delete a file, a symbolic link or a directory
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/files", operation_id = "delete_file", tag = "files",
-    params(
-        ("id" = SandboxId, Path),
-        ("path" = String, Query, description = "as for reading; a symbolic link itself is deleted"),
-        ("recursive" = Option<bool>, Query, description = "a directory with all that is in it"),
-    ),
+    params(("id" = SandboxId, Path), api::DeleteFile),
     responses((status = 204, description = "it is gone"), Guarded, WithQuery, OfSandbox, Files)
 )]
 pub async fn delete(
@@ -128,7 +125,7 @@ pub async fn delete(
 /// Look at what is at a path; at a symbolic link itself
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/stat", operation_id = "stat_file", tag = "files",
-    params(("id" = SandboxId, Path), ("path" = String, Query, description = "as for reading")),
+    params(("id" = SandboxId, Path), api::FilePath),
     responses((status = 200, body = Shown), Guarded, WithQuery, OfSandbox, Files)
 )]
 pub async fn stat(
@@ -158,13 +155,7 @@ pub struct Listing {
 /// With `depth` also what is in the directories beneath it, each before what is in it. Symbolic links are not followed.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/list", operation_id = "list_files", tag = "files",
-    params(
-        ("id" = SandboxId, Path),
-        ("path" = Option<String>, Query, description = "as for reading; the working directory where missing"),
-        ("depth" = Option<u32>, Query, description = "1, the default, is the directory alone"),
-        ("limit" = Option<u64>, Query, description = "how many at most: 1000 by default, 10000 at most"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
-    ),
+    params(("id" = SandboxId, Path), api::ListFiles),
     responses((status = 200, body = Listing), Guarded, WithQuery, OfSandbox, Files)
 )]
 pub async fn list(
@@ -174,44 +165,43 @@ pub async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Listing>, Refusal> {
     let parameters = Parameters::read(query, &["path", "depth", "limit", "cursor"])?;
-    let request = ListDirectory {
-        path: parameters.path_or(".")?,
-        depth: parameters.number("depth", 1, u64::from(limits::FILE_DEPTH_MAX))?.unwrap_or(1)
-            as u32,
-        limit: parameters
-            .number("limit", 1, limits::FILES_PAGE_MAX)?
-            .unwrap_or(limits::FILES_PAGE_DEFAULT),
-        after: parameters.cursor("cursor")?,
+    let asked = api::ListFiles {
+        path: None,
+        depth: parameters.number("depth")?,
+        limit: parameters.number("limit")?,
+        cursor: parameters.text("cursor")?.map(str::to_owned),
     };
-    let listing = broker.list_files(&who, &sandbox, request).await?;
-    Ok(Json(Listing {
-        items: listing.entries.into_iter().map(Shown::from).collect(),
-        next_cursor: listing.next.map(|next| URL_SAFE_NO_PAD.encode(next.as_bytes())),
-        unreadable: listing.unreadable.iter().map(RawPath::to_text_lossy).collect(),
-    }))
+    let request = directory_to_list(parameters.path_or(".")?, asked)?;
+    Ok(Json(broker.list_files(&who, &sandbox, request).await?.into()))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = MakeDirectory)]
-pub struct MkdirBody {
-    /// Absolute, or relative to the working directory.
-    path: Option<String>,
-    /// In its place where it is no UTF-8; base64.
-    path_b64: Option<String>,
-    /// Such as `0755`.
-    #[schema(value_type = Option<String>)]
-    mode: Option<ModeText>,
-    /// Make the directories above that are missing; and it is no error if it is there already.
-    #[serde(default)]
-    parents: bool,
+/// What is asked for but for the path, which need not be text.
+pub fn directory_to_list(path: RawPath, asked: api::ListFiles) -> Result<ListDirectory, Refusal> {
+    let depth = within("depth", asked.depth, u64::from(limits::FILE_DEPTH_MAX))?;
+    let limit = within("limit", asked.limit, limits::FILES_PAGE_MAX)?;
+    Ok(ListDirectory {
+        path,
+        depth: depth.unwrap_or(1) as u32,
+        limit: limit.unwrap_or(limits::FILES_PAGE_DEFAULT),
+        after: asked.cursor.as_deref().map(cursor).transpose()?,
+    })
+}
+
+impl From<toolbox::Listing> for Listing {
+    fn from(listing: toolbox::Listing) -> Self {
+        Self {
+            items: listing.entries.into_iter().map(Shown::from).collect(),
+            next_cursor: listing.next.map(|next| URL_SAFE_NO_PAD.encode(next.as_bytes())),
+            unreadable: listing.unreadable.iter().map(RawPath::to_text_lossy).collect(),
+        }
+    }
 }
 
 /// Make a directory
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/files/mkdir", operation_id = "make_directory", tag = "files",
     params(("id" = SandboxId, Path)),
-    request_body = MkdirBody,
+    request_body = api::MakeDirectory,
     responses((status = 201, body = Shown), Guarded, WithBody, OfSandbox, Files)
 )]
 pub async fn mkdir(
@@ -221,39 +211,31 @@ pub async fn mkdir(
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<Shown>), Refusal> {
-    let body: MkdirBody = body::required(&headers, body).await?;
-    let request = MakeDirectory {
-        path: PathText { path: body.path, path_b64: body.path_b64 }.path("path")?,
-        mode: body.mode.map(|mode| mode.0),
-        parents: parents(body.parents),
-    };
+    let request = directory_to_make(body::required(&headers, body).await?)?;
     let made = broker.make_directory(&who, &sandbox, request).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = MoveFile)]
-pub struct MoveBody {
-    from: Option<String>,
-    /// In place of `from`, where that is no UTF-8; base64.
-    from_b64: Option<String>,
-    /// The new name itself, also if it is that of a directory.
-    to: Option<String>,
-    to_b64: Option<String>,
-    /// Whether a file may be in its place already, and goes.
-    #[serde(default)]
-    overwrite: bool,
-    /// Make the directories above that are missing.
-    #[serde(default)]
-    parents: bool,
+pub fn directory_to_make(asked: api::MakeDirectory) -> Result<MakeDirectory, Refusal> {
+    let mode = |text: String| match mode_of(&text) {
+        Some(mode) => Ok(mode),
+        None => Err(Refusal::BodyMalformed {
+            field: Some("mode".to_owned()),
+            problem: format!("{text:?} is no mode such as \"0644\""),
+        }),
+    };
+    Ok(MakeDirectory {
+        path: PathText { path: asked.path, path_b64: asked.path_b64 }.path("path")?,
+        mode: asked.mode.map(mode).transpose()?,
+        parents: parents(asked.parents),
+    })
 }
 
 /// Move or rename a file or a directory
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/files/move", operation_id = "move_file", tag = "files",
     params(("id" = SandboxId, Path)),
-    request_body = MoveBody,
+    request_body = api::MoveFile,
     responses((status = 200, body = Shown), Guarded, WithBody, OfSandbox, Files)
 )]
 pub async fn r#move(
@@ -263,17 +245,20 @@ pub async fn r#move(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Shown>, Refusal> {
-    let body: MoveBody = body::required(&headers, body).await?;
-    let request = MoveEntry {
-        from: PathText { path: body.from, path_b64: body.from_b64 }.path("from")?,
-        to: PathText { path: body.to, path_b64: body.to_b64 }.path("to")?,
-        overwrite: match body.overwrite {
+    let request = move_to_make(body::required(&headers, body).await?)?;
+    Ok(Json(broker.move_file(&who, &sandbox, request).await?.into()))
+}
+
+pub fn move_to_make(asked: api::MoveFile) -> Result<MoveEntry, Error> {
+    Ok(MoveEntry {
+        from: PathText { path: asked.from, path_b64: asked.from_b64 }.path("from")?,
+        to: PathText { path: asked.to, path_b64: asked.to_b64 }.path("to")?,
+        overwrite: match asked.overwrite {
             true => Overwrite::Allowed,
             false => Overwrite::Refused,
         },
-        parents: parents(body.parents),
-    };
-    Ok(Json(broker.move_file(&who, &sandbox, request).await?.into()))
+        parents: parents(asked.parents),
+    })
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -419,7 +404,7 @@ fn parents(make: bool) -> Parents {
     }
 }
 
-fn reach(recursive: bool) -> Reach {
+pub fn reach(recursive: bool) -> Reach {
     match recursive {
         true => Reach::Tree,
         false => Reach::One,

@@ -1,10 +1,14 @@
 //! Execs that exist: list, look, read or follow what they say, feed, signal, cancel.
 
+use std::io;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use bytes::Bytes;
+use futures_util::Stream;
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -17,6 +21,7 @@ use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ExecView, ExecWatch, error::Error};
+use sandkeep_core::api::ReadOutput;
 use sandkeep_core::{
     ExecId, SandboxId, Signal,
     limits::{BODY_READ, PAGE_DEFAULT, PAGE_MAX},
@@ -168,48 +173,30 @@ pub async fn stdin(
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct OutputQuery {
-    /// Only this one; both, in order of arrival, if it is left out.
-    #[param(inline)]
-    stream: Option<OutputStream>,
-    /// The first byte of `stream` that is wanted.
-    offset: Option<u64>,
-    /// The first byte of each that is wanted, without `stream`.
-    stdout_offset: Option<u64>,
-    stderr_offset: Option<u64>,
-    /// Wait for what is not said yet, until the exec ends.
-    #[serde(default)]
-    follow: bool,
-}
-
-impl OutputQuery {
-    fn from(&self, form: Form, resumed: Option<Offsets>) -> Result<From, Refusal> {
-        let malformed = |problem: &str| Refusal::QueryMalformed { problem: problem.to_owned() };
-        match (self.stream, self.offset, self.stdout_offset.or(self.stderr_offset)) {
-            (Some(_), _, Some(_)) => {
-                Err(malformed("stdout_offset and stderr_offset are for both streams; use offset"))
-            }
-            (Some(stream), offset, None) => {
-                let resumed = resumed.map(|offsets| match stream {
-                    OutputStream::Stdout => offsets.stdout,
-                    OutputStream::Stderr => offsets.stderr,
-                });
-                Ok(From::only(stream, resumed.or(offset).unwrap_or(0)))
-            }
-            (None, Some(_), _) => Err(malformed(
-                "offset needs stream=stdout or stream=stderr; for both use stdout_offset and stderr_offset",
-            )),
-            (None, None, _) if form == Form::Raw => {
-                Err(malformed("stream: bytes of both streams cannot be told apart; choose one"))
-            }
-            (None, None, _) => Ok(From::both(resumed.unwrap_or(Offsets {
-                stdout: self.stdout_offset.unwrap_or(0),
-                stderr: self.stderr_offset.unwrap_or(0),
-            }))),
+/// Where a watch of what is asked for begins.
+fn beginning(asked: &ReadOutput, form: Form, resumed: Option<Offsets>) -> Result<From, Refusal> {
+    let malformed = |problem: &str| Refusal::QueryMalformed { problem: problem.to_owned() };
+    match (asked.stream, asked.offset, asked.stdout_offset.or(asked.stderr_offset)) {
+        (Some(_), _, Some(_)) => {
+            Err(malformed("stdout_offset and stderr_offset are for both streams; use offset"))
         }
+        (Some(stream), offset, None) => {
+            let resumed = resumed.map(|offsets| match stream {
+                OutputStream::Stdout => offsets.stdout,
+                OutputStream::Stderr => offsets.stderr,
+            });
+            Ok(From::only(stream, resumed.or(offset).unwrap_or(0)))
+        }
+        (None, Some(_), _) => Err(malformed(
+            "offset needs stream=stdout or stream=stderr; for both use stdout_offset and stderr_offset",
+        )),
+        (None, None, _) if form == Form::Raw => {
+            Err(malformed("stream: bytes of both streams cannot be told apart; choose one"))
+        }
+        (None, None, _) => Ok(From::both(resumed.unwrap_or(Offsets {
+            stdout: asked.stdout_offset.unwrap_or(0),
+            stderr: asked.stderr_offset.unwrap_or(0),
+        }))),
     }
 }
 
@@ -225,7 +212,7 @@ fn last_event(headers: &HeaderMap) -> Option<Offsets> {
 /// `application/octet-stream`, which is broken off where bytes are not kept.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs/{exec_id}/output", operation_id = "read_exec_output", tag = "execs",
-    params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path), OutputQuery),
+    params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path), ReadOutput),
     responses(
         (status = 200, content(
             (String = "application/x-ndjson"),
@@ -239,7 +226,7 @@ pub async fn output(
     State(broker): State<Broker>,
     Who(who): Who,
     In(sandbox, exec): In<ExecId>,
-    asked: Asked<OutputQuery>,
+    asked: Asked<ReadOutput>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     output_answer(asked, &headers, |from| broker.watch_exec(&who, &sandbox, &exec, from))
@@ -247,16 +234,28 @@ pub async fn output(
 
 /// What a request for output asks for, answered from a watch that begins there.
 pub fn output_answer(
-    asked: Asked<OutputQuery>,
+    asked: Asked<ReadOutput>,
     headers: &HeaderMap,
     watch: impl FnOnce(From) -> Result<ExecWatch, Error>,
 ) -> Result<Response, Refusal> {
     let asked = query(asked)?;
     let form = Form::accepted(headers).unwrap_or(Form::Ndjson);
     let resumed = last_event(headers).filter(|_| form == Form::Sse);
-    let from = asked.from(form, resumed)?;
+    let from = beginning(&asked, form, resumed)?;
     let watch = watch(from)?;
     let follow = if asked.follow { Follow::ToTheEnd } else { Follow::WhatIsThere };
-    let start = Offsets { stdout: from.stdout.unwrap_or(0), stderr: from.stderr.unwrap_or(0) };
-    Ok(exec_stream::answer(watch, form, follow, Opening::At(start)))
+    Ok(exec_stream::answer(watch, form, follow, opening(from)))
+}
+
+fn opening(from: From) -> Opening {
+    Opening::At(Offsets { stdout: from.stdout.unwrap_or(0), stderr: from.stderr.unwrap_or(0) })
+}
+
+/// What has been said so far, line by line.
+pub fn output_so_far(
+    asked: &ReadOutput,
+    watch: impl FnOnce(From) -> Result<ExecWatch, Error>,
+) -> Result<impl Stream<Item = io::Result<Bytes>>, Refusal> {
+    let from = beginning(asked, Form::Ndjson, None)?;
+    Ok(exec_stream::events(watch(from)?, Form::Ndjson, Follow::WhatIsThere, opening(from)))
 }

@@ -2,28 +2,15 @@
 
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::kit::Refusal;
 use crate::kit::query::query;
-use sandkeep_broker::{Cursor, Filter, Page, View};
+use sandkeep_broker::{Cursor, Filter, Page};
+use sandkeep_core::api::{ListSandboxes, Sandboxes};
 use sandkeep_core::{State, limits};
 
-/// One page of sandboxes, the oldest first.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Sandboxes)]
-pub struct Listing {
-    items: Vec<View>,
-    /// Where the next page begins, if there is one: pass it as `cursor`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-impl From<Page> for Listing {
-    fn from(Page { items, next }: Page) -> Self {
-        Self { items, next_cursor: next.map(|cursor| cursor.to_string()) }
-    }
+pub fn page(Page { items, next }: Page) -> Sandboxes {
+    Sandboxes { items, next_cursor: next.map(|cursor| cursor.to_string()) }
 }
 
 /// The filter that a query string asks for. It is read by hand, because one parameter may come several
@@ -34,44 +21,36 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
-        read(query(Query::try_from_uri(&parts.uri))?).map(Self)
+        filter(read(query(Query::try_from_uri(&parts.uri))?)?).map(Self)
     }
 }
 
-fn read(pairs: Vec<(String, String)>) -> Result<Filter, Refusal> {
-    let wrong = |name: &str, problem: String| {
-        Err(Refusal::QueryMalformed { problem: format!("{name}: {problem}") })
-    };
-    let mut filter = Filter::default();
+fn wrong<T>(name: &str, problem: String) -> Result<T, Refusal> {
+    Err(Refusal::QueryMalformed { problem: format!("{name}: {problem}") })
+}
+
+fn read(pairs: Vec<(String, String)>) -> Result<ListSandboxes, Refusal> {
+    let mut asked = ListSandboxes::default();
     let mut seen = Vec::new();
     for (name, value) in pairs {
         if name != "label" && seen.contains(&name) {
             return wrong(&name, "it is given twice".to_owned());
         }
         match name.as_str() {
-            "label" => match value.split_once('=') {
-                Some((name, value)) => filter.labels.push((name.to_owned(), value.to_owned())),
-                None => return wrong("label", format!("{value:?} is not name=value")),
-            },
+            "label" => asked.label.push(value),
             "state" => match State::ALL.into_iter().find(|state| state.to_string() == value) {
-                Some(state) => filter.state = Some(state),
+                Some(state) => asked.state = Some(state),
                 None => {
                     let states = State::ALL.map(|state| state.to_string()).join(", ");
                     return wrong("state", format!("{value:?} is none of {states}"));
                 }
             },
-            "project" => filter.project = Some(value),
+            "project" => asked.project = Some(value),
             "limit" => match value.parse() {
-                Ok(limit) if (1..=limits::PAGE_MAX).contains(&limit) => filter.limit = limit,
-                Ok(_) | Err(_) => {
-                    let max = limits::PAGE_MAX;
-                    return wrong("limit", format!("{value:?} is not between 1 and {max}"));
-                }
+                Ok(limit) => asked.limit = Some(limit),
+                Err(_) => return wrong("limit", format!("{value:?} is no number")),
             },
-            "cursor" => match value.parse::<Cursor>() {
-                Ok(cursor) => filter.after = Some(cursor),
-                Err(error) => return wrong("cursor", error.to_string()),
-            },
+            "cursor" => asked.cursor = Some(value),
             other => {
                 let known = "label, state, project, limit and cursor";
                 return wrong(other, format!("there is no such parameter; there are {known}"));
@@ -79,7 +58,26 @@ fn read(pairs: Vec<(String, String)>) -> Result<Filter, Refusal> {
         }
         seen.push(name);
     }
-    Ok(filter)
+    Ok(asked)
+}
+
+/// What the broker is asked for.
+pub fn filter(asked: ListSandboxes) -> Result<Filter, Refusal> {
+    let ListSandboxes { label, state, project, limit, cursor } = asked;
+    let labels = label.iter().map(|label| match label.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => wrong("label", format!("{label:?} is not name=value")),
+    });
+    let labels = labels.collect::<Result<_, _>>()?;
+    let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
+    if !(1..=limits::PAGE_MAX).contains(&limit) {
+        return wrong("limit", format!("{limit} is not between 1 and {}", limits::PAGE_MAX));
+    }
+    let after = match cursor.map(|cursor| cursor.parse::<Cursor>()).transpose() {
+        Ok(after) => after,
+        Err(error) => return wrong("cursor", error.to_string()),
+    };
+    Ok(Filter { labels, state, project, limit, after })
 }
 
 #[cfg(test)]
@@ -87,7 +85,8 @@ mod tests {
     use super::*;
 
     fn query(pairs: &[(&str, &str)]) -> Result<Filter, Refusal> {
-        read(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+        let pairs = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        filter(read(pairs.collect())?)
     }
 
     #[test]

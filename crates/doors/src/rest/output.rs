@@ -24,6 +24,14 @@ impl Encoded {
         }
     }
 
+    /// For JSON: `data` and `data_b64`, of which one is there.
+    pub fn fields(self) -> (Option<String>, Option<String>) {
+        match self {
+            Self::Text(text) => (Some(text), None),
+            Self::Base64(text) => (None, Some(text)),
+        }
+    }
+
     /// As text, for a dialect that has nothing else: what is not UTF-8 is replaced.
     pub fn into_lossy(self) -> String {
         match self {

@@ -1,9 +1,7 @@
 //! The ports of a sandbox in the API: which there are, passes to them, raw sockets of the host that lead
 //! there, and for programs the ports themselves (see `api::ports`).
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -11,8 +9,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
@@ -22,10 +18,10 @@ use crate::kit::body;
 use crate::kit::path::{Id, In};
 use crate::kit::who::Who;
 use crate::ports::{PortDoor, redirect};
-use sandkeep_broker::{Broker, Pass, PortView};
+use sandkeep_broker::Broker;
 use sandkeep_core::{
     Port, SandboxId,
-    api::{PortInfo, Ports},
+    api::{PortListener, PortUrl, Ports, SignPortUrl},
 };
 
 type Door = Extension<Arc<PortDoor>>;
@@ -52,67 +48,30 @@ pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
     responses((status = 200, body = Ports), Guarded, OfSandbox, Inside)
 )]
 pub async fn list(
-    State(broker): State<Broker>,
     Extension(door): Door,
     Who(who): Who,
     Id(id): Id,
     headers: HeaderMap,
 ) -> Result<Json<Ports>, Refusal> {
-    let shown = |PortView { port, open, address }| {
-        let url = door.url(&id, port, &headers);
-        PortInfo { port, open, url, address }
-    };
-    let items = broker.ports(&who, &id).await?.into_iter().map(shown).collect();
-    Ok(Json(Ports { items, url_template: door.url_template(&id, &headers) }))
-}
-
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SignPortUrl)]
-pub struct SignBody {
-    /// How long it opens the port: an hour unless said otherwise, at most a week.
-    expires_secs: Option<u64>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = PortUrl)]
-pub struct Signed {
-    /// Lets anybody who has it reach the port.
-    url: String,
-    /// RFC 3339.
-    expires_at: String,
+    Ok(Json(door.list(&who, &id, &headers).await?))
 }
 
 /// Make a URL that lets anybody reach a port, until it expires or the sandbox goes
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/ports/{port}/url", operation_id = "sign_port_url", tag = "ports",
     params(("id" = SandboxId, Path), ("port" = u16, Path)),
-    request_body = Option<SignBody>,
-    responses((status = 200, body = Signed), Guarded, WithBody, OfSandbox)
+    request_body = Option<SignPortUrl>,
+    responses((status = 200, body = PortUrl), Guarded, WithBody, OfSandbox)
 )]
 pub async fn sign(
-    State(broker): State<Broker>,
     Extension(door): Door,
     Who(who): Who,
     In(sandbox, port): In<Port>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Signed>, Refusal> {
-    let SignBody { expires_secs } = body::optional(&headers, body).await?;
-    let holds = expires_secs.map(Duration::from_secs);
-    let pass: Pass = broker.sign_pass(&who, &sandbox, port, holds)?;
-    let url = door.signed_url(&sandbox, port, &headers, &pass);
-    Ok(Json(Signed { url, expires_at: pass.expires_at.to_string() }))
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = PortListener)]
-pub struct Listening {
-    #[schema(value_type = u16)]
-    port: Port,
-    /// `host:port` on this machine, for anything that speaks TCP.
-    #[schema(value_type = String)]
-    address: SocketAddr,
+) -> Result<Json<PortUrl>, Refusal> {
+    let asked = body::optional(&headers, body).await?;
+    Ok(Json(door.sign(&who, &sandbox, port, asked, &headers)?))
 }
 
 /// Open a raw `host:port` on this machine's loopback that leads to a port of the sandbox
@@ -121,19 +80,14 @@ pub struct Listening {
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/ports/{port}/listen", operation_id = "listen_port", tag = "ports",
     params(("id" = SandboxId, Path), ("port" = u16, Path)),
-    responses((status = 200, body = Listening), Guarded, OfSandbox, Inside)
+    responses((status = 200, body = PortListener), Guarded, OfSandbox, Inside)
 )]
 pub async fn listen(
-    State(broker): State<Broker>,
     Extension(door): Door,
     Who(who): Who,
     In(sandbox, port): In<Port>,
-) -> Result<Json<Listening>, Refusal> {
-    // To others it does not exist, which is for the broker to say first.
-    broker.require(&who, &sandbox)?;
-    door.require_local()?;
-    let address = broker.listen(&who, &sandbox, port).await?;
-    Ok(Json(Listening { port, address }))
+) -> Result<Json<PortListener>, Refusal> {
+    Ok(Json(door.listen(&who, &sandbox, port).await?))
 }
 
 /// Close the raw `host:port`; connections made through it go on

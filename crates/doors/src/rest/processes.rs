@@ -10,11 +10,11 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::execs::argv_of;
-use super::known_execs::{OutputQuery, output_answer};
+use super::known_execs::output_answer;
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody, WithQuery};
 use crate::kit::Refusal;
 use crate::kit::body;
@@ -23,71 +23,37 @@ use crate::kit::query::Asked;
 use crate::kit::who::Who;
 use crate::ports::PortDoor;
 use sandkeep_broker::{Broker, ExecDraft, ProcessStatus, ProcessView, error::Error};
+use sandkeep_core::api::{CreateProcess, Process, ProcessReady, Processes, ReadOutput};
 use sandkeep_core::{
-    Port, Principal, Probe, ProcessId, ProcessTerms, Ready, SandboxId, Signal, api::Process,
+    Port, Principal, Probe, ProcessId, ProcessTerms, Ready, SandboxId, Signal,
     limits::PROCESS_READY_DEFAULT,
 };
 
 type Door = Extension<Arc<PortDoor>>;
 
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = CreateProcess)]
-pub struct ProcessBody {
-    /// Run by `/bin/sh -c`; or `argv`.
-    command: Option<String>,
-    argv: Option<Vec<String>>,
-    env: Option<BTreeMap<String, String>>,
-    cwd: Option<String>,
-    user: Option<String>,
-    /// The port that it serves: it gets a `url`, a raw `address` in local mode, and is `running` once the
-    /// port accepts connections.
-    #[schema(value_type = Option<u16>)]
-    port: Option<Port>,
-    ready: Option<ReadyBody>,
+fn ready_of(asked: ProcessReady) -> Result<Ready, Error> {
+    let probe = match (asked.http_path, asked.tcp) {
+        (Some(path), None | Some(false)) => Probe::Http { path },
+        (None, Some(true)) => Probe::Tcp,
+        (Some(_), Some(true)) | (None, None | Some(false)) => {
+            let problem = "give either http_path or tcp: true".to_owned();
+            return Err(Error::InvalidField { field: "ready", problem });
+        }
+    };
+    let timeout_secs = asked.timeout_secs.unwrap_or(PROCESS_READY_DEFAULT.as_secs());
+    Ok(Ready { probe, timeout_secs })
 }
 
-/// What to wait for before the answer: give `http_path` or `tcp`.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ProcessReady)]
-pub struct ReadyBody {
-    /// A GET of this path is answered with a status below 400.
-    http_path: Option<String>,
-    /// `true`: the port accepts a connection.
-    tcp: Option<bool>,
-    /// 30 unless said otherwise, at most 600. A process that is not ready by then is answered as
-    /// `starting` and goes on.
-    timeout_secs: Option<u64>,
-}
-
-impl ReadyBody {
-    fn terms(self) -> Result<Ready, Error> {
-        let probe = match (self.http_path, self.tcp) {
-            (Some(path), None | Some(false)) => Probe::Http { path },
-            (None, Some(true)) => Probe::Tcp,
-            (Some(_), Some(true)) | (None, None | Some(false)) => {
-                let problem = "give either http_path or tcp: true".to_owned();
-                return Err(Error::InvalidField { field: "ready", problem });
-            }
-        };
-        let timeout_secs = self.timeout_secs.unwrap_or(PROCESS_READY_DEFAULT.as_secs());
-        Ok(Ready { probe, timeout_secs })
-    }
-}
-
-impl ProcessBody {
-    fn into_draft(self) -> Result<(ExecDraft, ProcessTerms), Error> {
-        let draft = ExecDraft {
-            argv: argv_of(self.command, self.argv)?,
-            env: self.env.unwrap_or_default(),
-            cwd: self.cwd,
-            user: self.user,
-            ..ExecDraft::default()
-        };
-        let ready = self.ready.map(ReadyBody::terms).transpose()?;
-        Ok((draft, ProcessTerms { port: self.port, ready }))
-    }
+fn draft_of(asked: CreateProcess) -> Result<(ExecDraft, ProcessTerms), Error> {
+    let draft = ExecDraft {
+        argv: argv_of(asked.command, asked.argv)?,
+        env: asked.env.unwrap_or_default(),
+        cwd: asked.cwd,
+        user: asked.user,
+        ..ExecDraft::default()
+    };
+    let ready = asked.ready.map(ready_of).transpose()?;
+    Ok((draft, ProcessTerms { port: asked.port, ready }))
 }
 
 /// What is needed to say where a port is.
@@ -116,9 +82,50 @@ async fn places<'a>(
     who: &Principal,
     sandbox: &'a SandboxId,
     headers: &'a HeaderMap,
-) -> Result<Places<'a>, Refusal> {
+) -> Result<Places<'a>, Error> {
     let addresses = broker.listeners(who, sandbox).await?;
     Ok(Places { door, sandbox, headers, addresses })
+}
+
+/// Starts a process and waits until it is ready, if that is asked for. `headers` say how the caller reaches us.
+pub async fn start(
+    broker: &Broker,
+    door: &PortDoor,
+    who: &Principal,
+    sandbox: &SandboxId,
+    asked: CreateProcess,
+    headers: &HeaderMap,
+) -> Result<Process, Error> {
+    let (draft, terms) = draft_of(asked)?;
+    let id = broker.launch(who, sandbox, draft, terms.clone()).await?;
+    if let Some(port) = terms.port
+        && door.require_local().is_ok()
+    {
+        broker.listen(who, sandbox, port).await?;
+    }
+    if terms.ready.is_some() {
+        broker.await_ready(who, sandbox, &id, &terms).await?;
+    }
+    let process = broker.process(who, sandbox, &id).await?;
+    let ended = process.status == ProcessStatus::Exited;
+    let mut shown = places(broker, door, who, sandbox, headers).await?.show(process);
+    if ended {
+        shown.last_output = Some(broker.last_output(who, sandbox, &id).await?);
+    }
+    Ok(shown)
+}
+
+/// All processes, with where their ports are.
+pub async fn all(
+    broker: &Broker,
+    door: &PortDoor,
+    who: &Principal,
+    sandbox: &SandboxId,
+    headers: &HeaderMap,
+) -> Result<Processes, Error> {
+    let all = broker.processes(who, sandbox).await?;
+    let places = places(broker, door, who, sandbox, headers).await?;
+    Ok(Processes { items: all.into_iter().map(|process| places.show(process)).collect() })
 }
 
 /// Start a process; with `ready`, answered when it is
@@ -129,7 +136,7 @@ async fn places<'a>(
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/processes", operation_id = "create_process", tag = "processes",
     params(("id" = SandboxId, Path)),
-    request_body = ProcessBody,
+    request_body = CreateProcess,
     responses(
         (status = 201, body = Process, headers(("Location" = String, description = "its path"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
@@ -143,38 +150,17 @@ pub async fn create(
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Process>), Refusal> {
-    let body: ProcessBody = body::required(&headers, body).await?;
-    let (draft, terms) = body.into_draft()?;
-    let id = broker.launch(&who, &sandbox, draft, terms.clone()).await?;
-    if let Some(port) = terms.port
-        && door.require_local().is_ok()
-    {
-        broker.listen(&who, &sandbox, port).await?;
-    }
-    if terms.ready.is_some() {
-        broker.await_ready(&who, &sandbox, &id, &terms).await?;
-    }
-    let process = broker.process(&who, &sandbox, &id).await?;
-    let ended = process.status == ProcessStatus::Exited;
-    let mut shown = places(&broker, &door, &who, &sandbox, &headers).await?.show(process);
-    if ended {
-        shown.last_output = Some(broker.last_output(&who, &sandbox, &id).await?);
-    }
-    let location = format!("/api/v1/sandboxes/{sandbox}/processes/{id}");
-    Ok((StatusCode::CREATED, [(LOCATION, location)], Json(shown)))
-}
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = Processes)]
-pub struct Listing {
-    items: Vec<Process>,
+    let asked = body::required(&headers, body).await?;
+    let process = start(&broker, &door, &who, &sandbox, asked, &headers).await?;
+    let location = format!("/api/v1/sandboxes/{sandbox}/processes/{}", process.process.id);
+    Ok((StatusCode::CREATED, [(LOCATION, location)], Json(process)))
 }
 
 /// List the processes of a sandbox, also those that have ended, the oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes", operation_id = "list_processes", tag = "processes",
     params(("id" = SandboxId, Path)),
-    responses((status = 200, body = Listing), Guarded, OfSandbox)
+    responses((status = 200, body = Processes), Guarded, OfSandbox)
 )]
 pub async fn list(
     State(broker): State<Broker>,
@@ -182,10 +168,8 @@ pub async fn list(
     Who(who): Who,
     Id(sandbox): Id,
     headers: HeaderMap,
-) -> Result<Json<Listing>, Refusal> {
-    let all = broker.processes(&who, &sandbox).await?;
-    let places = places(&broker, &door, &who, &sandbox, &headers).await?;
-    Ok(Json(Listing { items: all.into_iter().map(|process| places.show(process)).collect() }))
+) -> Result<Json<Processes>, Refusal> {
+    Ok(Json(all(&broker, &door, &who, &sandbox, &headers).await?))
 }
 
 /// Look at a process; how it ended is kept until its sandbox goes
@@ -209,7 +193,7 @@ pub async fn get(
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes/{process_id}/logs", operation_id = "read_process_logs",
     tag = "processes",
-    params(("id" = SandboxId, Path), ("process_id" = ProcessId, Path), OutputQuery),
+    params(("id" = SandboxId, Path), ("process_id" = ProcessId, Path), ReadOutput),
     responses(
         (status = 200, content(
             (String = "application/x-ndjson"),
@@ -223,7 +207,7 @@ pub async fn logs(
     State(broker): State<Broker>,
     Who(who): Who,
     In(sandbox, process): In<ProcessId>,
-    asked: Asked<OutputQuery>,
+    asked: Asked<ReadOutput>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     output_answer(asked, &headers, |from| broker.watch_process(&who, &sandbox, &process, from))

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::listing::{Asked, Listing};
+use super::listing::{Asked, page};
 use super::openapi::{
     Carried, Guarded, InState, Inside, Keyed, OfSandbox, Sourced, Stored, WithBody, WithQuery,
 };
@@ -18,10 +18,10 @@ use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::path::Id;
 use crate::kit::who::{MayName, Who};
-use sandkeep_broker::{Broker, Ensured, InFlight, StatsView, View, error::Error};
+use sandkeep_broker::{Broker, InFlight, StatsView, View, error::Error};
+use sandkeep_core::api::{Ensured, ListSandboxes, PauseSandbox, Sandboxes};
 use sandkeep_core::{
-    HostPaths, IdempotencyKey, InvalidCallerId, SandboxId, SpecDraft, State as SandboxState,
-    TermsPatch, limits,
+    HostPaths, IdempotencyKey, InvalidCallerId, SandboxId, SpecDraft, TermsPatch, limits,
 };
 
 /// The header under which a create is made only once.
@@ -112,23 +112,15 @@ pub async fn ensure(
 /// List sandboxes, the oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes",
-    params(
-        ("label" = Option<Vec<String>>, Query, description =
-            "`name=value`: only those with this label; several times for those with all of them"),
-        ("state" = Option<SandboxState>, Query),
-        ("project" = Option<String>, Query),
-        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description =
-            "the length of a page: 100 unless it is said"),
-        ("cursor" = Option<String>, Query, description = "the `next_cursor` of the page before"),
-    ),
-    responses((status = 200, body = Listing), Guarded, WithQuery)
+    params(ListSandboxes),
+    responses((status = 200, body = Sandboxes), Guarded, WithQuery)
 )]
 pub async fn list(
     State(broker): State<Broker>,
     Who(who): Who,
     Asked(filter): Asked,
-) -> Result<Json<Listing>, Refusal> {
-    Ok(Json(broker.list(&who, &filter).await?.into()))
+) -> Result<Json<Sandboxes>, Refusal> {
+    Ok(Json(page(broker.list(&who, &filter).await?)))
 }
 
 /// Look at a sandbox
@@ -229,33 +221,20 @@ pub async fn stop(
     Ok(Json(broker.stop(&who, &id).await?))
 }
 
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = PauseSandbox)]
-pub struct PauseBody {
-    /// Let commands that run stand still as they are.
-    #[serde(default)]
-    force: bool,
-    /// How long they may take to end before the pause is refused: 10 unless it is said.
-    #[schema(maximum = 600)]
-    drain_secs: Option<u64>,
-}
-
-impl PauseBody {
-    fn in_flight(&self) -> Result<InFlight, Refusal> {
-        let drain = self.drain_secs.map_or(limits::PAUSE_DRAIN_DEFAULT, Duration::from_secs);
-        if drain > limits::PAUSE_DRAIN_MAX {
-            let problem = format!("at most {}", limits::PAUSE_DRAIN_MAX.as_secs());
-            return Err(Error::InvalidField { field: "drain_secs", problem }.into());
+/// What becomes of the commands that run when a sandbox is paused.
+pub fn in_flight(asked: &PauseSandbox) -> Result<InFlight, Error> {
+    let drain = asked.drain_secs.map_or(limits::PAUSE_DRAIN_DEFAULT, Duration::from_secs);
+    if drain > limits::PAUSE_DRAIN_MAX {
+        let problem = format!("at most {}", limits::PAUSE_DRAIN_MAX.as_secs());
+        return Err(Error::InvalidField { field: "drain_secs", problem });
+    }
+    match (asked.force, asked.drain_secs) {
+        (true, Some(_)) => {
+            let problem = "nothing is waited for with force; leave one of them out".to_owned();
+            Err(Error::InvalidField { field: "drain_secs", problem })
         }
-        match (self.force, self.drain_secs) {
-            (true, Some(_)) => {
-                let problem = "nothing is waited for with force; leave one of them out".to_owned();
-                Err(Error::InvalidField { field: "drain_secs", problem }.into())
-            }
-            (true, None) => Ok(InFlight::Freeze),
-            (false, _) => Ok(InFlight::Drain(drain)),
-        }
+        (true, None) => Ok(InFlight::Freeze),
+        (false, _) => Ok(InFlight::Drain(drain)),
     }
 }
 
@@ -266,7 +245,7 @@ impl PauseBody {
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes",
     params(("id" = SandboxId, Path)),
-    request_body = Option<PauseBody>,
+    request_body = Option<PauseSandbox>,
     responses((status = 200, body = View), Guarded, WithBody, OfSandbox, Inside)
 )]
 pub async fn pause(
@@ -276,8 +255,8 @@ pub async fn pause(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<View>, Refusal> {
-    let body: PauseBody = body::optional(&headers, body).await?;
-    Ok(Json(broker.pause(&who, &id, body.in_flight()?).await?))
+    let asked = body::optional(&headers, body).await?;
+    Ok(Json(broker.pause(&who, &id, in_flight(&asked)?).await?))
 }
 
 /// Resume a paused sandbox

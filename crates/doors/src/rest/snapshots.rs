@@ -1,7 +1,5 @@
 //! A sandbox in time: snapshots, turns, rollback, forks, and what happened to it.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -18,63 +16,10 @@ use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ForkDraft, LogEntry, OnExecs, SnapshotView, View, error::Error};
+use sandkeep_core::api::{
+    CreateSnapshot, ForkSandbox, Forks, RollbackSandbox, SealTurn, Snapshots,
+};
 use sandkeep_core::{SandboxId, SnapshotName, limits};
-
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = CreateSnapshot)]
-pub struct SnapshotBody {
-    /// Unique in the sandbox; its id, if it is left out. Names of turns, ids and `now` are taken.
-    name: Option<SnapshotName>,
-    /// What it is for.
-    #[schema(max_length = 1024)]
-    note: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SealTurn)]
-pub struct TurnBody {
-    /// What was done in it.
-    #[schema(max_length = 1024)]
-    note: Option<String>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = RollbackSandbox)]
-pub struct RollbackBody {
-    /// Its name or id.
-    snapshot: SnapshotName,
-    /// End execs that run, too.
-    #[serde(default)]
-    force: bool,
-}
-
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ForkSandbox)]
-pub struct ForkBody {
-    /// Its name or id; the sandbox as it is now, if it is left out.
-    snapshot: Option<SnapshotName>,
-    /// 1 unless it is said.
-    #[schema(minimum = 1, maximum = 100)]
-    count: Option<usize>,
-    /// Labels besides those of the sandbox; one that is `null` is left out.
-    #[schema(value_type = Option<BTreeMap<String, Option<String>>>)]
-    labels: Option<BTreeMap<String, Option<String>>>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct Snapshots {
-    /// The oldest first.
-    items: Vec<SnapshotView>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct Forks {
-    sandboxes: Vec<View>,
-}
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -106,7 +51,7 @@ fn made(id: &SandboxId, view: SnapshotView) -> Made {
     post, path = "/api/v1/sandboxes/{id}/snapshots", operation_id = "create_snapshot",
     tag = "snapshots",
     params(("id" = SandboxId, Path)),
-    request_body = Option<SnapshotBody>,
+    request_body = Option<CreateSnapshot>,
     responses(
         (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
         Guarded, WithBody, OfSandbox, Inside, Stored
@@ -119,7 +64,7 @@ pub async fn create(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Made, Refusal> {
-    let SnapshotBody { name, note } = body::optional(&headers, body).await?;
+    let CreateSnapshot { name, note } = body::optional(&headers, body).await?;
     Ok(made(&id, broker.snapshot(&who, &id, name, note).await?))
 }
 
@@ -129,7 +74,7 @@ pub async fn create(
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/turns", operation_id = "seal_turn", tag = "snapshots",
     params(("id" = SandboxId, Path)),
-    request_body = Option<TurnBody>,
+    request_body = Option<SealTurn>,
     responses(
         (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
         Guarded, WithBody, OfSandbox, Inside, Stored
@@ -142,7 +87,7 @@ pub async fn seal_turn(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Made, Refusal> {
-    let TurnBody { note } = body::optional(&headers, body).await?;
+    let SealTurn { note } = body::optional(&headers, body).await?;
     Ok(made(&id, broker.seal_turn(&who, &id, note).await?))
 }
 
@@ -209,7 +154,7 @@ pub async fn remove(
     post, path = "/api/v1/sandboxes/{id}/rollback", operation_id = "rollback_sandbox",
     tag = "snapshots",
     params(("id" = SandboxId, Path)),
-    request_body = RollbackBody,
+    request_body = RollbackSandbox,
     responses((status = 200, body = View), Guarded, WithBody, OfSandbox, Inside, Stored)
 )]
 pub async fn rollback(
@@ -219,9 +164,13 @@ pub async fn rollback(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<View>, Refusal> {
-    let RollbackBody { snapshot, force } = body::required(&headers, body).await?;
-    let execs = if force { OnExecs::End } else { OnExecs::Refuse };
-    Ok(Json(broker.rollback(&who, &id, &snapshot, execs).await?))
+    let asked: RollbackSandbox = body::required(&headers, body).await?;
+    Ok(Json(broker.rollback(&who, &id, &asked.snapshot, on_execs(&asked)).await?))
+}
+
+/// What becomes of execs that run when a sandbox is rolled back.
+pub fn on_execs(asked: &RollbackSandbox) -> OnExecs {
+    if asked.force { OnExecs::End } else { OnExecs::Refuse }
 }
 
 /// Make new sandboxes with the files of one
@@ -236,7 +185,7 @@ pub async fn rollback(
             "1 to 255 visible ASCII characters of the caller's choice. Whoever repeats the request \
              under the same key within a day gets the sandboxes of the first time; errors are not kept"),
     ),
-    request_body = Option<ForkBody>,
+    request_body = Option<ForkSandbox>,
     responses((status = 201, body = Forks), Guarded, WithBody, OfSandbox, Inside, Keyed, Stored)
 )]
 pub async fn fork(
@@ -247,11 +196,13 @@ pub async fn fork(
     body: Body,
 ) -> Result<(StatusCode, Json<Forks>), Refusal> {
     let key = idempotency_key(&headers)?;
-    let ForkBody { snapshot, count, labels } = body::optional(&headers, body).await?;
-    let draft =
-        ForkDraft { snapshot, count: count.unwrap_or(1), labels: labels.unwrap_or_default() };
+    let draft = fork_draft(body::optional(&headers, body).await?);
     let sandboxes = broker.fork(&who, &id, draft, key).await?;
     Ok((StatusCode::CREATED, Json(Forks { sandboxes })))
+}
+
+pub fn fork_draft(ForkSandbox { snapshot, count, labels }: ForkSandbox) -> ForkDraft {
+    ForkDraft { snapshot, count: count.unwrap_or(1), labels: labels.unwrap_or_default() }
 }
 
 /// What happened to a sandbox, the oldest first

@@ -14,16 +14,16 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
+use toolbox::tools::Progress;
 use utoipa::{IntoParams, ToSchema};
 
-use super::exec_stream::{Form, framed, output};
+use super::exec_stream::{Form, framed};
 use super::openapi::{Guarded, Inside, Journaled, Keyed, OfSandbox, WithBody};
-use super::output::Carry;
+use super::output::{Carry, Piece};
 use super::problem::Problem;
 use crate::kit::Refusal;
 use crate::kit::body;
@@ -31,10 +31,11 @@ use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{
-    Annotations, Broker, Listener, SnapshotAfter, Tool, ToolAnswer, ToolDraft, ToolEvent, ToolName,
+    Annotations, Broker, Listener, SnapshotAfter, Tool, ToolDraft, ToolEvent as Told, ToolName,
     ToolResources, catalogue, error::Error,
 };
-use sandkeep_core::{ExecId, InvalidCallerId, SandboxId};
+use sandkeep_core::api::{OutputPiece, ToolAnswer, ToolEvent};
+use sandkeep_core::{InvalidCallerId, Principal, SandboxId};
 use sandkeep_guestlink::OutputStream;
 
 /// A tool as a model and a program know it.
@@ -149,16 +150,12 @@ pub async fn call(
             let answer = broker.call_tool(&who, &id, draft, Listener::none()).await?;
             Ok(Json(&*answer).into_response())
         }
-        Some(form) => {
-            let (listener, events) = Listener::channel();
-            let done = async move { broker.call_tool(&who, &id, draft, listener).await };
-            Live::new(form, Box::pin(done), events).answer().await
-        }
+        Some(form) => Live::begin(broker, who, id, draft).answer(form).await,
     }
 }
 
 impl CallBody {
-    fn into_draft(self, name: ToolName) -> Result<ToolDraft, Error> {
+    pub fn into_draft(self, name: ToolName) -> Result<ToolDraft, Error> {
         let Self { tool_call_id, resources, snapshot, arguments } = self;
         let invalid = |problem: InvalidCallerId| Error::InvalidField {
             field: "tool_call_id",
@@ -174,39 +171,22 @@ impl CallBody {
 
 type Done = Pin<Box<dyn Future<Output = Result<Arc<ToolAnswer>, Error>> + Send>>;
 
-/// A call on its way to a client. Dropping it drops the call.
-struct Live {
-    form: Form,
+/// A call under way, event by event. Dropping it drops the call.
+pub struct Live {
     /// `None` once it is over.
     done: Option<Done>,
-    events: mpsc::Receiver<ToolEvent>,
+    events: mpsc::Receiver<Told>,
     stdout: Carry,
     stderr: Carry,
-    ready: VecDeque<Bytes>,
-}
-
-#[derive(Serialize)]
-struct Event<'a, T: Serialize> {
-    r#type: &'static str,
-    #[serde(flatten)]
-    rest: &'a T,
-}
-
-#[derive(Serialize)]
-struct Started {
-    exec_id: ExecId,
-}
-
-#[derive(Serialize)]
-struct Failed {
-    problem: Problem,
+    ready: VecDeque<ToolEvent>,
 }
 
 impl Live {
-    fn new(form: Form, done: Done, events: mpsc::Receiver<ToolEvent>) -> Self {
+    pub fn begin(broker: Broker, who: Principal, id: SandboxId, draft: ToolDraft) -> Self {
+        let (listener, events) = Listener::channel();
+        let done = async move { broker.call_tool(&who, &id, draft, listener).await };
         Self {
-            form,
-            done: Some(done),
+            done: Some(Box::pin(done)),
             events,
             stdout: Carry::default(),
             stderr: Carry::default(),
@@ -215,22 +195,27 @@ impl Live {
     }
 
     /// What is refused before anything was said has the status of its refusal.
-    async fn answer(mut self) -> Result<Response, Refusal> {
+    async fn answer(mut self, form: Form) -> Result<Response, Refusal> {
         self.step().await?;
-        let form = self.form;
         let headers =
             [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
-        let events = stream::unfold(self, |mut live| async move {
-            while live.ready.is_empty() && live.done.is_some() {
-                if let Err(error) = live.step().await {
-                    let problem = Problem::from(&Refusal::from(error));
-                    live.say("failed", &Failed { problem });
-                }
-            }
-            let event = live.ready.pop_front()?;
-            Some((Ok::<_, Infallible>(event), live))
+        let events = stream::unfold(self, move |mut live| async move {
+            let event = match live.next().await {
+                Ok(event) => event?,
+                Err(error) => ToolEvent::Failed { problem: Problem::from(&Refusal::from(error)) },
+            };
+            let framed = framed(form, event.name(), None, &event);
+            Some((Ok::<_, Infallible>(framed), live))
         });
         Ok((headers, Body::from_stream(events)).into_response())
+    }
+
+    /// The next event; none after the last, which is the answer or an error.
+    pub async fn next(&mut self) -> Result<Option<ToolEvent>, Error> {
+        while self.ready.is_empty() && self.done.is_some() {
+            self.step().await?;
+        }
+        Ok(self.ready.pop_front())
     }
 
     /// Takes the next event, or the end after all of them.
@@ -251,21 +236,23 @@ impl Live {
         let answer = ended?;
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let rest = self.carry(stream).finish();
-            self.ready.extend(rest.map(|piece| output(self.form, stream, piece)));
+            self.ready.extend(rest.map(|piece| output(stream, piece)));
         }
-        self.say("result", &*answer);
+        self.ready.push_back(ToolEvent::Result(Arc::unwrap_or_clone(answer)));
         Ok(())
     }
 
-    fn take(&mut self, event: ToolEvent) {
-        match event {
-            ToolEvent::Started { exec_id } => self.say("started", &Started { exec_id }),
-            ToolEvent::Output { stream, offset, data } => {
-                let piece = self.carry(stream).push(offset, &data);
-                self.ready.extend(piece.map(|piece| output(self.form, stream, piece)));
+    fn take(&mut self, event: Told) {
+        let event = match event {
+            Told::Started { exec_id } => Some(ToolEvent::Started { exec_id }),
+            Told::Output { stream, offset, data } => {
+                self.carry(stream).push(offset, &data).map(|piece| output(stream, piece))
             }
-            ToolEvent::Progress(progress) => self.say("progress", &progress),
-        }
+            Told::Progress(Progress { files_seen, found }) => {
+                Some(ToolEvent::Progress { files_seen, found })
+            }
+        };
+        self.ready.extend(event);
     }
 
     fn carry(&mut self, stream: OutputStream) -> &mut Carry {
@@ -274,8 +261,13 @@ impl Live {
             OutputStream::Stderr => &mut self.stderr,
         }
     }
+}
 
-    fn say<T: Serialize>(&mut self, r#type: &'static str, rest: &T) {
-        self.ready.push_back(framed(self.form, r#type, None, &Event { r#type, rest }));
+fn output(stream: OutputStream, piece: Piece) -> ToolEvent {
+    let (data, data_b64) = piece.data.fields();
+    let piece = OutputPiece { offset: piece.offset, data, data_b64 };
+    match stream {
+        OutputStream::Stdout => ToolEvent::Stdout(piece),
+        OutputStream::Stderr => ToolEvent::Stderr(piece),
     }
 }

@@ -153,7 +153,7 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
 
 /// What the directory is like if nobody says: what the sandbox was when it was first looked at.
 async fn oldest(client: &Client, id: &SandboxId) -> Result<String, Failure> {
-    let oldest = client.snapshots(id).await?.into_iter().next();
+    let oldest = client.snapshots(id).await?.items.into_iter().next();
     Ok(oldest.map_or_else(|| "base".to_owned(), |snapshot| snapshot.id.to_string()))
 }
 

@@ -4,7 +4,8 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::spec_args::{KeptArgs, SpecArgs};
 use crate::cli::{Format, print, spinner};
-use sandkeep_client::{Client, Ensured};
+use sandkeep_client::Client;
+use sandkeep_core::api::Ensured;
 
 /// Print the id of the sandbox in a slot, made or replaced if need be
 ///

@@ -8,8 +8,8 @@ use crate::cli::argument::pair;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print, spinner};
-use sandkeep_client::{Client, Forked};
-use sandkeep_core::SnapshotName;
+use sandkeep_client::Client;
+use sandkeep_core::{SnapshotName, api::Forks};
 
 /// Make new sandboxes with the files of one, as they are now or were at a snapshot
 ///
@@ -44,7 +44,7 @@ pub async fn run(args: ForkArgs, client: &Client) -> Result<Exit, Failure> {
         print::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let Forked { sandboxes } = client.read(answer)?;
+    let Forks { sandboxes } = client.read(answer)?;
     sandboxes.iter().try_for_each(|sandbox| print::line(sandbox.id.as_str()))?;
     Ok(Exit::Ok)
 }

@@ -1,15 +1,13 @@
 //! `sandkeep mcp`: the Model Context Protocol on stdio.
 //!
-//! With `--url` or SANDKEEP_URL it speaks for that daemon. Without, it is one itself, in a temporary directory and
-//! on a free port of loopback: its sandboxes end with it, as those of `run` do.
+//! With `--url` or SANDKEEP_URL it speaks for that daemon. Without, it has a broker of its own, in a temporary directory;
+//! its ports are reached by a free port of loopback. Its sandboxes end with it, as those of `run` do.
+
+mod relay;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use futures_util::{StreamExt as _, TryStreamExt as _};
-use reqwest::Url;
-use rmcp::model::Extensions;
 use rmcp::service::serve_server;
 use rmcp::transport::io::stdio;
 use tokio::net::TcpListener;
@@ -22,12 +20,9 @@ use crate::cli::print;
 use crate::cli::run::place::{self, Place};
 use crate::cli::run::signals::Signals;
 use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
-use sandkeep_client::{Client, Error};
-use sandkeep_doors::{
-    Front,
-    kit::Origins,
-    mcp::{ACCEPTED, Answering, Mcp, Outgoing, Rest, Unreachable, content_type},
-};
+use relay::Relay;
+use sandkeep_client::Client;
+use sandkeep_doors::{Front, kit::Origins, mcp::Mcp};
 use sandkeep_home::DataDir;
 
 /// Serve the Model Context Protocol on stdio, for an agent that starts it
@@ -44,7 +39,7 @@ pub struct Args {
 pub async fn relay(client: Client) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     tokio::select! {
-        served = serve(Relay(client)) => served?,
+        served = serve(Mcp::new(Relay::new(client))) => served?,
         _ = signals.next() => {}
     }
     Ok(Exit::Ok)
@@ -75,9 +70,7 @@ async fn in_place(
     let address = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let cannot = |source| Failure::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
-    let url = format!("http://{}", listener.local_addr().map_err(cannot)?);
-    let url: Url = url.parse().expect("an address makes a URL");
-    let client = Client::new(&url, None, None)?;
+    let bound = listener.local_addr().map_err(cannot)?;
     let (assembled, auth) =
         assemble::companion(settings, data, parent, &Wanted::by(settings, None)).await?;
     let front = Front {
@@ -86,11 +79,12 @@ async fn in_place(
         tls: None,
         domain: settings.domain.clone(),
     };
+    let server = front.mcp(assembled.broker.clone(), bound);
     let over = CancellationToken::new();
     let door = front.serve(listener, assembled.broker.clone(), over.cancelled());
     let speak = async {
         let served = tokio::select! {
-            served = serve(Relay(client)) => served,
+            served = serve(server) => served,
             _ = signal => Ok(()),
         };
         over.cancel();
@@ -102,29 +96,10 @@ async fn in_place(
 }
 
 /// Until the other side closes stdin.
-async fn serve(relay: Relay) -> Result<(), Failure> {
+async fn serve(server: Mcp) -> Result<(), Failure> {
     let broken =
         |e: String| Failure::Usage { problem: format!("the other side does not speak MCP: {e}") };
-    let service = serve_server(Mcp::new(Arc::new(relay)), stdio())
-        .await
-        .map_err(|e| broken(e.to_string()))?;
+    let service = serve_server(server, stdio()).await.map_err(|e| broken(e.to_string()))?;
     service.waiting().await.map_err(|e| broken(e.to_string()))?;
     Ok(())
-}
-
-/// A daemon elsewhere, asked over HTTP.
-struct Relay(Client);
-
-#[async_trait]
-impl Rest for Relay {
-    /// Who calls is whoever has the key of this client.
-    async fn begin(&self, request: Outgoing, _: &Extensions) -> Result<Answering, Unreachable> {
-        let Outgoing { method, path, body } = request;
-        let unreachable = |error: Error| Unreachable { problem: Failure::from(error).line() };
-        let response = self.0.relay(method, &path, ACCEPTED, body).await.map_err(unreachable)?;
-        let (status, content_type) = (response.status(), content_type(response.headers()));
-        let broken = |e: reqwest::Error| Unreachable { problem: e.to_string() };
-        let chunks = response.bytes_stream().map_err(broken).boxed();
-        Ok(Answering { status, content_type, chunks })
-    }
 }

@@ -5,7 +5,8 @@ use serde_json::json;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, print};
-use sandkeep_client::{Client, Reverted};
+use sandkeep_client::Client;
+use sandkeep_core::api::Reverted;
 
 /// Let files and directories be again as they were in a snapshot
 ///

@@ -3,44 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
 use toolbox::tools::{Progress, Refusal};
 
 use super::catalogue::Tool;
-use sandkeep_core::{ExecId, SnapshotId};
+use sandkeep_core::ExecId;
 use sandkeep_guestlink::OutputStream;
 
-/// The answer to a call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct ToolAnswer {
-    /// For the model to read, in this order.
-    pub content: Vec<Block>,
-    /// Of a command that ran to its end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    /// Whether the tool did not do what it was asked, or its command failed; `content` says why.
-    pub is_error: bool,
-    pub duration_ms: u64,
-    /// 1: it works on files. 2: it is a command.
-    pub tier: u8,
-    /// What the sandbox's files were after the call, if that was to be kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub snapshot_id: Option<SnapshotId>,
-    /// The exec that a command was, whose whole output is kept like any other's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exec_id: Option<ExecId>,
-    /// Why it was refused, in one word that does not change: `docs/refusals.md` lists them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<&'static str>,
-}
-
-/// A part of an answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ToolBlock)]
-pub enum Block {
-    Text { text: String },
-}
+pub use sandkeep_core::api::{ToolAnswer, ToolBlock};
 
 /// What is told of a call before its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,40 +27,28 @@ pub enum ToolEvent {
     Progress(Progress),
 }
 
-impl Block {
-    pub(super) fn text(text: impl Into<String>) -> Self {
-        Self::Text { text: text.into() }
-    }
-
-    fn len(&self) -> usize {
-        let Self::Text { text } = self;
-        text.len()
+/// The answer of a tool that works on files.
+pub(super) fn of_files(tool: &Tool, done: Result<String, Refusal>, took: Duration) -> ToolAnswer {
+    let (text, refusal) = match done {
+        Ok(text) => (text, None),
+        Err(refusal) => (refusal.to_string(), Some(refusal.said().code.into())),
+    };
+    ToolAnswer {
+        content: vec![ToolBlock::text(text)],
+        exit_code: None,
+        is_error: refusal.is_some(),
+        duration_ms: in_ms(took),
+        tier: tool.tier.number(),
+        snapshot_id: None,
+        exec_id: None,
+        refusal,
     }
 }
 
-impl ToolAnswer {
-    /// The answer of a tool that works on files.
-    pub(super) fn of_files(tool: &Tool, done: Result<String, Refusal>, took: Duration) -> Self {
-        let (text, refusal) = match done {
-            Ok(text) => (text, None),
-            Err(refusal) => (refusal.to_string(), Some(refusal.said().code)),
-        };
-        Self {
-            content: vec![Block::text(text)],
-            exit_code: None,
-            is_error: refusal.is_some(),
-            duration_ms: in_ms(took),
-            tier: tool.tier.number(),
-            snapshot_id: None,
-            exec_id: None,
-            refusal,
-        }
-    }
-
-    /// How much memory it takes, about.
-    pub(super) fn size(&self) -> usize {
-        size_of::<Self>() + self.content.iter().map(Block::len).sum::<usize>()
-    }
+/// How much memory an answer takes, about.
+pub(super) fn size(answer: &ToolAnswer) -> usize {
+    let texts = answer.content.iter().map(|ToolBlock::Text { text }| text.len());
+    size_of::<ToolAnswer>() + texts.sum::<usize>()
 }
 
 pub(super) fn in_ms(time: Duration) -> u64 {

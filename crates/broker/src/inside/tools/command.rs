@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use toolbox::tools::{CommandRefusal, Refusal};
 
 use super::Scene;
-use super::answer::{Block, ToolAnswer, ToolEvent, in_ms};
+use super::answer::{ToolAnswer, ToolBlock, ToolEvent, in_ms};
 use super::catalogue::Tool;
 use super::git;
 use super::work::Bounds;
@@ -122,17 +122,17 @@ impl Ran {
         };
         let mut content = Vec::new();
         if !self.stdout.is_empty() {
-            content.push(Block::text(self.stdout));
+            content.push(ToolBlock::text(self.stdout));
         }
         if !self.stderr.is_empty() {
-            content.push(Block::text(format!("stderr:\n{}", self.stderr)));
+            content.push(ToolBlock::text(format!("stderr:\n{}", self.stderr)));
         }
         match (&refusal, exit_code) {
-            (Some(refusal), _) => content.push(Block::text(refusal.to_string())),
+            (Some(refusal), _) => content.push(ToolBlock::text(refusal.to_string())),
             (None, Some(code)) if code != 0 => {
-                content.push(Block::text(format!("exit code {code}")))
+                content.push(ToolBlock::text(format!("exit code {code}")))
             }
-            (None, _) if content.is_empty() => content.push(Block::text("(no output)")),
+            (None, _) if content.is_empty() => content.push(ToolBlock::text("(no output)")),
             (None, _) => {}
         }
         ToolAnswer {
@@ -143,7 +143,7 @@ impl Ran {
             tier: tool.tier.number(),
             snapshot_id: None,
             exec_id: Some(self.exec_id),
-            refusal: refusal.map(|refusal| refusal.said().code),
+            refusal: refusal.map(|refusal| refusal.said().code.into()),
         }
     }
 

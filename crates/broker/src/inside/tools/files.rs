@@ -6,7 +6,7 @@ use toolbox::tools::{Call, CommandRefusal, Line, Refusal};
 use toolbox::{FailureKind, Operation};
 
 use super::Scene;
-use super::answer::{ToolAnswer, ToolEvent, in_ms};
+use super::answer::{ToolAnswer, ToolEvent, in_ms, of_files};
 use super::catalogue::Tool;
 use super::work::Bounds;
 use crate::error::Error;
@@ -29,7 +29,7 @@ pub async fn carry_out(
         }
         done => done?,
     };
-    Ok(ToolAnswer::of_files(tool, done, began.elapsed()))
+    Ok(of_files(tool, done, began.elapsed()))
 }
 
 async fn said(scene: &Scene, call: Call, bounds: Bounds) -> Result<Result<String, Refusal>, Error> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::Scene;
-use super::answer::ToolAnswer;
+use super::answer::{ToolAnswer, size};
 use super::work::Work;
 use crate::error::Error;
 use sandkeep_core::{
@@ -156,7 +156,7 @@ impl Calls {
         let mut book = self.book();
         let Some(entry) = book.entries.remove(key) else { return };
         let Some(answer) = answer else { return };
-        book.bytes += answer.size();
+        book.bytes += size(&answer);
         let stage = Stage::Kept { answer, at: now };
         book.entries.insert(key.clone(), Entry { stage, ..entry });
         book.forget_too_many();
@@ -201,7 +201,7 @@ impl Book {
 
     fn forget(&mut self, key: &Key) {
         if let Some(Entry { stage: Stage::Kept { answer, .. }, .. }) = self.entries.remove(key) {
-            self.bytes -= answer.size();
+            self.bytes -= size(&answer);
         }
     }
 }
@@ -209,7 +209,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inside::tools::answer::Block;
+    use crate::inside::tools::answer::ToolBlock;
 
     fn call(id: &str, print: u8) -> Call {
         Call { id: id.parse().expect("an id"), key: Key::new([id]), print: [print; 32] }
@@ -217,7 +217,7 @@ mod tests {
 
     fn answer(text: &str) -> Arc<ToolAnswer> {
         Arc::new(ToolAnswer {
-            content: vec![Block::text(text)],
+            content: vec![ToolBlock::text(text)],
             exit_code: None,
             is_error: false,
             duration_ms: 1,

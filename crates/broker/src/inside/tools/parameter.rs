@@ -35,10 +35,6 @@ pub enum Kind {
         min: u64,
         max: u64,
     },
-    /// An object whose values are texts.
-    TextMap,
-    /// An object of which whoever gets it knows more.
-    Object,
 }
 
 /// Arguments that are not what they should be.
@@ -64,10 +60,6 @@ impl Kind {
             Self::Whole { min, max } => {
                 json!({ "type": "integer", "minimum": min, "maximum": max })
             }
-            Self::TextMap => {
-                json!({ "type": "object", "additionalProperties": { "type": "string" } })
-            }
-            Self::Object => json!({ "type": "object" }),
         }
     }
 
@@ -83,8 +75,6 @@ impl Kind {
             Self::Flag => "true or false".to_owned(),
             Self::Whole { min, max: u64::MAX } => format!("a whole number, at least {min}"),
             Self::Whole { min, max } => format!("a whole number from {min} to {max}"),
-            Self::TextMap => "an object whose values are strings".to_owned(),
-            Self::Object => "an object".to_owned(),
         }
     }
 
@@ -103,10 +93,6 @@ impl Kind {
             Self::Whole { min, max } => {
                 value.as_u64().is_some_and(|number| (min..=max).contains(&number))
             }
-            Self::TextMap => {
-                value.as_object().is_some_and(|map| map.values().all(Value::is_string))
-            }
-            Self::Object => value.is_object(),
         }
     }
 }

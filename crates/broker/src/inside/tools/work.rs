@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolbox::tools::Call;
 
-use super::answer::{Block, ToolAnswer};
+use super::answer::{ToolAnswer, ToolBlock};
 use super::catalogue::{Tier, Tool, ToolName};
 use super::command::Command;
 use super::{Scene, SnapshotAfter, files, git};
@@ -112,7 +112,9 @@ impl Work {
             match scene.broker.snapshot_after_tool(&scene.who, id, name).await {
                 Ok(made) => answer.snapshot_id = Some(made.id),
                 Err(error) => {
-                    answer.content.push(Block::text(format!("[no snapshot was made: {error}]")));
+                    answer
+                        .content
+                        .push(ToolBlock::text(format!("[no snapshot was made: {error}]")));
                 }
             }
         }

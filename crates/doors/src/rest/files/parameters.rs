@@ -33,7 +33,7 @@ impl Parameters {
         Ok(Self(found))
     }
 
-    fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
+    pub fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         match std::str::from_utf8(value) {
             Ok(text) => Ok(Some(text)),
@@ -64,11 +64,11 @@ impl Parameters {
         }
     }
 
-    pub fn number(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, Refusal> {
+    pub fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         match text.parse() {
-            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
-            Ok(_) | Err(_) => wrong(format!("{name}: {text:?} is no number from {min} to {max}")),
+            Ok(number) => Ok(Some(number)),
+            Err(_) => wrong(format!("{name}: {text:?} is no number")),
         }
     }
 
@@ -79,13 +79,22 @@ impl Parameters {
             None => wrong(format!("{name}: {text:?} is no mode such as 0644")),
         }
     }
+}
 
-    pub fn cursor(&self, name: &str) -> Result<Option<RawPath>, Refusal> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        match URL_SAFE_NO_PAD.decode(text) {
-            Ok(bytes) => Ok(Some(checked("cursor", bytes)?)),
-            Err(_) => wrong(format!("{name}: {text:?} is no next_cursor of ours")),
+/// A number, if it is given, from 1 to `max`.
+pub fn within(name: &str, number: Option<u64>, max: u64) -> Result<Option<u64>, Refusal> {
+    match number {
+        Some(number) if !(1..=max).contains(&number) => {
+            wrong(format!("{name}: {number} is no number from 1 to {max}"))
         }
+        number => Ok(number),
+    }
+}
+
+pub fn cursor(text: &str) -> Result<RawPath, Refusal> {
+    match URL_SAFE_NO_PAD.decode(text) {
+        Ok(bytes) => Ok(checked("cursor", bytes)?),
+        Err(_) => wrong(format!("cursor: {text:?} is no next_cursor of ours")),
     }
 }
 
@@ -127,10 +136,11 @@ mod tests {
     fn numbers_and_flags_are_what_they_say() {
         let read =
             |query: &str| Parameters::read(Some(query.to_owned()), &["n", "f"]).expect("known");
-        assert_eq!(read("n=7").number("n", 1, 9).expect("a number"), Some(7));
-        assert_eq!(read("").number("n", 1, 9).expect("none"), None);
+        let number = |query: &str| within("n", read(query).number("n")?, 9);
+        assert_eq!(number("n=7").expect("a number"), Some(7));
+        assert_eq!(number("").expect("none"), None);
         for query in ["n=0", "n=10", "n=x", "n=", "n=-1"] {
-            assert!(read(query).number("n", 1, 9).is_err(), "{query}");
+            assert!(number(query).is_err(), "{query}");
         }
         assert!(read("f=true").flag("f").expect("a flag") && read("f").flag("f").expect("a flag"));
         assert!(!read("f=false").flag("f").expect("a flag") && read("f=no").flag("f").is_err());
