@@ -32,7 +32,7 @@ use tracing::{info, warn};
 
 use crate::Broker;
 use sandkeep_core::api::KeyInfo;
-use sandkeep_core::event::{EventKind, EventSeq, Subject};
+use sandkeep_core::event::{Event, EventKind, EventSeq, Subject};
 use sandkeep_core::{ExecId, SandboxId, limits};
 use sandkeep_home::make_directory;
 
@@ -255,6 +255,17 @@ impl EventLog {
             }
         }
     }
+}
+
+/// All events that a data directory holds, for somebody who only looks.
+pub fn recorded(data: &Path) -> io::Result<Vec<Event>> {
+    let dir = data.join(EVENTS);
+    let mut events = Vec::new();
+    for first in segment::list(&dir)? {
+        let scanned = segment::scan(&segment::path(&dir, first), first)?;
+        events.extend(scanned.into_iter().flat_map(|scanned| scanned.events));
+    }
+    Ok(events)
 }
 
 /// What was done about an API key.

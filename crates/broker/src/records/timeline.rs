@@ -8,7 +8,7 @@
 //! A timeline is the sandbox's own part of the log of events, and stays when the log has forgotten it. The cursor is
 //! written after the lines: what a crash repeats is recognized by its number and read once.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -134,15 +134,17 @@ pub(crate) struct Past {
 pub(crate) async fn past(shared: &Arc<Shared>, id: &SandboxId) -> Result<Past, Error> {
     let home = shared.data.home(id);
     let lines = shared.blocking(move |_| timeline::read(home.path())).await?;
-    let (mut events, mut earlier) = (BTreeMap::new(), Vec::new());
+    let (mut events, mut earlier, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
     // A line that a crash has cut short says nothing.
     for line in lines.split(|byte| *byte == b'\n') {
         match serde_json::from_slice::<Event>(line) {
-            Ok(event) => drop(events.insert(event.seq, event)),
+            // A log that was removed begins anew with the numbers, but not with the times.
+            Ok(event) if seen.insert((event.seq, event.at)) => events.push(event),
+            Ok(_) => {}
             Err(_) => earlier.extend(serde_json::from_slice::<LogEntry>(line).ok()),
         }
     }
-    Ok(Past { events: events.into_values().collect(), earlier })
+    Ok(Past { events, earlier })
 }
 
 fn of_exec(exec: Exec) -> LogEntry {

@@ -59,6 +59,7 @@ pub struct Scanned {
     /// Up to the end of the last whole event.
     pub len: u64,
     pub last: EventSeq,
+    pub events: Vec<Event>,
 }
 
 /// Reads all of a file; `None` if not even its header is whole.
@@ -68,16 +69,20 @@ pub fn scan(path: &Path, first: EventSeq) -> io::Result<Option<Scanned>> {
     file.read_to_end(&mut bytes)?;
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let Some(boot_id) = lines.next().and_then(header) else { return Ok(None) };
+    let mut events = Vec::new();
     let mut len = (HEADER.len() + boot_id.len() + 1) as u64;
     let mut last = EventSeq::new(first.get() - 1);
     for line in lines {
         match parse(line) {
-            Some(Line { seq, .. }) if seq > last => last = seq,
+            Some(Line { seq, event }) if seq > last => {
+                last = seq;
+                events.extend(event);
+            }
             Some(_) | None => break,
         }
         len += line.len() as u64;
     }
-    Ok(Some(Scanned { boot_id: boot_id.to_owned(), file, len, last }))
+    Ok(Some(Scanned { boot_id: boot_id.to_owned(), file, len, last, events }))
 }
 
 /// The boot in which a file was begun.

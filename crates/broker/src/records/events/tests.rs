@@ -29,6 +29,12 @@ fn append(log: &EventLog, number: u64) -> EventSeq {
     log.append(Timestamp::UNIX_EPOCH, &subject(), &numbered(number))
 }
 
+fn append_all(log: &EventLog, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        append(log, number);
+    }
+}
+
 fn read_all(log: &EventLog, after: EventSeq) -> Vec<Delivery> {
     let (mut cursor, mut all) = (Cursor::new(after), Vec::new());
     loop {
@@ -65,7 +71,7 @@ fn events_are_read_in_order_and_numbers_go_on_after_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = open(dir.path(), BOOT, SMALL);
     assert_eq!(log.last(), EventSeq::START);
-    (1..=20).for_each(|number| drop(append(&log, number)));
+    append_all(&log, 1..=20);
     drop(log);
     let log = open(dir.path(), BOOT, SMALL);
     assert_eq!(log.last(), EventSeq::new(20));
@@ -81,7 +87,7 @@ fn events_are_read_in_order_and_numbers_go_on_after_a_restart() {
 fn a_tail_that_was_torn_at_any_byte_is_cut_and_nothing_before_it_is_lost() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = open(dir.path(), BOOT, LogBounds::default());
-    (1..=3).for_each(|number| drop(append(&log, number)));
+    append_all(&log, 1..=3);
     drop(log);
     let path = segment::path(&dir.path().join(EVENTS), EventSeq::new(1));
     let whole = fs::read(&path).expect("a file");
@@ -110,7 +116,7 @@ fn the_oldest_files_go_and_a_reader_is_told_about_the_gap() {
     let mut slow = Cursor::new(EventSeq::START);
     append(&log, 1);
     assert_eq!(slow.read(&log).expect("an event").len(), 1, "it has the first file open");
-    (2..=500).for_each(|number| drop(append(&log, number)));
+    append_all(&log, 2..=500);
     let size: u64 = names_and_sizes(dir.path()).iter().map(|(_, size)| size).sum();
     assert!(size <= SMALL.total_bytes, "{size}");
     let all = read_all(&log, EventSeq::new(1));
@@ -143,7 +149,7 @@ fn names_and_sizes(data: &Path) -> Vec<(String, u64)> {
 fn no_number_is_used_again_after_the_host_lost_power() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = open(dir.path(), BOOT, SMALL);
-    (1..=10).for_each(|number| drop(append(&log, number)));
+    append_all(&log, 1..=10);
     drop(log);
     // The last events never reached the disk, and what did is followed by zeros.
     let path = segment::path(&dir.path().join(EVENTS), EventSeq::new(1));
@@ -201,7 +207,7 @@ fn an_event_that_cannot_be_written_leaves_its_number_out_and_is_counted() {
 fn a_full_disk_takes_the_oldest_files_first() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = open(dir.path(), BOOT, SMALL);
-    (1..=30).for_each(|number| drop(append(&log, number)));
+    append_all(&log, 1..=30);
     let mut writer = log.writer();
     let before = writer.segments.len();
     assert!(before > 2, "{before}");
@@ -224,7 +230,8 @@ async fn a_subscriber_sees_every_event_once_while_many_write() {
         .map(|writer| {
             let log = Arc::clone(&log);
             std::thread::spawn(move || {
-                (0..EACH).for_each(|n| drop(append(&log, 1 + writer * EACH + n)));
+                let first = 1 + writer * EACH;
+                append_all(&log, first..=first + EACH - 1);
             })
         })
         .collect();
