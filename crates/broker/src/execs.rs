@@ -20,7 +20,7 @@ mod stdin;
 mod terminals;
 mod watching;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,9 +33,10 @@ use super::shared::Shared;
 use crate::error::Error;
 use crate::lifecycle::activity::{Activity, Busy};
 use crate::lifecycle::supervisor::denied_error;
+use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::{Event, ExecId, NamesOnly, Verb, api::ExecLimits, apply, failpoint, limits};
 use sandkeep_guestlink::{
-    ExecEvent, ExecRequest, ExecutionInput, Guest, Stdin, TerminalSize,
+    ExecEnd, ExecEvent, ExecRequest, ExecutionInput, Guest, Stdin, TerminalSize,
     journal::{
         Description, From, JOURNALS, Journal, JournalLimits, Keep, Seen, Shelf, StdinSource,
         Unfinished,
@@ -108,12 +109,21 @@ pub(crate) struct Execs {
     pids: Mutex<HashMap<ExecId, u32>>,
     /// One permit for each who may still watch its files.
     pub onlookers: Arc<Semaphore>,
+    /// Whom events about them concern; `None` if nobody is told.
+    pub subject: Option<Subject>,
     /// What an earlier daemon left, until somebody goes on with it.
     found: Mutex<Vec<Unfinished>>,
+    /// Those of them whose end it has told, and did not live to write.
+    ends_told: Mutex<HashSet<ExecId>>,
 }
 
 impl Execs {
-    pub fn new(home: &Home, journal: JournalLimits, activity: Arc<Activity>) -> Self {
+    pub fn new(
+        home: &Home,
+        journal: JournalLimits,
+        activity: Arc<Activity>,
+        subject: Option<Subject>,
+    ) -> Self {
         Self {
             activity,
             shelf: Shelf::new(&home.path().join(JOURNALS), journal),
@@ -121,7 +131,9 @@ impl Execs {
             terminals: Terminals::default(),
             pids: Mutex::default(),
             onlookers: Arc::new(Semaphore::new(limits::FILE_WATCHES_MAX)),
+            subject,
             found: Mutex::default(),
+            ends_told: Mutex::default(),
         }
     }
 
@@ -145,7 +157,10 @@ impl Execs {
         self.pids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn found(&self, unfinished: Vec<Unfinished>) {
+    fn found(&self, unfinished: Vec<Unfinished>, told: &HashSet<ExecId>) {
+        let ids = unfinished.iter().map(|unfinished| &unfinished.description.exec_id);
+        let ends = ids.filter(|id| told.contains(*id)).cloned().collect();
+        *self.ends_told.lock().unwrap_or_else(PoisonError::into_inner) = ends;
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;
     }
 
@@ -158,6 +173,25 @@ impl Execs {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let at = found.iter().position(|unfinished| unfinished.description.exec_id == *id)?;
         Some(found.swap_remove(at))
+    }
+
+    fn emit(&self, shared: &Shared, kind: &EventKind) {
+        if let Some(subject) = &self.subject {
+            shared.emit(subject, kind);
+        }
+    }
+
+    /// Tells the end of an exec, unless an earlier daemon has. Before it is written: a daemon that finds no end looks
+    /// whether it was told, and there are few such execs.
+    fn tell_end(&self, shared: &Shared, id: &ExecId, end: &ExecEnd) {
+        if self.ends_told.lock().unwrap_or_else(PoisonError::into_inner).remove(id) {
+            return;
+        }
+        let (exit_code, signal) = end.outcome.numbers();
+        let duration_ms = u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX);
+        let (exec, status) = (id.clone(), end.outcome.status());
+        self.emit(shared, &EventKind::ExecEnded { exec, status, exit_code, signal, duration_ms });
+        failpoint!("exec.after_event");
     }
 
     /// The end of an exec is written.

@@ -37,6 +37,7 @@ use super::flight::Flights;
 use super::policy::Quotas;
 use super::shared::Shared;
 use crate::error::Error;
+use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::{Owner, Principal, SandboxId, Scope, TemplateName, failpoint, limits};
 use sandkeep_store::StateStore;
 
@@ -191,6 +192,9 @@ impl Broker {
         let _alone = self.shared.images.names.join(key).await;
         self.shared.forget(&whose, &record).await?;
         failpoint!("template.after_forgotten");
+        let (name, shared) = (record.name.to_string(), whose == Whose::Shared);
+        let subject = Subject { owner, sandbox: None };
+        self.shared.emit(&subject, &EventKind::TemplateRemoved { name, shared });
         collect::soon(&self.shared);
         Ok(())
     }

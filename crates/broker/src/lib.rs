@@ -51,7 +51,9 @@ use tokio_util::sync::DropGuard;
 use tracing::warn;
 
 use crate::error::Error;
+use crate::records::events::{EventLog, LogBounds};
 use crate::telemetry::Telemetry;
+use sandkeep_core::event::EventSeq;
 use sandkeep_core::{Principal, Purpose, SandboxId, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::{Battery, DataDir};
@@ -90,6 +92,7 @@ pub use records::directory::{
     Directory, DirectoryError, FoundRequest, FoundRow, LocalDirectory, NewRow, Node, Phase,
     Placement, RequestPhase, RequestRecord, Rows, Share,
 };
+pub use records::events::{Delivery, KeyChange, Subscription, recorded as recorded_events};
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use sandkeep_core::api::ExecLimits;
@@ -137,7 +140,8 @@ impl Broker {
     /// Reconciles what an earlier daemon left, and is ready.
     pub async fn open(parts: Parts) -> Result<Self, Error> {
         let host = policy::admission::host_limits(parts.storage.as_ref()).await?;
-        let shared = Arc::new(Shared::new(parts, host));
+        let events = open_events(&parts)?;
+        let shared = Arc::new(Shared::new(parts, host, events));
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         shared.registry.adopt_earlier().await?;
         lifecycle::reconcile::once(&shared).await?;
@@ -152,6 +156,7 @@ impl Broker {
         shared.tasks.spawn(lifecycle::reconcile::at_intervals(Arc::clone(&shared)));
         shared.tasks.spawn(lifecycle::reconcile::tend_limits(Arc::clone(&shared)));
         shared.tasks.spawn(lifecycle::reaper::run(Arc::clone(&shared)));
+        shared.tasks.spawn(records::timeline::keep_up(Arc::clone(&shared)));
         Ok(Self { shared, _close_on_drop: close_on_drop })
     }
 
@@ -185,6 +190,11 @@ impl Broker {
             true => self.shared.rates.admit(who, self.shared.clock.uptime()),
             false => Ok(()),
         }
+    }
+
+    /// The events of this node after this one, or after all that there are.
+    pub fn events(&self, after: Option<EventSeq>) -> Subscription {
+        self.shared.events.subscribe(after)
     }
 
     /// Starts a command in a running sandbox.
@@ -265,4 +275,10 @@ impl Broker {
             warn!(%error, "cannot close the storage");
         }
     }
+}
+
+fn open_events(parts: &Parts) -> Result<EventLog, Error> {
+    let (data, lost) = (&parts.data, parts.telemetry.events_lost());
+    EventLog::open(data.path(), data.boot_id(), LogBounds::default(), lost)
+        .map_err(|source| Error::DataDir { path: data.path().display().to_string(), source })
 }

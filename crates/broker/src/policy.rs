@@ -6,6 +6,7 @@ pub(crate) mod admission;
 pub(crate) mod batteries;
 pub(crate) mod quota;
 pub(crate) mod rate;
+pub(crate) mod refusals;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! What the broker writes down: who has what in the directory, the rest in the store and in a sandbox's home.
 
 pub(crate) mod directory;
+pub(crate) mod events;
 pub(crate) mod idempotency;
 pub(crate) mod registry;
 pub(crate) mod rows;

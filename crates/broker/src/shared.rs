@@ -23,10 +23,14 @@ use crate::lifecycle::reaper::Alarm;
 use crate::lifecycle::snapshot::Records;
 use crate::policy::batteries::Batteries;
 use crate::policy::rate::Rates;
+use crate::policy::refusals::Refusals;
 use crate::records::directory::{Directory, LocalDirectory};
+use crate::records::events::EventLog;
 use crate::records::registry::Registry;
+use crate::records::timeline::Timelines;
 use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
+use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::{HostLimits, Moment, Principal, Purpose, SandboxId};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
@@ -36,6 +40,9 @@ use sandkeep_storage::Storage;
 
 pub(super) struct Shared {
     pub data: DataDir,
+    pub events: Arc<EventLog>,
+    pub timelines: Timelines,
+    pub refusals: Refusals,
     pub registry: Registry,
     /// Beneath the registry.
     pub store: Arc<ObservedStore>,
@@ -89,7 +96,7 @@ enum Place {
 }
 
 impl Shared {
-    pub fn new(parts: Parts, host: HostLimits) -> Self {
+    pub fn new(parts: Parts, host: HostLimits, events: EventLog) -> Self {
         let telemetry = parts.telemetry;
         for runtime in &parts.runtimes {
             telemetry.verbs().announce(runtime.name());
@@ -101,6 +108,9 @@ impl Shared {
         let closing = CancellationToken::new();
         Self {
             batteries: Batteries::in_data_dir(parts.data.path()),
+            timelines: Timelines::in_data_dir(parts.data.path()),
+            refusals: Refusals::default(),
+            events: Arc::new(events),
             data: parts.data,
             registry: Registry::new(Arc::clone(&directory)),
             directory,
@@ -150,6 +160,11 @@ impl Shared {
     /// Whether what the node of this name wrote is not ours. What has no name was written when there was one node only.
     pub fn is_elsewhere(&self, node: Option<&str>) -> bool {
         node.is_some_and(|node| node != self.directory.node().node)
+    }
+
+    /// Adds an event to the log of this node. The outcome that it tells is recorded by then.
+    pub fn emit(&self, subject: &Subject, kind: &EventKind) {
+        self.events.append(self.clock.wall(), subject, kind);
     }
 
     pub fn now(&self) -> Moment {

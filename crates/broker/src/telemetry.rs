@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -78,6 +79,7 @@ pub struct Telemetry {
     http: Http,
     commits: Commits,
     gauges: Gauges,
+    events_lost: Counter,
     began: Instant,
 }
 
@@ -90,7 +92,10 @@ impl Default for Telemetry {
         let http = Http::register(&mut registry);
         let commits = Commits::register(&mut registry);
         let gauges = Gauges::register(&mut registry);
-        Self { registry, verbs, http, commits, gauges, began: Instant::now() }
+        let events_lost = Counter::default();
+        let help = "Events that could not be written, as the disk was full";
+        registry.register("events_lost", help, events_lost.clone());
+        Self { registry, verbs, http, commits, gauges, events_lost, began: Instant::now() }
     }
 }
 
@@ -105,6 +110,10 @@ impl Telemetry {
 
     pub fn http(&self) -> &Http {
         &self.http
+    }
+
+    pub(crate) fn events_lost(&self) -> Counter {
+        self.events_lost.clone()
     }
 
     /// The text of all metrics, with what can only be read off as it is now.

@@ -2,6 +2,7 @@
 //! stand outside of the broker, so they are what a crash of the daemon leaves behind.
 
 mod crashes;
+mod events;
 mod execs;
 mod flaky_store;
 mod found;

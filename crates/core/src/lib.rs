@@ -14,6 +14,7 @@ pub mod api;
 mod caller_id;
 mod causes;
 mod code;
+pub mod event;
 pub mod excerpt;
 pub mod failpoint;
 mod id;

@@ -3,6 +3,7 @@
 
 mod bench;
 mod client;
+mod events;
 mod volumes;
 mod workspace;
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 pub use bench::*;
 pub use client::*;
+pub use events::*;
 pub use volumes::*;
 pub use workspace::*;
 
@@ -127,8 +129,6 @@ pub const SNAPSHOT_NOTE_MAX_BYTES: usize = 1024;
 /// The most forks of one request, and how many of them are made at once.
 pub const FORKS_MAX: usize = 100;
 pub const FORKS_AT_ONCE: usize = 8;
-/// When the timeline of a sandbox begins a new file; two are kept.
-pub const TIMELINE_FILE_MAX_BYTES: u64 = 256 * 1024;
 
 /// The most execs at once in one sandbox.
 pub const EXECS_PER_SANDBOX_MAX: usize = 1_000;

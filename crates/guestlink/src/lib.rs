@@ -129,6 +129,15 @@ impl Outcome {
         }
     }
 
+    /// The exit code, or the signal, of one that has either.
+    pub fn numbers(&self) -> (Option<i32>, Option<i32>) {
+        match self {
+            Self::Exited(code) => (Some(*code), None),
+            Self::Signaled(signal) => (None, Some(*signal)),
+            Self::TimedOut | Self::Canceled | Self::OomKilled | Self::Lost => (None, None),
+        }
+    }
+
     pub fn name(&self) -> &'static str {
         self.status().as_str()
     }

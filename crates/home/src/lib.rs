@@ -7,6 +7,7 @@
 //!   secret                   0600: what passes to ports are signed with
 //!   registry.sqlite3         the state store
 //!   keys-required            there from the first API key on, for good
+//!   events/                  the log of events of this node
 //!   batteries/<runtime>.json what `doctor` last found of a runtime's isolation
 //!   sandboxes/<id>/          one home per sandbox
 //!     meta.json              0600: whose it is and what it is, synced before launch
@@ -15,7 +16,7 @@
 //!     door/                  what a container sees of it: the guest, and the socket that it dials
 //!     execs/                 the journals of its execs
 //!     snapshots.json         a copy of what the registry says of its snapshots
-//!     timeline[.1]           what happened to it, a line each
+//!     timeline[.1]           its own part of the log of events, a line each
 //!     start-up               that its template's start is due, and as which exec
 //!     listening.json         which sockets of the host lead to which of its ports
 //!   quarantine/<name>        homes that could not be read; nothing deletes them

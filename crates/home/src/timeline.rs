@@ -1,5 +1,5 @@
-//! What happened to a sandbox, a line each, in its home. It is told to whoever asks and nothing follows from it,
-//! so it is never synced and may lack what happened in the moment of a crash.
+//! What happened to a sandbox, a line each, in its home. It is copied from the log of events, which forgets sooner, and
+//! never synced.
 //!
 //! A file that is full becomes the one before, in place of the earlier one before: so the last of what happened is
 //! kept, at least one file of it, and never more than two.

@@ -12,7 +12,7 @@ use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
 use sandkeep_core::{ExecId, Principal, SandboxId, api::ExecStatus, limits};
 use sandkeep_guestlink::{
-    Guest, GuestError, Outcome, OutputStream, TerminalSize,
+    Guest, GuestError, OutputStream, TerminalSize,
     journal::{Description, End, From, Journal, Progress, StdinSource},
 };
 
@@ -31,11 +31,7 @@ fn shown(description: Description, progress: &Progress, execs: &Execs) -> ExecVi
     let open = (description.stdin == StdinSource::Open).then(|| stdins.is_open(id));
     let stdin_bytes = stdins.position(id);
     let end: Option<&End> = progress.end.as_deref();
-    let (exit_code, signal) = end.map_or((None, None), |end| match end.outcome {
-        Outcome::Exited(code) => (Some(code), None),
-        Outcome::Signaled(signal) => (None, Some(signal)),
-        Outcome::TimedOut | Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => (None, None),
-    });
+    let (exit_code, signal) = end.map_or((None, None), |end| end.outcome.numbers());
     let (written, dropped) = (progress.written, progress.dropped);
     ExecView {
         pid: execs.pids().get(id).copied(),

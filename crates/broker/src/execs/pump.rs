@@ -16,6 +16,7 @@ use super::Execs;
 use crate::error::Error;
 use crate::lifecycle::activity::Busy;
 use crate::shared::Shared;
+use sandkeep_core::event::EventKind;
 use sandkeep_core::failpoint;
 use sandkeep_guestlink::{
     ExecEnd, ExecEvent, Execution, ExecutionInput, Outcome,
@@ -53,6 +54,13 @@ impl Berth {
         Pump { shared, execs, journal, input, open: Some(open) }
     }
 
+    /// The same of one that has begun only now.
+    pub fn board_first(self, execution: Execution) -> Pump {
+        let exec = self.writer.journal().id().clone();
+        self.execs.emit(&self.shared, &EventKind::ExecStarted { exec });
+        self.board(execution)
+    }
+
     /// The exec never began.
     pub fn abandon(self) {
         self.execs.shelf.forget(self.writer);
@@ -61,7 +69,9 @@ impl Berth {
     /// Nobody can know what became of the exec.
     pub fn lose(self, reason: &str) {
         let id = self.writer.journal().id().clone();
-        self.writer.end(lost(reason));
+        let end = lost(reason);
+        self.execs.tell_end(&self.shared, &id, &end);
+        self.writer.end(end);
         self.execs.ended(&self.shared, &id);
     }
 }
@@ -131,6 +141,7 @@ impl Pump {
     fn end(&mut self, end: ExecEnd) -> ExecEnd {
         let Some(Open { execution, writer, permit, .. }) = self.open.take() else { return end };
         let duration = end.duration;
+        self.execs.tell_end(&self.shared, self.journal.id(), &end);
         let written = writer.end(end);
         failpoint!("exec.after_journal_end");
         // Now the guest may forget it.

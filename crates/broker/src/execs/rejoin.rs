@@ -9,6 +9,7 @@ use tracing::{debug, info};
 use super::Execs;
 use super::pump::Berth;
 use crate::lifecycle::handle::Handle;
+use crate::records::events::Revisited;
 use crate::shared::Shared;
 use sandkeep_core::{ExecId, limits};
 use sandkeep_guestlink::{
@@ -17,10 +18,10 @@ use sandkeep_guestlink::{
 };
 
 /// Reads the journals of a sandbox that this daemon has just found.
-pub(crate) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>) {
+pub(crate) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>, in_log: &Revisited) {
     let shelf = Arc::clone(execs);
     match shared.blocking(move |_| shelf.shelf.load()).await {
-        Ok(unfinished) => execs.found(unfinished),
+        Ok(unfinished) => execs.found(unfinished, &in_log.ended_execs),
         Err(error) => tracing::warn!(%error, "cannot read the journals of a sandbox"),
     }
 }

@@ -35,7 +35,7 @@ pub(crate) async fn watch_over(
     let answer = answer.await;
     let sent = guard.0.take().expect("nobody else takes it");
     match answer {
-        Ok(execution) => Ok(sent.berth.board(execution)),
+        Ok(execution) => Ok(sent.berth.board_first(execution)),
         Err(error) => {
             match may_have_begun(&error) {
                 true => sent.spawn_clean_up(Wish::Cancel),
@@ -104,7 +104,7 @@ impl Sent {
             found = tokio::time::timeout(limits::EXEC_CLEAN_UP, self.find(wish)) => found,
         };
         match found {
-            Ok(Ok(execution)) => self.berth.board(execution).run().await,
+            Ok(Ok(execution)) => self.berth.board_first(execution).run().await,
             // It never began, or is gone with its sandbox.
             Ok(Err(error)) => {
                 debug!(exec = %self.id, %error, "an unanswered exec is not there");

@@ -14,6 +14,7 @@ use super::view::{TemplateView, view};
 use super::{Audience, TemplateDraft, collect, owner};
 use crate::Broker;
 use crate::error::Error;
+use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::{ImportId, Principal, Scope, TemplateName, failpoint, with_causes};
 use sandkeep_image::{
     image::{Image, ImageError, Platform},
@@ -157,6 +158,10 @@ impl Broker {
             .map_err(|long| Error::SourceInvalid { problem: long.to_string() })?;
         self.shared.keep(&job.whose, &record).await?;
         failpoint!("template.after_record");
+        let (name, digest) = (record.name.to_string(), record.digest.clone());
+        let shared = job.whose == Whose::Shared;
+        let subject = Subject { owner: job.claim.owner().clone(), sandbox: None };
+        self.shared.emit(&subject, &EventKind::TemplateCreated { name, digest, shared });
         info!(name = %job.name, digest = record.digest, "a template is there");
         Ok(record)
     }

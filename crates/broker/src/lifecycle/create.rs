@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::handle::Handle;
 use super::request::{Answer, Command};
-use super::supervisor::{Fate, Supervisor};
+use super::supervisor::{Fate, Supervisor, telling::Told};
 use super::volume::{Stored, Volume};
 use crate::Broker;
 use crate::error::Error;
@@ -69,7 +69,9 @@ impl NewSandbox {
         meta: Meta,
         creation: Creation,
     ) -> Self {
-        let (supervisor, handle) = Supervisor::new(shared, runtime, meta, Status::creating(), None);
+        let (mut supervisor, handle) =
+            Supervisor::new(shared, runtime, meta, Status::creating(), None);
+        supervisor.told = Told::Nothing;
         let create = |reply| Command::Create(Box::new(creation), reply);
         let created = handle.enqueue(create).expect("a new queue is empty and open");
         Self { supervisor, handle, created }

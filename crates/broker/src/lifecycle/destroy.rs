@@ -1,5 +1,7 @@
 //! destroy: from anywhere to nothing. Once recorded it is never taken back, only repeated.
 
+use std::sync::Arc;
+
 use tracing::warn;
 
 use super::handle::Handle;
@@ -9,7 +11,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::shared::Shared;
 use sandkeep_core::{Event, Operation, Principal, SandboxId, Verb, failpoint, with_causes};
-use sandkeep_home::Phase;
+use sandkeep_home::{DataDir, Phase};
 
 impl Broker {
     /// Removes a sandbox and all it held.
@@ -82,12 +84,19 @@ impl Supervisor {
         self.shared.snapshots.remove_all(self.id()).await?;
         failpoint!("destroy.after_snapshots");
         let home = self.home.clone();
-        self.shared.blocking(move |_| home.remove()).await?;
+        let shared = Arc::clone(&self.shared);
+        let remove = move |_: &DataDir| {
+            let _nothing_is_added = shared.timelines.hold();
+            home.remove()
+        };
+        self.shared.blocking(remove).await?;
         failpoint!("destroy.after_home");
         if let Some(slot) = &self.meta.slot {
             self.shared.directory.free_slot(&self.meta.owner, slot, self.id()).await?;
             failpoint!("destroy.after_slot");
         }
+        self.tell_destroyed();
+        failpoint!("destroy.after_event");
         self.shared.registry.delete(&self.meta.owner, self.id(), self.revision).await?;
         failpoint!("destroy.after_row");
         Ok(())

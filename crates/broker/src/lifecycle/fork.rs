@@ -27,9 +27,9 @@ use crate::policy::admission::{self, volume_quota};
 use crate::records::directory::{Share, request_name};
 use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::records::rows;
-use crate::records::timeline::Happening;
 use crate::shared::Shared;
 use crate::view::View;
+use sandkeep_core::event::EventKind;
 use sandkeep_core::{
     Event, IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Terms, TermsPatch, Verb,
     apply, failpoint, limits,
@@ -204,6 +204,12 @@ impl Broker {
             }
             return Err(error);
         }
+        // Before the end of the intent: forks that turn out not to stay are told as destroyed.
+        if let Some(subject) = &source.handle.execs.subject {
+            let snapshot = source.named.clone();
+            self.shared.emit(subject, &EventKind::SandboxForked { sandboxes: ids, snapshot });
+        }
+        failpoint!("fork.after_event");
         if let Err(error) = begun.over(&self.shared).await {
             self.unmake(&handles).await;
             return Err(error);
@@ -212,7 +218,6 @@ impl Broker {
         if let Some(claim) = &mut claim {
             claim.made().await;
         }
-        self.note_forks(source, ids).await;
         Ok(handles.iter().map(|handle| handle.view()).collect())
     }
 
@@ -290,17 +295,6 @@ impl Broker {
         });
         let all = futures_util::future::join_all(removals).await;
         if all.contains(&Unmade::NotYet) { Unmade::NotYet } else { Unmade::All }
-    }
-
-    async fn note_forks(&self, source: &Source, sandboxes: Vec<SandboxId>) {
-        let data = &self.shared.data;
-        for id in &sandboxes {
-            let (sandbox, snapshot) = (source.handle.id.clone(), source.named.clone());
-            let what = Happening::ForkedFrom { sandbox, snapshot };
-            self.shared.note(&data.home(id), what).await;
-        }
-        let what = Happening::Forked { sandboxes, snapshot: source.named.clone() };
-        self.shared.note(&data.home(&source.handle.id), what).await;
     }
 }
 

@@ -13,7 +13,6 @@ use super::request::Command;
 use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
-use crate::records::timeline::Happening;
 use crate::view::View;
 use sandkeep_core::{
     Event, ExecId, Next, Operation, Principal, SandboxId, Verb, failpoint, limits, with_causes,
@@ -104,7 +103,6 @@ impl Supervisor {
         failpoint!("pause.after_freeze");
         self.end_pause(Operation::Pause, frozen).await?;
         failpoint!("pause.after_outcome");
-        self.note_state().await;
         Ok(())
     }
 
@@ -128,7 +126,6 @@ impl Supervisor {
         failpoint!("resume.after_thaw");
         self.end_pause(Operation::Resume, thawed).await?;
         failpoint!("resume.after_outcome");
-        self.note(Happening::Resumed).await;
         Ok(())
     }
 

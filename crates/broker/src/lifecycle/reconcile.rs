@@ -21,7 +21,9 @@ use super::supervisor::{Fate, Supervisor};
 use crate::error::Error;
 use crate::execs::rejoin;
 use crate::health;
+use crate::records::events::Revisited;
 use crate::records::registry::Row;
+use crate::records::timeline;
 use crate::shared::Shared;
 use judge::{Case, Copy, Evidence, Verdict, judge};
 use sandkeep_core::{Liveness, SandboxId, State, limits};
@@ -82,11 +84,11 @@ pub(crate) async fn once(shared: &Arc<Shared>) -> Result<(), Error> {
         mend(claim, rows.get(&claim.id)).await;
     }
     let Heard { alive, silent } = listen(shared).await;
-    let in_storage = InStorage::look(shared).await;
+    let traces = Traces::look(shared).await?;
     let actions = claims.into_iter().map(|claim| {
         let row = rows.remove(&claim.id);
         let liveness = alive.get(&claim.id).copied();
-        settle(claim, row, liveness, &silent, &in_storage)
+        settle(claim, row, liveness, &silent, &traces)
     });
     futures_util::stream::iter(actions)
         .buffer_unordered(limits::RECOVERIES_AT_ONCE)
@@ -210,13 +212,28 @@ async fn listen(shared: &Shared) -> Heard {
     heard
 }
 
+/// What earlier daemons left of all sandboxes, beside rows and homes.
+struct Traces {
+    in_storage: InStorage,
+    in_log: Revisited,
+}
+
+impl Traces {
+    async fn look(shared: &Arc<Shared>) -> Result<Self, Error> {
+        timeline::catch_up(shared).await?;
+        let events = Arc::clone(&shared.events);
+        let in_log = shared.blocking(move |_| events.revisit()).await?;
+        Ok(Self { in_storage: InStorage::look(shared).await, in_log })
+    }
+}
+
 /// Judges one sandbox and acts. What goes wrong with one is said and keeps no other from its turn.
 async fn settle(
     claim: Claim,
     row: Option<Row>,
     liveness: Option<Liveness>,
     silent: &BTreeSet<&'static str>,
-    in_storage: &InStorage,
+    traces: &Traces,
 ) {
     let (shared, id) = (Arc::clone(&claim.shared), claim.id.clone());
     let home = shared.data.home(&id);
@@ -245,11 +262,11 @@ async fn settle(
         Verdict::Supervise(case) if silent.contains(case.meta.spec.runtime()) => {
             warn!(%id, runtime = case.meta.spec.runtime(), "a sandbox waits for its runtime");
         }
-        Verdict::Supervise(case) => supervise(claim, *case, in_storage).await,
+        Verdict::Supervise(case) => supervise(claim, *case, traces).await,
     }
 }
 
-async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
+async fn supervise(mut claim: Claim, case: Case, traces: &Traces) {
     let shared = Arc::clone(&claim.shared);
     let (runtime, shown) = match shared.usable_runtime(case.meta.spec.runtime()) {
         Ok(runtime) => (Arc::clone(runtime), None),
@@ -265,8 +282,8 @@ async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
     let Case { meta, status: recorded, revision, event, copy } = case;
     let status = shown.unwrap_or_else(|| recorded.clone());
     let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
-    rejoin::load(&shared, &handle.execs).await;
-    if let Err(error) = supervisor.restore_snapshots(in_storage).await {
+    rejoin::load(&shared, &handle.execs, &traces.in_log).await;
+    if let Err(error) = supervisor.restore_snapshots(&traces.in_storage).await {
         // Without them it could lose some: reconcile comes back to it.
         return warn!(id = %claim.id, %error, "cannot read what is recorded of a sandbox's snapshots");
     }
@@ -274,6 +291,7 @@ async fn supervise(mut claim: Claim, case: Case, in_storage: &InStorage) {
     if let Ok(Some(noted)) = shared.blocking(move |_| Ok(home.noted_activity())).await {
         handle.activity.restore(noted);
     }
+    supervisor.restore_told(&recorded, &traces.in_log).await;
     if !unreachable {
         match supervisor.recover(event, &handle).await {
             Ok(Fate::Gone) => return,

@@ -11,8 +11,8 @@ use super::snapshot::{Record, not_found};
 use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
-use crate::records::timeline::Happening;
 use crate::view::View;
+use sandkeep_core::event::EventKind;
 use sandkeep_core::{
     Event, Operation, Principal, SandboxId, SnapshotName, State, Verb, failpoint, with_causes,
 };
@@ -97,25 +97,19 @@ impl Supervisor {
     pub(crate) async fn finish_rollback(&mut self) -> Result<(), Error> {
         let to = self.status().rollback_to().and_then(|id| self.snapshots.get(id));
         let result = self.swap_and_launch().await;
-        let (event, happened) = match &result {
-            Ok(()) => {
-                let happened = to.map(|to| Happening::RolledBack { name: to.name.clone() });
-                (Event::Done(Operation::Rollback), happened)
-            }
+        let event = match &result {
+            Ok(()) => Event::Done(Operation::Rollback),
             Err(cause) => {
                 self.expect_death();
-                (Event::Failed(Operation::Rollback, with_causes(cause)), None)
+                Event::Failed(Operation::Rollback, with_causes(cause))
             }
         };
         let status = self.after(event);
-        let (shared, home) = (Arc::clone(&self.shared), self.home.clone());
-        // Nothing follows from the note, so it is written beside the outcome.
-        let note = async {
-            if let Some(happened) = happened {
-                shared.note(&home, happened).await;
-            }
-        };
-        tokio::join!(self.settle(status), note);
+        let state = status.state();
+        self.settle(status).await;
+        if let (Ok(()), Some(to)) = (&result, to) {
+            self.emit(&EventKind::SandboxRolledBack { name: to.name.clone(), state });
+        }
         self.set_alarm();
         failpoint!("rollback.after_outcome");
         result?;

@@ -24,8 +24,8 @@ use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
 use crate::health;
-use crate::records::timeline::{self, Happening};
 use crate::shared::Shared;
+use sandkeep_core::event::EventKind;
 use sandkeep_core::{
     Event, Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Verb,
     failpoint, limits, with_causes,
@@ -220,12 +220,16 @@ impl Supervisor {
             self.settle(status).await;
         }
         let record = made?;
+        // While the row still says that a snapshot is under way: a daemon that finds it so tells what is missing.
+        if let Some(record) = &record {
+            self.tell_snapshot(record);
+            failpoint!("snapshot.after_event");
+        }
         let status = self.after(Event::Done(Operation::Snapshot));
         self.settle(status).await;
         failpoint!("snapshot.after_outcome");
-        if let Some(record) = &record {
+        if record.is_some() {
             self.copy_records().await;
-            self.note(timeline::of_snapshot(record)).await;
             self.prune().await;
         }
         Ok(record)
@@ -340,7 +344,7 @@ impl Supervisor {
                 return;
             }
             let name = oldest.name.clone();
-            self.note(Happening::SnapshotPruned { name }).await;
+            self.emit(&EventKind::SnapshotPruned { name });
         }
     }
 
@@ -350,7 +354,7 @@ impl Supervisor {
             return self.remove_unrecorded(id).await;
         };
         self.remove_snapshot(&record).await?;
-        self.note(Happening::SnapshotDeleted { name: record.name.clone() }).await;
+        self.emit(&EventKind::SnapshotDeleted { name: record.name.clone() });
         Ok(())
     }
 

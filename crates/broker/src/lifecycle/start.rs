@@ -6,7 +6,6 @@ use super::request::Command;
 use super::supervisor::Supervisor;
 use crate::Broker;
 use crate::error::Error;
-use crate::records::timeline::Happening;
 use crate::view::View;
 use sandkeep_core::{
     Event, Next, Operation, Principal, SandboxId, State, Verb, failpoint, with_causes,
@@ -27,7 +26,6 @@ impl Supervisor {
             return Ok(());
         }
         self.wake().await?;
-        self.note(Happening::Started).await;
         self.start_up().await
     }
 
@@ -66,7 +64,6 @@ impl Supervisor {
                 let failure = Event::Failed(Operation::Start, with_causes(&cause));
                 let status = self.after(failure);
                 self.settle(status).await;
-                self.note_state().await;
                 Err(cause)
             }
         }

@@ -44,7 +44,6 @@ impl Supervisor {
         let status = self.after(event);
         self.settle(status).await;
         failpoint!("stop.after_outcome");
-        self.note_state().await;
         Ok(result?)
     }
 

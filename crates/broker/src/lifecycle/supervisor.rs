@@ -5,6 +5,7 @@
 //! listens. Reading and execs do not come here; they use what every change publishes.
 
 mod steps;
+pub(crate) mod telling;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,6 +29,7 @@ use sandkeep_guestlink::Guest;
 use sandkeep_home::{Home, Meta};
 use sandkeep_runtime::{Death, Runtime};
 use sandkeep_store::Revision;
+use telling::Told;
 
 /// Resolves when the sandbox is dead.
 type End = Pin<Box<dyn Future<Output = Death> + Send>>;
@@ -62,6 +64,7 @@ pub(crate) struct Supervisor {
     pub(crate) execs: Arc<Execs>,
     pub(crate) snapshots: Arc<SnapshotIndex>,
     pub(crate) volume: Volume,
+    pub(super) told: Told,
     inbox: mpsc::Receiver<Request>,
     destroys: watch::Receiver<usize>,
     death_watch: DeathWatch,
@@ -112,7 +115,12 @@ impl Supervisor {
             inbox: sender,
             published: receiver,
             destroys: waiting,
-            execs: Arc::new(Execs::new(&home, shared.journal, Arc::clone(&activity))),
+            execs: Arc::new(Execs::new(
+                &home,
+                shared.journal,
+                Arc::clone(&activity),
+                telling::subject(&meta),
+            )),
             snapshots: Arc::default(),
             volume: Volume::of(shared, &meta),
             activity,
@@ -131,6 +139,7 @@ impl Supervisor {
             execs: Arc::clone(&handle.execs),
             snapshots: Arc::clone(&handle.snapshots),
             volume: handle.volume.clone(),
+            told: Told::Hushed,
             inbox,
             destroys,
             death_watch: DeathWatch::Off,
@@ -243,7 +252,6 @@ impl Supervisor {
         let (status, next) = self.next(Event::Died(death.reason)).expect("a death is never denied");
         if next == Next::Record {
             self.settle(status).await;
-            self.note_state().await;
         }
     }
 
@@ -275,8 +283,9 @@ impl Supervisor {
         }
     }
 
-    /// Shows a status; what does not run has no way inside.
-    pub(crate) fn publish(&self, status: Status) {
+    /// Shows a status, and tells it if it is an outcome; what does not run has no way inside.
+    pub(crate) fn publish(&mut self, status: Status) {
+        let before = self.status();
         self.published.send_modify(|published| {
             if !matches!(status.state(), State::Running | State::Paused) {
                 published.guest = None;
@@ -284,6 +293,7 @@ impl Supervisor {
             published.status = status;
             published.meta = Arc::clone(&self.meta);
         });
+        self.tell_state(&before);
     }
 
     /// Opens the way inside a sandbox that runs, and watches for its death.

@@ -1,27 +1,150 @@
-//! What happened to a sandbox, for whoever looks back: its creation, states, snapshots and forks from the timeline
-//! in its home, its execs from their journals. Both are bounded, and the oldest goes first.
+//! What happened to a sandbox, for whoever looks back: its creation, states, snapshots and forks from the timeline in its
+//! home, its execs from their journals. Both are bounded, and the oldest goes first.
+//!
+//! ```text
+//!   log of events ──▶ cursor ──▶ <home>/timeline     at intervals, when somebody looks, and before sandboxes are recovered
+//! ```
+//!
+//! A timeline is the sandbox's own part of the log of events, and stays when the log has forgotten it. The cursor is
+//! written after the lines: what a crash repeats is recognized by its number and read once.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-use tracing::debug;
+use tracing::{debug, warn};
 
+use super::events::{Cursor, Delivery, EVENTS, EventLog};
 use crate::Broker;
 use crate::error::Error;
-use crate::lifecycle::snapshot::Record;
-use crate::lifecycle::supervisor::Supervisor;
 use crate::shared::Shared;
-use sandkeep_core::{Principal, SandboxId, api::Exec};
-use sandkeep_home::{Home, timeline};
+use sandkeep_core::event::{Event, EventKind, EventSeq};
+use sandkeep_core::{Principal, SandboxId, api::Exec, limits};
+use sandkeep_home::{DataDir, timeline};
 
 pub use sandkeep_core::api::{Happening, LogEntry};
 
-pub(crate) fn of_snapshot(record: &Record) -> Happening {
-    let (snapshot, name) = (record.id.clone(), record.name.clone());
-    let (bytes, note) = (record.bytes, record.note.clone());
-    match record.kind.turn() {
-        Some(turn) => Happening::Turn { snapshot, name, turn, bytes, note },
-        None => Happening::Snapshot { snapshot, name, bytes, note },
+/// Up to where the timelines are copied, in the directory of the log.
+const CURSOR: &str = "timelines";
+
+/// The copying of events to the homes of their sandboxes.
+pub(crate) struct Timelines {
+    saved: PathBuf,
+    /// Held by whoever copies; `None` before the first time.
+    cursor: Mutex<Option<Cursor>>,
+    /// Held, shared, by whoever removes a home: nothing may be added to it meanwhile.
+    removals: RwLock<()>,
+}
+
+impl Timelines {
+    pub fn in_data_dir(data: &Path) -> Self {
+        let saved = data.join(EVENTS).join(CURSOR);
+        Self { saved, cursor: Mutex::default(), removals: RwLock::default() }
     }
+
+    /// Nothing is added to any timeline while this is held.
+    pub fn hold(&self) -> RwLockReadGuard<'_, ()> {
+        self.removals.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies all events that are there and were not copied before. Blocks.
+    fn copy(&self, log: &EventLog, data: &DataDir) -> io::Result<()> {
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let cursor = cursor.get_or_insert_with(|| Cursor::new(self.saved().min(log.last())));
+        let before = cursor.after();
+        loop {
+            let batch = cursor.read(log)?;
+            if batch.is_empty() {
+                break;
+            }
+            for delivery in batch {
+                match delivery {
+                    Delivery::Event(event) => self.add(&event, data),
+                    Delivery::Gap { oldest } => {
+                        warn!(%oldest, "timelines lack events that are not kept any more");
+                    }
+                }
+            }
+        }
+        if cursor.after() != before {
+            fs::write(&self.saved, cursor.after().to_string())?;
+        }
+        Ok(())
+    }
+
+    fn saved(&self) -> EventSeq {
+        let saved = fs::read_to_string(&self.saved).ok().and_then(|text| text.parse().ok());
+        saved.map_or(EventSeq::START, EventSeq::new)
+    }
+
+    fn add(&self, event: &Event, data: &DataDir) {
+        let forks = match &event.kind {
+            EventKind::SandboxForked { sandboxes, .. } => sandboxes.as_slice(),
+            _ => &[],
+        };
+        let concerned = event.subject.sandbox.iter().chain(forks);
+        for id in concerned.filter(|id| Happening::of_event(event, id).is_some()) {
+            let line = serde_json::to_vec(event).expect("an event holds strings and numbers");
+            let _no_removal = self.removals.write().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = timeline::append(data.home(id).path(), &line) {
+                debug!(%id, %error, "cannot add an event to the timeline of a sandbox");
+            }
+        }
+    }
+}
+
+/// Brings all timelines up to date.
+pub(crate) async fn catch_up(shared: &Arc<Shared>) -> Result<(), Error> {
+    let all = Arc::clone(shared);
+    shared.blocking(move |data| all.timelines.copy(&all.events, data)).await
+}
+
+/// Keeps them nearly so until the broker closes.
+pub(crate) async fn keep_up(shared: Arc<Shared>) {
+    let mut last = shared.events.watch_last();
+    loop {
+        last.borrow_and_update();
+        if let Err(error) = catch_up(&shared).await {
+            warn!(%error, "cannot bring the timelines of sandboxes up to date");
+        }
+        let news = async {
+            // It fails only without the log, which is held here.
+            let _ = last.changed().await;
+            tokio::time::sleep(limits::TIMELINE_DELAY).await;
+        };
+        tokio::select! {
+            () = shared.closing.cancelled() => return,
+            () = news => {}
+        }
+    }
+}
+
+/// What is known of a sandbox's past.
+#[derive(Default)]
+pub(crate) struct Past {
+    /// In order, each once.
+    pub events: Vec<Event>,
+    /// What versions before the log of events wrote down.
+    earlier: Vec<LogEntry>,
+}
+
+/// Reads the timeline of a sandbox, which is as new as the last [`catch_up`].
+pub(crate) async fn past(shared: &Arc<Shared>, id: &SandboxId) -> Result<Past, Error> {
+    let home = shared.data.home(id);
+    let lines = shared.blocking(move |_| timeline::read(home.path())).await?;
+    let (mut events, mut earlier, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+    // A line that a crash has cut short says nothing.
+    for line in lines.split(|byte| *byte == b'\n') {
+        match serde_json::from_slice::<Event>(line) {
+            // A log that was removed begins anew with the numbers, but not with the times.
+            Ok(event) if seen.insert((event.seq, event.at)) => events.push(event),
+            Ok(_) => {}
+            Err(_) => earlier.extend(serde_json::from_slice::<LogEntry>(line).ok()),
+        }
+    }
+    Ok(Past { events, earlier })
 }
 
 fn of_exec(exec: Exec) -> LogEntry {
@@ -46,51 +169,22 @@ impl Broker {
     ) -> Result<Vec<LogEntry>, Error> {
         let handle = self.shared.find(who, id)?;
         let execs = self.last_execs(&handle, limit).await?;
-        let home = self.shared.data.home(id);
-        let lines = self.shared.blocking(move |_| timeline::read(home.path())).await?;
+        catch_up(&self.shared).await?;
+        let Past { events, earlier } = past(&self.shared, id).await?;
+        // Its timeline may have forgotten how it began; its metadata have not.
         let created = Happening::Created {
             runtime: handle.meta().spec.runtime().to_owned(),
             template: handle.meta().spec.template().to_owned(),
         };
         let mut entries = vec![LogEntry { at: handle.meta().created_at, what: created }];
-        // A line that a crash has cut short says nothing.
-        let lines = lines.split(|byte| *byte == b'\n');
-        entries.extend(lines.filter_map(|line| serde_json::from_slice::<LogEntry>(line).ok()));
+        entries.extend(earlier);
+        let of_event = |event: &Event| {
+            let what = Happening::of_event(event, id)?;
+            (!matches!(what, Happening::Created { .. })).then_some(LogEntry { at: event.at, what })
+        };
+        entries.extend(events.iter().filter_map(of_event));
         entries.extend(execs.into_iter().map(of_exec));
         entries.sort_by_key(|entry| entry.at);
         Ok(entries.split_off(entries.len().saturating_sub(limit)))
-    }
-}
-
-impl Shared {
-    /// Writes down what happened. Nothing follows from it, so nothing fails for it.
-    pub async fn note(self: &Arc<Self>, home: &Home, what: Happening) {
-        let entry = LogEntry { at: self.clock.wall(), what };
-        let line = serde_json::to_vec(&entry).expect("an entry holds only strings and numbers");
-        let home = home.clone();
-        let noted = self.blocking(move |_| timeline::append(home.path(), &line)).await;
-        if let Err(error) = noted {
-            debug!(%error, "cannot note down what happened to a sandbox");
-        }
-    }
-}
-
-impl Supervisor {
-    pub(crate) async fn note(&self, what: Happening) {
-        self.shared.note(&self.home, what).await;
-    }
-
-    /// The same for the state that it is in now.
-    pub(crate) async fn note_state(&self) {
-        use sandkeep_core::State;
-        let status = self.status();
-        let reason = status.reason().map(ToString::to_string);
-        let what = match status.state() {
-            State::Stopped => Happening::Stopped { reason },
-            State::Paused => Happening::Paused { reason },
-            State::Failed => Happening::Failed { reason: reason.unwrap_or_default() },
-            State::Creating | State::Running | State::Destroying => return,
-        };
-        self.note(what).await;
     }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::events::events_are_true;
 use super::world::{LONG, World, create, is_not_found, list, me};
 use crate::error::Error;
 use crate::{Broker, ExecDraft};
@@ -19,10 +20,12 @@ fn points(verb: &str) -> impl Iterator<Item = &'static str> {
 
 /// Whatever a crash left, destroy leads out, and then nothing is left.
 async fn ends_well(world: &World, broker: Broker, point: &str) {
+    events_are_true(&broker, point).await;
     for view in list(&broker).await {
         broker.destroy(&me(), &view.id).await.unwrap_or_else(|error| panic!("{point}: {error}"));
     }
     assert_eq!(world.remains().await, [""; 0], "{point}");
+    events_are_true(&broker, point).await;
     world.crash(broker).await;
     drop(world.open().await);
     assert_eq!(world.remains().await, [""; 0], "{point}");

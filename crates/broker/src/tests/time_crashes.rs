@@ -1,6 +1,7 @@
 //! A crash at every failpoint of snapshot, prune, rollback and fork, then a new broker: a recorded snapshot has
 //! lost nothing, what was begun is finished or gone, and nothing is left over.
 
+use super::events::events_are_true;
 use super::time::{forks, name, names, snapshot, stopped};
 use super::world::{World, list, me};
 use crate::{Broker, OnExecs};
@@ -17,6 +18,7 @@ fn points(verb: &str) -> impl Iterator<Item = &'static str> {
 
 /// The storage has what the records name and no more, and all of it goes with its sandbox.
 async fn ends_well(world: &World, broker: Broker, point: &str) {
+    events_are_true(&broker, point).await;
     let mut recorded = 0;
     for view in list(&broker).await {
         recorded += names(&broker, &view.id).len();
@@ -54,7 +56,8 @@ async fn a_snapshot_is_whole_or_gone() {
         broker.seal_turn(&me(), &id, None).await.expect_err(point);
         assert!(simulated::has_fired(), "{point} is not on the way");
         let broker = world.reopen(broker).await;
-        let recorded = ["snapshot.after_record", "snapshot.after_outcome"].contains(&point);
+        let recorded = ["snapshot.after_record", "snapshot.after_event", "snapshot.after_outcome"]
+            .contains(&point);
         let expected: &[&str] = if recorded { &["first", "turn-0001"] } else { &["first"] };
         assert_eq!(names(&broker, &id), expected, "{point}");
         let next = broker.seal_turn(&me(), &id, None).await.expect(point);

@@ -4,9 +4,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::event::{Event, EventKind, SnapshotMade};
 use crate::{ExecId, SandboxId, SnapshotId, SnapshotName};
 
-/// One thing that happened.
+/// One thing that happened, as the log of a sandbox shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Happening {
@@ -76,6 +77,55 @@ pub enum Happening {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         duration_ms: Option<u64>,
     },
+}
+
+impl Happening {
+    /// What an event means in the log of one of the sandboxes that it concerns; `None` if it is not for there. Execs
+    /// have journals, which say more.
+    pub fn of_event(event: &Event, sandbox: &SandboxId) -> Option<Self> {
+        let made = |snapshot: &SnapshotMade| {
+            let SnapshotMade { snapshot, name, bytes, note } = snapshot.clone();
+            (snapshot, name, bytes, note)
+        };
+        Some(match &event.kind {
+            EventKind::SandboxCreated { runtime, template } => {
+                Self::Created { runtime: runtime.clone(), template: template.clone() }
+            }
+            EventKind::SandboxStarted {} => Self::Started,
+            EventKind::SandboxStopped { reason } => Self::Stopped { reason: reason.clone() },
+            EventKind::SandboxPaused { reason } => Self::Paused { reason: reason.clone() },
+            EventKind::SandboxResumed {} => Self::Resumed,
+            EventKind::SandboxFailed { reason } => Self::Failed { reason: reason.clone() },
+            EventKind::SandboxRolledBack { name, .. } => Self::RolledBack { name: name.clone() },
+            EventKind::SandboxForked { sandboxes, snapshot } => {
+                let snapshot = snapshot.clone();
+                match &event.subject.sandbox {
+                    Some(source) if source != sandbox => {
+                        Self::ForkedFrom { sandbox: source.clone(), snapshot }
+                    }
+                    Some(_) | None => Self::Forked { sandboxes: sandboxes.clone(), snapshot },
+                }
+            }
+            EventKind::SnapshotCreated(snapshot) => {
+                let (snapshot, name, bytes, note) = made(snapshot);
+                Self::Snapshot { snapshot, name, bytes, note }
+            }
+            EventKind::TurnCompleted { turn, snapshot } => {
+                let (snapshot, name, bytes, note) = made(snapshot);
+                Self::Turn { snapshot, name, turn: *turn, bytes, note }
+            }
+            EventKind::SnapshotDeleted { name } => Self::SnapshotDeleted { name: name.clone() },
+            EventKind::SnapshotPruned { name } => Self::SnapshotPruned { name: name.clone() },
+            EventKind::SandboxDestroyed { .. }
+            | EventKind::ExecStarted { .. }
+            | EventKind::ExecEnded { .. }
+            | EventKind::TemplateCreated { .. }
+            | EventKind::TemplateRemoved { .. }
+            | EventKind::KeyCreated { .. }
+            | EventKind::KeyRevoked { .. }
+            | EventKind::PolicyRefused { .. } => return None,
+        })
+    }
 }
 
 /// What happened, and when.

@@ -76,10 +76,11 @@ impl KeyRing {
         Ok(keys)
     }
 
-    /// The key is refused from the next request on.
-    pub async fn revoke(&self, id: &KeyId) -> Result<(), Error> {
+    /// The key is refused from the next request on. Returns what was known of it, if its row could be read.
+    pub async fn revoke(&self, id: &KeyId) -> Result<Option<KeyInfo>, Error> {
+        let row = self.row(id).await?;
         match self.directory.remove_api_key(id).await? {
-            true => Ok(()),
+            true => Ok(row.map(|row| row.info)),
             false => Err(Error::KeyNotFound { id: id.clone() }),
         }
     }

@@ -131,7 +131,7 @@ impl Gate {
             (Err(_), None) => Ok(None),
             (Ok(known), Some(needed)) => match known.principal.scopes.allow(needed) {
                 true => Ok(Some(known)),
-                false => Err(Refusal::Forbidden { needed }),
+                false => Err(Refusal::Forbidden { needed, who: known.principal }),
             },
             (Err(refusal), Some(_)) => Err(refusal),
         }

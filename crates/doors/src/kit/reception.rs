@@ -19,7 +19,9 @@ pub struct Desk {
 
 pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: Next) -> Response {
     let (dialect, path) = (desk.dialect.as_ref(), request.uri().path().to_owned());
-    let (visit, answer) = match desk.kit.gate.admit(&mut request, dialect).await {
+    let admitted = desk.kit.gate.admit(&mut request, dialect).await;
+    let who = request.extensions().get::<Principal>().cloned();
+    let (visit, answer) = match admitted {
         Admitted::Served(visit) => match desk.limit(&request) {
             Ok(()) => (visit, next.run(request).await),
             Err(refusal) => (visit, refusal.into_response()),
@@ -27,10 +29,23 @@ pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: 
         Admitted::Refused(visit, refusal) => (visit, refusal.into_response()),
         Admitted::Answered(answer) => return answer,
     };
+    desk.note_refusal(&answer, who.as_ref());
     visit.finish(in_words(dialect, answer, &path), dialect.schemes())
 }
 
 impl Desk {
+    /// The broker is told what was refused, and to whom if that is known.
+    fn note_refusal(&self, answer: &Response, who: Option<&Principal>) {
+        let Some(refusal) = answer.extensions().get::<Arc<Refusal>>() else { return };
+        let who = match refusal.as_ref() {
+            Refusal::Forbidden { who, .. } => Some(who),
+            _ => who,
+        };
+        if let Some(who) = who {
+            self.kit.broker.note_refusal(who, refusal.code());
+        }
+    }
+
     /// Whether the principal of a request may make one more now. One that is not known is not asked here:
     /// it is refused where its name is needed, or asks for something that is for everybody. Without
     /// configured rates it costs one look at two options.

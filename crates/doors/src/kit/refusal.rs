@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use crate::auth::AuthError;
 use sandkeep_broker::{PassProblem, error::Error};
 use sandkeep_core::{
-    Code, Kind, Scope,
+    Code, Kind, Principal, Scope,
     limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE},
     with_causes,
 };
@@ -69,7 +69,7 @@ pub enum Refusal {
     #[error("the credential cannot be checked now: {problem}")]
     AuthUnavailable { problem: String },
     #[error("this needs the scope {}, which the credential does not have", needed.as_str())]
-    Forbidden { needed: Scope },
+    Forbidden { needed: Scope, who: Principal },
     #[error("there is no process {text:?}")]
     NotAProcessId { text: String },
     #[error("{text:?} is not a port from 1 to 65535")]

@@ -62,6 +62,6 @@ impl<S: Send + Sync> FromRequestParts<S> for MayName {
 pub fn require(who: &Principal, needed: Scope) -> Result<(), Refusal> {
     match who.scopes.allow(needed) {
         true => Ok(()),
-        false => Err(Refusal::Forbidden { needed }),
+        false => Err(Refusal::Forbidden { needed, who: who.clone() }),
     }
 }

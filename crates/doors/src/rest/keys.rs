@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::{Extension, Json};
 use serde::Serialize;
@@ -14,6 +15,7 @@ use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::path::Id;
 use crate::kit::who::Admin;
+use sandkeep_broker::{Broker, KeyChange};
 use sandkeep_core::KeyId;
 
 #[derive(Serialize, ToSchema)]
@@ -32,12 +34,14 @@ pub struct Keys {
 )]
 pub async fn create(
     Admin(who): Admin,
+    State(broker): State<Broker>,
     Extension(auth): Extension<Arc<Auth>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, [(HeaderName, &'static str); 1], Json<NewKey>), Refusal> {
     let draft: KeyDraft = body::required(&headers, body).await?;
     let made = auth.keys().create(draft).await?;
+    broker.note_key(&made.info, KeyChange::Made);
     tracing::info!(by = who.user, key = %made.info.id, "a key was made");
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Json(made)))
 }
@@ -64,10 +68,13 @@ pub async fn list(
 )]
 pub async fn revoke(
     Admin(who): Admin,
+    State(broker): State<Broker>,
     Extension(auth): Extension<Arc<Auth>>,
     Id(id): Id<KeyId>,
 ) -> Result<StatusCode, Refusal> {
-    auth.keys().revoke(&id).await?;
+    if let Some(revoked) = auth.keys().revoke(&id).await? {
+        broker.note_key(&revoked, KeyChange::Revoked);
+    }
     tracing::info!(by = who.user, key = %id, "a key was revoked");
     Ok(StatusCode::NO_CONTENT)
 }

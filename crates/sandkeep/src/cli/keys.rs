@@ -205,7 +205,7 @@ async fn revoke_in(directory: &Path, ids: &[String]) -> Result<(), Failure> {
         let usage = |e: InvalidKeyId| Failure::Usage { problem: e.to_string() };
         let id = text.parse().map_err(usage)?;
         match &ring {
-            Some(ring) => ring.revoke(&id).await?,
+            Some(ring) => drop(ring.revoke(&id).await?),
             None => return Err(Error::KeyNotFound { id }.into()),
         }
     }

@@ -1,8 +1,10 @@
 //! The daemon is killed at every named point of every verb, and started again. Nothing acknowledged is
 //! lost, what was half done is whole or gone, and nothing is left over.
 
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 
+use sandkeep_core::event::EventKind;
 use sandkeep_core::failpoint::ALL;
 use serde_json::{Value, json};
 
@@ -157,7 +159,26 @@ fn survives_every_failpoint(verb: Verb) {
         }
         daemon.assert_no_leaks();
         assert_eq!(daemon.ids(), [witness.id.as_str()], "{point}");
+        assert_told_once(&daemon, &witness, point);
     }
+}
+
+/// Every sandbox that was made and every exec that ended is told once, and every other sandbox is gone.
+fn assert_told_once(daemon: &Daemon, witness: &Witness, point: &str) {
+    let events = sandkeep_broker::recorded_events(&daemon.data_dir()).expect("a readable log");
+    let (mut there, mut ended) = (BTreeSet::new(), BTreeSet::new());
+    for event in &events {
+        let id = event.subject.sandbox.as_ref().map(ToString::to_string).unwrap_or_default();
+        match &event.kind {
+            EventKind::SandboxCreated { .. } => assert!(there.insert(id), "{point}: made twice"),
+            EventKind::SandboxDestroyed { .. } => assert!(there.remove(&id), "{point}: gone twice"),
+            EventKind::ExecEnded { exec, .. } => {
+                assert!(ended.insert(exec), "{point}: {exec} twice")
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(there, BTreeSet::from([witness.id.clone()]), "{point}: {events:?}");
 }
 
 /// The state of a sandbox once no verb is under way; `None` if it is gone.

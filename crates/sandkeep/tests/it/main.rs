@@ -10,6 +10,7 @@ mod crash;
 mod diff;
 mod doctor;
 mod engines;
+mod events;
 mod examples;
 mod exec;
 #[cfg(feature = "failpoints")]

@@ -1,0 +1,108 @@
+//! The events of a sandbox: each outcome is told once, whichever daemon records it.
+//!
+//! A change of state is told where it is published, after its row was written. A daemon that finds a sandbox compares
+//! its row with what the timeline says was told, and tells the difference. The end of a sandbox is told before its row
+//! goes, because nothing would be left to compare: whoever finds the row looks for that event in the log.
+
+use tracing::warn;
+
+use super::Supervisor;
+use crate::lifecycle::snapshot::Record;
+use crate::records::events::Revisited;
+use crate::records::timeline::{self, Past};
+use sandkeep_core::event::{EventKind, SnapshotMade, Subject};
+use sandkeep_core::{Operation, Purpose, State, Status};
+use sandkeep_home::Meta;
+
+/// What those who follow the events know of a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// It is not known yet, or they know of its end: nothing is told.
+    Hushed,
+    /// They have not heard of it.
+    Nothing,
+    State(State),
+}
+
+/// Whom the events of a sandbox are about; `None` for one that is there for a build, of which nobody is told.
+pub(crate) fn subject(meta: &Meta) -> Option<Subject> {
+    match meta.spec.purpose() {
+        Purpose::Use => Some(Subject { owner: meta.owner.clone(), sandbox: Some(meta.id.clone()) }),
+        Purpose::Build => None,
+    }
+}
+
+impl Supervisor {
+    pub(crate) fn emit(&self, kind: &EventKind) {
+        if let Some(subject) = &self.execs.subject {
+            self.shared.emit(subject, kind);
+        }
+    }
+
+    /// Tells the status that was just published, if it is a change that was not told.
+    pub(super) fn tell_state(&mut self, before: &Status) {
+        let after = self.status();
+        if self.told == Told::Hushed || after.operation().is_some() {
+            return;
+        }
+        let was = match self.told {
+            Told::State(state) => state,
+            Told::Nothing | Told::Hushed => {
+                let (runtime, template) = (self.meta.spec.runtime(), self.meta.spec.template());
+                let (runtime, template) = (runtime.to_owned(), template.to_owned());
+                self.emit(&EventKind::SandboxCreated { runtime, template });
+                State::Running
+            }
+        };
+        if let Some(kind) = EventKind::of_status(was, before, &after) {
+            self.emit(&kind);
+        }
+        self.told = Told::State(after.state());
+    }
+
+    /// Tells that all of it is gone but its row.
+    pub(crate) fn tell_destroyed(&mut self) {
+        if let Told::State(_) = self.told {
+            let reason = self.status().reason().map(ToString::to_string);
+            self.emit(&EventKind::SandboxDestroyed { reason });
+        }
+        self.told = Told::Hushed;
+    }
+
+    pub(crate) fn tell_snapshot(&self, record: &Record) {
+        let (snapshot, name) = (record.id.clone(), record.name.clone());
+        let made = SnapshotMade { snapshot, name, bytes: record.bytes, note: record.note.clone() };
+        self.emit(&match record.kind.turn() {
+            Some(turn) => EventKind::TurnCompleted { turn, snapshot: made },
+            None => EventKind::SnapshotCreated(made),
+        });
+    }
+
+    /// Finds out what an earlier daemon has told of this sandbox. What it did not live to tell of a snapshot is told
+    /// now, and of a state with the next [`Self::publish`].
+    pub(crate) async fn restore_told(&mut self, recorded: &Status, revisited: &Revisited) {
+        let past = timeline::past(&self.shared, self.id()).await.unwrap_or_else(|error| {
+            warn!(id = %self.id(), %error, "cannot read the timeline of a sandbox");
+            Past::default()
+        });
+        let last = past.events.iter().rev().find_map(|event| event.kind.state());
+        let home_is_gone = !self.home.path().exists();
+        self.told = match last {
+            _ if revisited.destroyed.contains(self.id()) => Told::Hushed,
+            Some(state) => Told::State(state),
+            // The timeline has forgotten it, or is gone with the home.
+            None if home_is_gone || !past.events.is_empty() => Told::State(recorded.state()),
+            None => Told::Nothing,
+        };
+        let Some(newest) = self.snapshots.all().pop() else { return };
+        let is_newest = |made: &SnapshotMade| made.snapshot == newest.id;
+        let told = past.events.iter().any(|event| match &event.kind {
+            EventKind::SnapshotCreated(made) => is_newest(made),
+            EventKind::TurnCompleted { snapshot: made, .. } => is_newest(made),
+            _ => false,
+        });
+        if recorded.operation() == Some(Operation::Snapshot) && !told {
+            self.tell_snapshot(&newest);
+        }
+    }
+}

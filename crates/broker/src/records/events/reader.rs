@@ -1,0 +1,228 @@
+//! Reading the log: always from the files, so that a reader who is behind and one who follows are the same, and between
+//! the two nothing is missing and nothing comes twice. A slow reader holds nobody up; if it is so slow that a file is
+//! removed before it was read, it is told about the gap.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::{EventLog, Segment, segment};
+use sandkeep_core::event::{Event, EventSeq};
+use sandkeep_core::limits;
+
+/// What a reader of the log gets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Delivery {
+    Event(Box<Event>),
+    /// The events before this one are not kept any more, and the reader has not got all of them.
+    Gap {
+        oldest: EventSeq,
+    },
+}
+
+/// A place in the log. Reading blocks.
+pub(crate) struct Cursor {
+    /// Everything up to this one has been read.
+    after: EventSeq,
+    open: Option<Open>,
+}
+
+struct Open {
+    ordinal: u64,
+    file: File,
+    /// Of the next line.
+    offset: u64,
+}
+
+impl Cursor {
+    pub fn new(after: EventSeq) -> Self {
+        Self { after, open: None }
+    }
+
+    /// Everything up to this one has been read.
+    pub fn after(&self) -> EventSeq {
+        self.after
+    }
+
+    /// The next events, a bounded number of them; none if all have been read.
+    pub fn read(&mut self, log: &EventLog) -> io::Result<Vec<Delivery>> {
+        loop {
+            let Some(open) = &mut self.open else {
+                let found = log.writer().segment_after(self.after);
+                match found.and_then(|segment| Open::segment(log, segment)) {
+                    Ok(open) => self.open = Some(open),
+                    Err(NotKept::Gap { oldest }) => return Ok(vec![self.skip_to(oldest)]),
+                    Err(NotKept::Io(error)) => return Err(error),
+                }
+                continue;
+            };
+            let Extent { end, sealed } = log.writer().extent(open.ordinal);
+            let lines = open.lines(end)?;
+            if !lines.is_empty() {
+                let new = lines.into_iter().filter(|line| line.seq > self.after);
+                let (mut last, mut events) = (self.after, Vec::new());
+                for line in new {
+                    last = line.seq;
+                    events.extend(line.event.map(|event| Delivery::Event(Box::new(event))));
+                }
+                self.after = last;
+                if !events.is_empty() {
+                    return Ok(events);
+                }
+                continue;
+            }
+            if !sealed {
+                return Ok(Vec::new());
+            }
+            let next = log.writer().segment(open.ordinal + 1);
+            match next.and_then(|segment| Open::segment(log, segment)) {
+                Ok(next) => self.open = Some(next),
+                Err(NotKept::Gap { oldest }) => return Ok(vec![self.skip_to(oldest)]),
+                Err(NotKept::Io(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn skip_to(&mut self, oldest: EventSeq) -> Delivery {
+        self.open = None;
+        self.after = EventSeq::new(oldest.get() - 1);
+        Delivery::Gap { oldest }
+    }
+}
+
+enum NotKept {
+    Gap { oldest: EventSeq },
+    Io(io::Error),
+}
+
+/// How far a file may be read.
+struct Extent {
+    end: u64,
+    /// Nothing more will be written to it.
+    sealed: bool,
+}
+
+impl super::Writer {
+    fn oldest(&self) -> EventSeq {
+        self.segments.front().map_or(self.next, |segment| segment.first)
+    }
+
+    /// The file in which the event after this one is, if it is there already.
+    fn segment_after(&self, after: EventSeq) -> Result<Segment, NotKept> {
+        let holds = |segment: &&Segment| segment.first <= after.plus(1);
+        let found = self.segments.iter().rev().find(holds).copied();
+        found.ok_or(NotKept::Gap { oldest: self.oldest() })
+    }
+
+    fn segment(&self, ordinal: u64) -> Result<Segment, NotKept> {
+        let found = self.segments.iter().find(|segment| segment.ordinal == ordinal).copied();
+        found.ok_or(NotKept::Gap { oldest: self.oldest() })
+    }
+
+    /// One that was removed meanwhile can still be read to its end.
+    fn extent(&self, ordinal: u64) -> Extent {
+        match self.segments.back() {
+            Some(current) if current.ordinal == ordinal => Extent { end: self.len, sealed: false },
+            Some(_) | None => Extent { end: u64::MAX, sealed: true },
+        }
+    }
+}
+
+impl Open {
+    fn segment(log: &EventLog, segment: Segment) -> Result<Self, NotKept> {
+        match File::open(segment::path(&log.dir, segment.first)) {
+            Ok(file) => Ok(Self { ordinal: segment.ordinal, file, offset: 0 }),
+            // It was the oldest until just now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(NotKept::Gap { oldest: log.writer().oldest() })
+            }
+            Err(error) => Err(NotKept::Io(error)),
+        }
+    }
+
+    /// The next whole lines before `end`. What follows a damaged one is not looked at.
+    fn lines(&mut self, end: u64) -> io::Result<Vec<segment::Line>> {
+        let mut bytes = Vec::new();
+        let mut wanted = limits::EVENTS_READ_BYTES;
+        // A line may be longer than what is read at a time.
+        while !bytes.contains(&b'\n') {
+            let left = end.saturating_sub(self.offset + bytes.len() as u64);
+            let wanted_now = wanted.min(usize::try_from(left).unwrap_or(usize::MAX));
+            let read = self.append_from(&mut bytes, wanted_now)?;
+            if read == 0 {
+                return Ok(Vec::new());
+            }
+            wanted = wanted.saturating_mul(2);
+        }
+        let mut lines = Vec::new();
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let is_header = self.offset == 0 && segment::header(line).is_some();
+            match segment::parse(line) {
+                Some(parsed) => lines.push(parsed),
+                None if is_header => {}
+                None => break,
+            }
+            self.offset += line.len() as u64;
+        }
+        Ok(lines)
+    }
+
+    fn append_from(&self, bytes: &mut Vec<u8>, wanted: usize) -> io::Result<usize> {
+        let begin = bytes.len();
+        bytes.resize(begin + wanted, 0);
+        let read = self.file.read_at(&mut bytes[begin..], self.offset + begin as u64)?;
+        bytes.truncate(begin + read);
+        Ok(read)
+    }
+}
+
+/// Follows the log.
+pub struct Subscription {
+    log: Arc<EventLog>,
+    last: watch::Receiver<EventSeq>,
+    /// Everything up to this one has been read.
+    after: EventSeq,
+    /// `None` while a thread reads, and after whoever waited for that thread left.
+    cursor: Option<Cursor>,
+    read: VecDeque<Delivery>,
+}
+
+impl Subscription {
+    pub(super) fn new(log: &Arc<EventLog>, after: EventSeq) -> Self {
+        let (log, last) = (Arc::clone(log), log.watch_last());
+        Self { log, last, after, cursor: None, read: VecDeque::new() }
+    }
+
+    /// The next event, or that some are missing; waits for one. Cancel-safe.
+    pub async fn next(&mut self) -> io::Result<Delivery> {
+        loop {
+            if let Some(delivery) = self.read.pop_front() {
+                return Ok(delivery);
+            }
+            self.last.borrow_and_update();
+            self.read_more().await?;
+            if self.read.is_empty() {
+                // It fails only without the log, which is held here.
+                let _ = self.last.changed().await;
+            }
+        }
+    }
+
+    async fn read_more(&mut self) -> io::Result<()> {
+        let mut cursor = self.cursor.take().unwrap_or_else(|| Cursor::new(self.after));
+        let log = Arc::clone(&self.log);
+        let read = tokio::task::spawn_blocking(move || {
+            let batch = cursor.read(&log);
+            (cursor, batch)
+        });
+        let (cursor, batch) = read.await.map_err(io::Error::other)?;
+        self.read.extend(batch?);
+        self.after = cursor.after();
+        self.cursor = Some(cursor);
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use sandkeep_core::Owner;
+use sandkeep_core::event::Event;
+
+const SMALL: LogBounds = LogBounds { segment_bytes: 2_000, total_bytes: 10_000 };
+const BOOT: &str = "boot-1";
+
+fn open(data: &Path, boot: &str, bounds: LogBounds) -> Arc<EventLog> {
+    Arc::new(EventLog::open(data, boot, bounds, Counter::default()).expect("a log"))
+}
+
+fn subject() -> Subject {
+    Subject { owner: Owner::local(), sandbox: None }
+}
+
+/// A kind that can be told from others by its number.
+fn numbered(number: u64) -> EventKind {
+    EventKind::PolicyRefused { code: "test".to_owned(), count: number }
+}
+
+fn append(log: &EventLog, number: u64) -> EventSeq {
+    log.append(Timestamp::UNIX_EPOCH, &subject(), &numbered(number))
+}
+
+fn append_all(log: &EventLog, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        append(log, number);
+    }
+}
+
+fn read_all(log: &EventLog, after: EventSeq) -> Vec<Delivery> {
+    let (mut cursor, mut all) = (Cursor::new(after), Vec::new());
+    loop {
+        let batch = cursor.read(log).expect("a readable log");
+        if batch.is_empty() {
+            return all;
+        }
+        all.extend(batch);
+    }
+}
+
+fn events(log: &EventLog, after: EventSeq) -> Vec<Event> {
+    let only = |delivery| match delivery {
+        Delivery::Event(event) => *event,
+        Delivery::Gap { oldest } => panic!("a gap before {oldest}"),
+    };
+    read_all(log, after).into_iter().map(only).collect()
+}
+
+fn numbers(events: &[Event]) -> Vec<u64> {
+    let number = |event: &Event| match event.kind {
+        EventKind::PolicyRefused { count, .. } => count,
+        _ => panic!("{event:?}"),
+    };
+    events.iter().map(number).collect()
+}
+
+fn seqs(events: &[Event]) -> Vec<u64> {
+    events.iter().map(|event| event.seq.get()).collect()
+}
+
+#[test]
+fn events_are_read_in_order_and_numbers_go_on_after_a_restart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    assert_eq!(log.last(), EventSeq::START);
+    append_all(&log, 1..=20);
+    drop(log);
+    let log = open(dir.path(), BOOT, SMALL);
+    assert_eq!(log.last(), EventSeq::new(20));
+    assert_eq!(append(&log, 21), EventSeq::new(21));
+    let all = events(&log, EventSeq::START);
+    assert_eq!(numbers(&all), (1..=21).collect::<Vec<_>>());
+    assert_eq!(seqs(&all), (1..=21).collect::<Vec<_>>());
+    assert_eq!(numbers(&events(&log, EventSeq::new(17))), [18, 19, 20, 21]);
+    assert!(events(&log, log.last()).is_empty());
+}
+
+#[test]
+fn a_tail_that_was_torn_at_any_byte_is_cut_and_nothing_before_it_is_lost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, LogBounds::default());
+    append_all(&log, 1..=3);
+    drop(log);
+    let path = segment::path(&dir.path().join(EVENTS), EventSeq::new(1));
+    let whole = fs::read(&path).expect("a file");
+    let ends: Vec<usize> = whole
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b'\n')
+        .map(|(at, _)| at + 1)
+        .collect();
+    for len in 0..whole.len() {
+        fs::write(&path, &whole[..len]).expect("written");
+        let log = open(dir.path(), BOOT, LogBounds::default());
+        // The first line is the header.
+        let kept = ends.iter().filter(|end| **end <= len).count().saturating_sub(1) as u64;
+        assert_eq!(log.last().get(), kept, "cut at {len}");
+        append(&log, 100);
+        let expected: Vec<u64> = (1..=kept).chain([100]).collect();
+        assert_eq!(numbers(&events(&log, EventSeq::START)), expected, "cut at {len}");
+    }
+}
+
+#[test]
+fn the_oldest_files_go_and_a_reader_is_told_about_the_gap() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    let mut slow = Cursor::new(EventSeq::START);
+    append(&log, 1);
+    assert_eq!(slow.read(&log).expect("an event").len(), 1, "it has the first file open");
+    append_all(&log, 2..=500);
+    let size: u64 = names_and_sizes(dir.path()).iter().map(|(_, size)| size).sum();
+    assert!(size <= SMALL.total_bytes, "{size}");
+    let all = read_all(&log, EventSeq::new(1));
+    let Some(Delivery::Gap { oldest }) = all.first() else { panic!("{:?}", all.first()) };
+    let kept = events(&log, EventSeq::new(oldest.get() - 1));
+    assert_eq!(seqs(&kept), (oldest.get()..=500).collect::<Vec<_>>());
+    assert_eq!(all.len(), kept.len() + 1, "one gap, then all that is kept");
+    // What the slow one has open it reads to its end, and then there is the same gap.
+    let mut rest = Vec::new();
+    while let Ok(batch) = slow.read(&log)
+        && !batch.is_empty()
+    {
+        rest.extend(batch);
+    }
+    let gaps = rest.iter().filter(|delivery| matches!(delivery, Delivery::Gap { .. })).count();
+    assert_eq!(gaps, 1);
+    assert_eq!(rest[rest.len() - kept.len() - 1], Delivery::Gap { oldest: *oldest });
+}
+
+fn names_and_sizes(data: &Path) -> Vec<(String, u64)> {
+    let dir = data.join(EVENTS);
+    let size = |name: String| {
+        let size = fs::metadata(dir.join(&name)).expect("a file").len();
+        (name, size)
+    };
+    sandkeep_home::names(&dir).expect("names").into_iter().map(size).collect()
+}
+
+#[test]
+fn no_number_is_used_again_after_the_host_lost_power() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    append_all(&log, 1..=10);
+    drop(log);
+    // The last events never reached the disk, and what did is followed by zeros.
+    let path = segment::path(&dir.path().join(EVENTS), EventSeq::new(1));
+    let mut left = fs::read(&path).expect("a file");
+    let after_five = left.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(5);
+    left.truncate(after_five.expect("five events").0 + 1);
+    left.extend([0; 4096]);
+    fs::write(&path, left).expect("written");
+    let log = open(dir.path(), "boot-2", SMALL);
+    assert!(append(&log, 11).get() > 10, "higher than all that were lost");
+    assert_eq!(numbers(&events(&log, EventSeq::START)), [1, 2, 3, 4, 5, 11]);
+    drop(log);
+    let log = open(dir.path(), "boot-2", SMALL);
+    append(&log, 12);
+    let all = events(&log, EventSeq::new(3));
+    assert_eq!(numbers(&all), [4, 5, 11, 12]);
+    assert_eq!(all[3].seq.get(), all[2].seq.get() + 1, "within a boot nothing is left out");
+}
+
+#[test]
+fn a_kind_of_a_later_version_is_passed_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    append(&log, 1);
+    drop(log);
+    let path = segment::path(&dir.path().join(EVENTS), EventSeq::new(1));
+    let mut file = fs::read(&path).expect("a file");
+    file.extend(segment::line(EventSeq::new(2), br#"{"kind":"moon.landed","data":{}}"#));
+    fs::write(&path, file).expect("written");
+    let log = open(dir.path(), BOOT, SMALL);
+    assert_eq!(append(&log, 3), EventSeq::new(3));
+    assert_eq!(numbers(&events(&log, EventSeq::START)), [1, 3]);
+}
+
+#[test]
+fn an_event_that_cannot_be_written_leaves_its_number_out_and_is_counted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let lost = Counter::default();
+    let log = EventLog::open(dir.path(), BOOT, SMALL, lost.clone()).expect("a log");
+    append(&log, 1);
+    let writable = {
+        let mut writer = log.writer();
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a full device");
+        std::mem::replace(&mut writer.file, full)
+    };
+    append(&log, 2);
+    append(&log, 3);
+    assert_eq!(lost.get(), 2);
+    log.writer().file = writable;
+    append(&log, 4);
+    assert_eq!(seqs(&events(&log, EventSeq::START)), [1, 4]);
+}
+
+#[test]
+fn a_full_disk_takes_the_oldest_files_first() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    append_all(&log, 1..=30);
+    let mut writer = log.writer();
+    let before = writer.segments.len();
+    assert!(before > 2, "{before}");
+    while log.remove_oldest(&mut writer) {}
+    assert_eq!(writer.segments.len(), 1, "the one that is written to stays");
+    drop(writer);
+    assert!(matches!(read_all(&log, EventSeq::START)[0], Delivery::Gap { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_sees_every_event_once_while_many_write() {
+    const WRITERS: u64 = 4;
+    const EACH: u64 = 500;
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, LogBounds { segment_bytes: 5_000, total_bytes: u64::MAX / 4 });
+    append(&log, 0);
+    let mut from_start = log.subscribe(Some(EventSeq::START));
+    let mut from_now = log.subscribe(None);
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let log = Arc::clone(&log);
+            std::thread::spawn(move || {
+                let first = 1 + writer * EACH;
+                append_all(&log, first..=first + EACH - 1);
+            })
+        })
+        .collect();
+    let mut seen = Vec::new();
+    while seen.len() < (1 + WRITERS * EACH) as usize {
+        match from_start.next().await.expect("a readable log") {
+            Delivery::Event(event) => seen.push(*event),
+            Delivery::Gap { oldest } => panic!("a gap before {oldest}"),
+        }
+    }
+    writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+    assert_eq!(seqs(&seen), (1..=1 + WRITERS * EACH).collect::<Vec<_>>());
+    let mut written = numbers(&seen);
+    written.sort_unstable();
+    assert_eq!(written, (0..=WRITERS * EACH).collect::<Vec<_>>());
+    let Ok(Delivery::Event(first)) = from_now.next().await else { panic!("no event") };
+    assert_eq!(first.seq, EventSeq::new(2), "it began after the first");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// However often the daemon is killed in the middle of a write, what was written before is there, once and in order.
+    #[test]
+    fn numbers_only_rise_over_any_number_of_crashes(
+        rounds in prop::collection::vec((0_u64..40, 0_usize..300), 1..8),
+    ) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut acknowledged: Vec<(u64, u64)> = Vec::new();
+        let mut number = 0;
+        for (count, torn) in rounds {
+            let log = open(dir.path(), BOOT, LogBounds { total_bytes: 1 << 40, ..SMALL });
+            for _ in 0..count {
+                number += 1;
+                acknowledged.push((append(&log, number).get(), number));
+            }
+            let half = segment::line(log.last().plus(1), &segment::encode(
+                Timestamp::UNIX_EPOCH, &subject(), &numbered(999),
+            ));
+            let writer = log.writer();
+            let half = &half[..torn.min(half.len() - 1)];
+            writer.file.write_all_at(half, writer.len).expect("written");
+        }
+        let log = open(dir.path(), BOOT, LogBounds { total_bytes: 1 << 40, ..SMALL });
+        let all = events(&log, EventSeq::START);
+        let found: Vec<(u64, u64)> = seqs(&all).into_iter().zip(numbers(&all)).collect();
+        prop_assert!(found.is_sorted_by(|a, b| a.0 < b.0));
+        prop_assert_eq!(found, acknowledged);
+    }
+}

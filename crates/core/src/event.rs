@@ -1,0 +1,215 @@
+//! Events: one record for everything that changed, in the order in which it changed.
+//!
+//! A kind is `thing.past_tense`. An event says what happened to whom and never carries the contents: no values of
+//! environment variables, no command lines, no output, no contents of files, no credentials.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::api::ExecStatus;
+use crate::{
+    ExecId, KeyId, Operation, Owner, SandboxId, Scope, SnapshotId, SnapshotName, State, Status,
+};
+
+/// The position of an event in the log of its node. A later event has a higher number. A missing number means that
+/// events may be missing: the disk was full, or the machine lost power.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct EventSeq(u64);
+
+impl EventSeq {
+    /// The position before the first event.
+    pub const START: Self = Self(0);
+
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// So many positions later.
+    pub const fn plus(self, count: u64) -> Self {
+        Self(self.0.saturating_add(count))
+    }
+}
+
+impl fmt::Display for EventSeq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    pub seq: EventSeq,
+    /// When it was recorded. Clocks can be set, so only `seq` tells the order.
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub subject: Subject,
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// Whom an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    pub owner: Owner,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxId>,
+}
+
+/// What happened, with its data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "data")]
+pub enum EventKind {
+    /// A sandbox was made and runs.
+    #[serde(rename = "sandbox.created")]
+    SandboxCreated { runtime: String, template: String },
+    /// A stopped or failed sandbox runs again.
+    #[serde(rename = "sandbox.started")]
+    SandboxStarted {},
+    /// All processes of a sandbox have ended. `reason` is set if nobody asked for it.
+    #[serde(rename = "sandbox.stopped")]
+    SandboxStopped {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// All processes of a sandbox are frozen. `reason` is set if nobody asked for it.
+    #[serde(rename = "sandbox.paused")]
+    SandboxPaused {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// A paused sandbox runs again.
+    #[serde(rename = "sandbox.resumed")]
+    SandboxResumed {},
+    /// A sandbox died, or a verb failed and left it unusable until it is started, rolled back or destroyed.
+    #[serde(rename = "sandbox.failed")]
+    SandboxFailed { reason: String },
+    /// The files of a sandbox are as they were at a snapshot. `state` is the state that it is in now.
+    #[serde(rename = "sandbox.rolled_back")]
+    SandboxRolledBack { name: SnapshotName, state: State },
+    /// New sandboxes were made from the files of this one: as they were at a snapshot, or at the moment.
+    #[serde(rename = "sandbox.forked")]
+    SandboxForked {
+        sandboxes: Vec<SandboxId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snapshot: Option<SnapshotName>,
+    },
+    /// A sandbox and everything it held is gone. `reason` is why it was last in a state that nobody asked for.
+    #[serde(rename = "sandbox.destroyed")]
+    SandboxDestroyed {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    #[serde(rename = "snapshot.created")]
+    SnapshotCreated(SnapshotMade),
+    #[serde(rename = "snapshot.deleted")]
+    SnapshotDeleted { name: SnapshotName },
+    /// A later turn took its place.
+    #[serde(rename = "snapshot.pruned")]
+    SnapshotPruned { name: SnapshotName },
+    /// A turn was sealed by its snapshot. There is no `snapshot.created` beside it.
+    #[serde(rename = "turn.completed")]
+    TurnCompleted {
+        turn: u64,
+        #[serde(flatten)]
+        snapshot: SnapshotMade,
+    },
+    /// A command runs in a sandbox.
+    #[serde(rename = "exec.started")]
+    ExecStarted { exec: ExecId },
+    /// A command has ended, or it cannot be known what became of it (`lost`).
+    #[serde(rename = "exec.ended")]
+    ExecEnded {
+        exec: ExecId,
+        status: ExecStatus,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit_code: Option<i32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+        duration_ms: u64,
+    },
+    /// A template was imported, built or captured, in place of one of the same name.
+    #[serde(rename = "template.created")]
+    TemplateCreated { name: String, digest: String, shared: bool },
+    #[serde(rename = "template.removed")]
+    TemplateRemoved { name: String, shared: bool },
+    /// An API key was made. The owner is the one it acts for.
+    #[serde(rename = "key.created")]
+    KeyCreated { key: KeyId, scopes: Vec<Scope> },
+    #[serde(rename = "key.revoked")]
+    KeyRevoked { key: KeyId },
+    /// A request was refused by a quota, a rate or a missing permission. `code` is the error's. Refusals that repeat
+    /// within a moment are one event; `count` is how many there were since the one before.
+    #[serde(rename = "policy.refused")]
+    PolicyRefused { code: String, count: u64 },
+}
+
+/// A snapshot that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotMade {
+    pub snapshot: SnapshotId,
+    pub name: SnapshotName,
+    pub bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl EventKind {
+    /// What a new status of a sandbox means to those who were last told that it `was` in another state; `before` is the
+    /// status that it replaces. `None` for an operation that has only begun or that changed nothing, and for rollbacks,
+    /// which say more than a status knows.
+    pub fn of_status(was: State, before: &Status, after: &Status) -> Option<Self> {
+        let (is, ended) = (after.state(), before.operation());
+        if after.operation().is_some() {
+            return None;
+        }
+        let reason = || after.reason().map(ToString::to_string);
+        // A start that fails again may fail for the same reason.
+        let failed_again = ended == Some(Operation::Start) || before.reason() != after.reason();
+        match is {
+            State::Failed if was != is || failed_again => {
+                Some(Self::SandboxFailed { reason: reason().unwrap_or_default() })
+            }
+            _ if was == is || ended == Some(Operation::Rollback) => None,
+            State::Stopped => Some(Self::SandboxStopped { reason: reason() }),
+            State::Paused => Some(Self::SandboxPaused { reason: reason() }),
+            State::Running if was == State::Paused => Some(Self::SandboxResumed {}),
+            State::Running => Some(Self::SandboxStarted {}),
+            State::Failed | State::Creating | State::Destroying => None,
+        }
+    }
+
+    /// The state that a sandbox is in after this; `None` if it says nothing about that.
+    pub fn state(&self) -> Option<State> {
+        match self {
+            Self::SandboxCreated { .. } | Self::SandboxStarted {} | Self::SandboxResumed {} => {
+                Some(State::Running)
+            }
+            Self::SandboxStopped { .. } => Some(State::Stopped),
+            Self::SandboxPaused { .. } => Some(State::Paused),
+            Self::SandboxFailed { .. } => Some(State::Failed),
+            Self::SandboxRolledBack { state, .. } => Some(*state),
+            Self::SandboxForked { .. }
+            | Self::SandboxDestroyed { .. }
+            | Self::SnapshotCreated(_)
+            | Self::SnapshotDeleted { .. }
+            | Self::SnapshotPruned { .. }
+            | Self::TurnCompleted { .. }
+            | Self::ExecStarted { .. }
+            | Self::ExecEnded { .. }
+            | Self::TemplateCreated { .. }
+            | Self::TemplateRemoved { .. }
+            | Self::KeyCreated { .. }
+            | Self::KeyRevoked { .. }
+            | Self::PolicyRefused { .. } => None,
+        }
+    }
+}
