@@ -1,14 +1,10 @@
-//! One suite for the contracts [`Runtime`] and [`Guest`], which every runtime passes.
+//! One suite for the contracts [`Runtime`] and [`Guest`](sandkeep_guestlink::Guest), which every runtime passes.
 //!
 //! A promise is a function that uses a runtime as the broker does and says what was broken. What only
 //! some runtimes can do is tried where the capabilities say so, and must be refused, with no side
-//! effect, where they do not. A runtime's own tests are one line:
+//! effect, where they do not. A runtime's author brings a [`Bench`] and calls [`run_all`].
 //!
-//! ```ignore
-//! runtime_conformance!(async { Some(MyBench::new()) });   // None, after printing why: skipped
-//! ```
-//!
-//! The suite itself is tested in [`tests`]: deliberately broken runtimes are caught by the name of the
+//! The suite itself is tested in `tests`: deliberately broken runtimes are caught by the name of the
 //! promise they break.
 
 mod execs;

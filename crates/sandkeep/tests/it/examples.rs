@@ -27,6 +27,18 @@ fn a_broker_runs_inside_another_program_and_leaves_nothing() {
 }
 
 #[test]
+fn a_runtime_of_ones_own_is_offered_by_its_name_and_keeps_every_promise() {
+    crate::skip_if!(obstacle());
+    let place = tempfile::tempdir().expect("a directory");
+    let mut own_runtime = example("own_runtime");
+    own_runtime.env("TMPDIR", place.path());
+    let said = said(own_runtime);
+    assert!(said.starts_with("hello from process "), "{said}");
+    assert!(said.ends_with(" promises kept\n"), "{said}");
+    assert_eq!(std::fs::read_dir(place.path()).expect("it is there").count(), 0);
+}
+
+#[test]
 fn the_typed_client_creates_runs_and_destroys() {
     crate::skip_if!(obstacle());
     let daemon = Daemon::start();
