@@ -193,7 +193,7 @@ impl From<RuntimeView> for Runtime {
     }
 }
 
-/// The runtimes and what they can do here
+/// List the runtimes and their capabilities on this machine
 #[utoipa::path(
     get, path = "/api/v1/runtimes", operation_id = "list_runtimes", tag = "service",
     responses((status = 200, body = Runtimes), Guarded)

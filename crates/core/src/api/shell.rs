@@ -25,7 +25,9 @@ pub struct Shell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ShellProgram {
+    #[serde(alias = "/bin/bash", alias = "/usr/bin/bash")]
     Bash,
+    #[serde(alias = "/bin/sh", alias = "/usr/bin/sh")]
     Sh,
 }
 

@@ -43,7 +43,7 @@ pub struct BuildQuery {
     no_cache: bool,
 }
 
-/// Build a template from a build file, in place of one of the same name
+/// Build a template from a build file, replacing one of the same name
 ///
 /// The body is a tar, plain, gzip or zstd, of the build file and all that it copies. Answered when the template is
 /// there, or live: `step` events with what is done, `output` with what commands say, `progress` of images that are

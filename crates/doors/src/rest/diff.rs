@@ -51,7 +51,7 @@ pub enum Shape {
     Tar,
 }
 
-/// What changed in a sandbox between two points in time
+/// Compare the files of a sandbox at two points in time
 ///
 /// A sandbox that runs stands still for a moment, as for a snapshot, if `now` is asked for. What the host shows
 /// inside, and what is mounted there, is not told. Paths are absolute; one that is no UTF-8 has its bytes in
@@ -107,7 +107,7 @@ pub struct RevertedBody {
     reverted: Vec<String>,
 }
 
-/// Let files and directories be again as they were in a snapshot
+/// Restore files and directories from a snapshot
 ///
 /// They are made, replaced or removed, with owner, mode, attributes and links; nothing else changes, and processes
 /// go on. A stopped sandbox whose root is an overlay must be started for it.

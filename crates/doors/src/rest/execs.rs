@@ -150,7 +150,7 @@ pub(super) struct Begun {
     exec_id: ExecId,
 }
 
-/// Run a command: answered when it is over, live with `stream`, or at once with `wait=false`
+/// Run a command: answers when it ends, live with `stream`, or at once with `wait=false`
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/execs", operation_id = "create_exec", tag = "execs",
     params(("id" = SandboxId, Path), ExecQuery),

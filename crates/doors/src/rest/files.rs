@@ -63,7 +63,7 @@ pub async fn read(
     Ok(content::answer(reading, stream, range))
 }
 
-/// Write a file: all of it or nothing
+/// Write a file atomically
 ///
 /// The body is the new content. It takes the place of the old one at once when all of it is there, with the same mode;
 /// what a symbolic link leads to is replaced, not the link.
@@ -125,7 +125,7 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Look at what is at a path; at a symbolic link itself
+/// Get the metadata of a path, without following a symbolic link
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/stat", operation_id = "stat_file", tag = "files",
     params(("id" = SandboxId, Path), ("path" = String, Query, description = "as for reading")),
@@ -153,7 +153,7 @@ pub struct Listing {
     unreadable: Vec<String>,
 }
 
-/// List a directory, in the order of the names
+/// List a directory, sorted by name
 ///
 /// With `depth` also what is in the directories beneath it, each before what is in it. Symbolic links are not followed.
 #[utoipa::path(
@@ -207,7 +207,7 @@ pub struct MkdirBody {
     parents: bool,
 }
 
-/// Make a directory
+/// Create a directory
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/files/mkdir", operation_id = "make_directory", tag = "files",
     params(("id" = SandboxId, Path)),
@@ -315,7 +315,7 @@ pub async fn chmod(
     Ok(Json(broker.change_mode(&who, &sandbox, request).await?.into()))
 }
 
-/// Watch a file or a directory: an event for each change, until you leave
+/// Watch a file or a directory: one event per change, until the client disconnects
 ///
 /// `watching` comes first. Then `created`, `modified`, `attributes` (mode, owner, times) and `deleted`, each with its path;
 /// `gone` when the directory itself goes; `overflow` when more happened than could be told; `detached` when the daemon
@@ -345,7 +345,7 @@ pub async fn watch(
     Ok(watch::answer(watch, &headers))
 }
 
-/// Take a tree, or one file, as a tar archive
+/// Download a directory or file as a tar archive
 ///
 /// Names are relative to the directory; FIFOs, sockets and devices are left out. `x-sandkeep-archive-bytes` says how much
 /// content there is, `x-sandkeep-archive-of` whether it is of a `directory` or of a `file`, which is then alone in it.

@@ -121,7 +121,7 @@ async fn places<'a>(
     Ok(Places { door, sandbox, headers, addresses })
 }
 
-/// Start a process; with `ready`, answered when it is
+/// Start a process; with `ready`, answers when it is ready
 ///
 /// It has no timeout and goes on until it ends, is ended, or its sandbox stops; a start of the sandbox
 /// does not bring it back. With `ready` the answer says `running`, or `starting` if the time was over
@@ -170,7 +170,7 @@ pub struct Listing {
     items: Vec<Process>,
 }
 
-/// List the processes of a sandbox, also those that have ended, the oldest first
+/// List the processes of a sandbox, including ended ones, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes", operation_id = "list_processes", tag = "processes",
     params(("id" = SandboxId, Path)),
@@ -188,7 +188,7 @@ pub async fn list(
     Ok(Json(Listing { items: all.into_iter().map(|process| places.show(process)).collect() }))
 }
 
-/// Look at a process; how it ended is kept until its sandbox goes
+/// Get a process; its outcome is kept until the sandbox is destroyed
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes/{process_id}", operation_id = "get_process", tag = "processes",
     params(("id" = SandboxId, Path), ("process_id" = ProcessId, Path)),
@@ -205,7 +205,7 @@ pub async fn get(
     Ok(Json(places(&broker, &door, &who, &sandbox, &headers).await?.show(process)))
 }
 
-/// Read or follow what a process says, from any offset, in the forms of an exec's output
+/// Read or follow the output of a process, from any offset, in the formats of an exec's output
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes/{process_id}/logs", operation_id = "read_process_logs",
     tag = "processes",
@@ -238,7 +238,7 @@ pub struct SignalBody {
     signal: Option<Signal>,
 }
 
-/// Signal the first process of a process
+/// Send a signal to a process
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/processes/{process_id}/signal", operation_id = "signal_process",
     tag = "processes",
@@ -258,7 +258,7 @@ pub async fn signal(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// End a process with its whole tree: SIGTERM to all, ten seconds, SIGKILL to what is left
+/// End a process tree: SIGTERM to all, after ten seconds SIGKILL to the rest
 ///
 /// Answered when nothing of it is left. How its first process ended is its end; `canceled` if that had to be
 /// killed. One that has ended stays as it is, and so does what it left in the background.

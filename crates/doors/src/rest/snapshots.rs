@@ -98,7 +98,7 @@ fn made(id: &SandboxId, view: SnapshotView) -> Made {
     (StatusCode::CREATED, [(LOCATION, location)], Json(view))
 }
 
-/// Make a snapshot of a sandbox's files
+/// Take a snapshot of a sandbox's files
 ///
 /// All of them as they are at one moment; what runs stands still for it. One that was asked for stays until it is
 /// deleted. If the sandbox has as many as it may have, the oldest turn gives way.
@@ -123,7 +123,7 @@ pub async fn create(
     Ok(made(&id, broker.snapshot(&who, &id, name, note).await?))
 }
 
-/// Seal a turn: a snapshot with the next number
+/// Record a turn: a snapshot with the next number
 ///
 /// Numbers are never used twice, whatever was removed. Who seals at the same time gets different ones.
 #[utoipa::path(
@@ -146,7 +146,7 @@ pub async fn seal_turn(
     Ok(made(&id, broker.seal_turn(&who, &id, note).await?))
 }
 
-/// List the snapshots of a sandbox, the oldest first
+/// List the snapshots of a sandbox, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/snapshots", operation_id = "list_snapshots",
     tag = "snapshots",
@@ -161,7 +161,7 @@ pub async fn list(
     Ok(Json(Snapshots { items: broker.snapshots(&who, &id)? }))
 }
 
-/// Look at a snapshot
+/// Get a snapshot
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/snapshots/{snapshot}", operation_id = "get_snapshot",
     tag = "snapshots",
@@ -200,7 +200,7 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Bring the files of a sandbox back to a snapshot
+/// Restore all files of a sandbox from a snapshot
 ///
 /// All its processes end, and it comes back with the files of then. Id, owner, labels, slot, all snapshots, later
 /// ones too, and all forks stay. A paused or failed sandbox is running afterwards; a stopped one stays stopped.
@@ -224,7 +224,7 @@ pub async fn rollback(
     Ok(Json(broker.rollback(&who, &id, &snapshot, execs).await?))
 }
 
-/// Make new sandboxes with the files of one
+/// Create new sandboxes with the files of an existing one
 ///
 /// They are running, with the same template, limits, variables, labels and timeouts, and without a slot. Processes are
 /// not copied. All are made, or none.
@@ -254,7 +254,7 @@ pub async fn fork(
     Ok((StatusCode::CREATED, Json(Forks { sandboxes })))
 }
 
-/// What happened to a sandbox, the oldest first
+/// Get the history of a sandbox, oldest first
 ///
 /// States, snapshots, rollbacks and forks are noted down in the sandbox's home; execs are those whose journals are
 /// kept. Of both the oldest are dropped some time.

@@ -170,7 +170,7 @@ pub struct OfProject {
     project: Option<String>,
 }
 
-/// List the templates that sandboxes can be made from
+/// List templates
 #[utoipa::path(
     get, path = "/api/v1/templates", operation_id = "list_templates", tag = "templates",
     responses((status = 200, body = Templates), Guarded)
@@ -179,7 +179,7 @@ pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Te
     Ok(Json(Templates { items: broker.templates(&who).await? }))
 }
 
-/// Look at a template
+/// Get a template
 ///
 /// An own one comes before a shared one of the same name. A name without a tag also means `:latest`.
 #[utoipa::path(
@@ -197,7 +197,7 @@ pub async fn get(
     Ok(Json(broker.template(&who, name.as_str(), project.as_deref()).await?))
 }
 
-/// Make a template, in place of one of the same name
+/// Create a template, replacing one of the same name
 ///
 /// Answered when it is there, or live: `progress` events, then one `done` with the template, or one `failed`
 /// with the problem. It goes on if the connection ends.
@@ -230,7 +230,7 @@ pub async fn create(
     answer(broker.import_template(&who, draft).await?, live).await
 }
 
-/// Make a template of an archive that is the body
+/// Create a template from an uploaded archive
 ///
 /// A tar of a system's root, an OCI layout or what `docker save` writes; plain, gzip or zstd. Answered as
 /// `create_template` is.

@@ -151,7 +151,7 @@ pub async fn attach(
     Ok(upgrade.on_upgrade(|socket| session.run(socket)))
 }
 
-/// Begin a command in a terminal and attach to it, as a WebSocket
+/// Start a command in a terminal and attach to it, as a WebSocket
 ///
 /// The same as an exec with `terminal`, and then to attach to it. The first text from the server has the
 /// exec's id.

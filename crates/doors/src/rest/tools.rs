@@ -75,7 +75,7 @@ impl Tools {
     }
 }
 
-/// List the tools that can be called in a sandbox, with what they take
+/// List the tools of a sandbox with their input schemas
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/tools", operation_id = "list_tools", tag = "tools",
     params(("id" = SandboxId, Path)),
@@ -117,7 +117,7 @@ pub struct CallQuery {
     stream: bool,
 }
 
-/// Call a tool: answered when it is over, or live with `stream`
+/// Call a tool: answers when it ends, or live with `stream`
 ///
 /// What the tool itself refuses is an answer with `is_error`, whose text says what was refused, by which rule, and what
 /// to do instead. Without a `tool_call_id` the call is killed when the connection ends; with one it goes on.

@@ -136,7 +136,7 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(view.into())))
 }
 
-/// List sessions, the oldest first
+/// List sessions, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sessions", operation_id = "list_sessions", tag = "urule",
     responses((status = 200, description = "all of the caller's", body = Sessions), Guarded)
@@ -147,7 +147,7 @@ pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Se
     Ok(Json(Sessions { sessions: views.into_iter().filter_map(ListedSession::of).collect() }))
 }
 
-/// Look at a session
+/// Get a session
 #[utoipa::path(
     get, path = "/api/v1/sessions/{id}/status", operation_id = "session_status", tag = "urule",
     params(("id" = SandboxId, Path, description = "the sessionId")),

@@ -35,24 +35,24 @@ use sandkeep_tree::{
     tree_path::PathProblem,
 };
 
-/// Bring the changes of a sandbox home to a directory
+/// Apply the changes of a sandbox to a local directory
 ///
-/// What changed beneath --path since --from is done to the directory, as a whole or not at all. A file that was
-/// changed on both sides is a conflict: then nothing is done, and the conflicts are named.
+/// Applies everything that changed under --path since --from, or nothing at all. A file that changed on both sides is
+/// a conflict: then nothing is changed, the conflicts are listed and the exit code is 8.
 #[derive(Debug, clap::Args)]
 pub struct ApplyArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The directory to change
+    /// Local directory to change
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// The snapshot that the directory is like [default: the sandbox's first; `base` for what it was made from]
+    /// Snapshot that the directory corresponds to, or `base` for the sandbox's initial state [default: the oldest snapshot]
     #[arg(long, value_name = "SNAPSHOT")]
     from: Option<String>,
-    /// The directory in the sandbox that is like it
+    /// Directory in the sandbox that corresponds to it
     #[arg(long, value_name = "PATH", default_value = "/home/user")]
     path: String,
-    /// Only say what would be done
+    /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
 }

@@ -14,7 +14,7 @@ use sandkeep_core::api::Sandbox;
 pub struct Args {
     #[command(flatten)]
     pub filter: Filter,
-    /// No more than this many
+    /// List at most this many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     #[command(flatten)]

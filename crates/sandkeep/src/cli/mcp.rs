@@ -30,10 +30,10 @@ use sandkeep_doors::{
 };
 use sandkeep_home::DataDir;
 
-/// Serve the Model Context Protocol on stdio, for an agent that starts it
+/// Serve the Model Context Protocol (MCP) on stdio
 ///
-/// With --url (or SANDKEEP_URL) the sandboxes are those of that daemon, and stay. Without, they live in
-/// this process and end with it.
+/// With --url (or SANDKEEP_URL) it uses that daemon, and sandboxes stay when it exits. Without, it needs no
+/// daemon, and its sandboxes are destroyed when it exits.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
