@@ -22,7 +22,7 @@ pub struct ExecLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 8)]
     pub memory_mb: Option<u64>,
-    /// How many processors' worth of time.
+    /// CPU limit, in processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0.01)]
     pub cpus: Option<f64>,

@@ -28,7 +28,7 @@ pub struct BuildQuery {
     /// Answer live: NDJSON, or Server-Sent Events if the request accepts those.
     #[serde(default)]
     stream: bool,
-    /// For everybody; only an admin may.
+    /// Visible to everyone; needs the scope `admin`.
     #[serde(default)]
     shared: bool,
     project: Option<String>,
@@ -36,7 +36,7 @@ pub struct BuildQuery {
     file: Option<String>,
     /// The stage that is wanted; the last if it is left out.
     target: Option<String>,
-    /// What is given for ARGs: a JSON object of strings.
+    /// Values for ARGs: a JSON object of strings.
     build_args: Option<String>,
     /// Carry out every step, also those that were before.
     #[serde(default)]

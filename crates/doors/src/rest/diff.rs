@@ -30,12 +30,12 @@ pub struct DiffQuery {
     to: Option<String>,
     /// Only this file or directory and what is in it; absolute.
     path: Option<String>,
-    /// Whether the lines that differ are told, as `diff -u` does.
+    /// Include the changed lines, as `diff -u` does.
     text: Option<bool>,
-    /// How many changes are told at most: 10,000 unless said otherwise, up to 200,000.
+    /// Maximum number of changes: 10,000 by default, at most 200,000.
     #[param(minimum = 1, maximum = 200_000)]
     limit: Option<usize>,
-    /// `json` unless said otherwise.
+    /// `json` by default.
     format: Option<Shape>,
 }
 
@@ -53,9 +53,8 @@ pub enum Shape {
 
 /// Compare the files of a sandbox at two points in time
 ///
-/// A sandbox that runs stands still for a moment, as for a snapshot, if `now` is asked for. What the host shows
-/// inside, and what is mounted there, is not told. Paths are absolute; one that is no UTF-8 has its bytes in
-/// `path_b64` beside it.
+/// For `now`, a running sandbox is frozen for a moment, as for a snapshot. Mounts, including those from the host, are
+/// not compared. Paths are absolute; a path that is not UTF-8 also has its bytes in `path_b64`.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/diff", operation_id = "diff_sandbox", tag = "snapshots",
     params(("id" = SandboxId, Path), DiffQuery),
@@ -103,7 +102,7 @@ pub struct RevertBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Reverted)]
 pub struct RevertedBody {
-    /// What was not as in the snapshot, and is now.
+    /// Paths that were restored.
     reverted: Vec<String>,
 }
 

@@ -111,7 +111,7 @@ pub async fn write(
         ("path" = String, Query, description = "as for reading; a symbolic link itself is deleted"),
         ("recursive" = Option<bool>, Query, description = "a directory with all that is in it"),
     ),
-    responses((status = 204, description = "it is gone"), Guarded, WithQuery, OfSandbox, Files)
+    responses((status = 204, description = "deleted"), Guarded, WithQuery, OfSandbox, Files)
 )]
 pub async fn delete(
     State(broker): State<Broker>,
@@ -148,21 +148,21 @@ pub struct Listing {
     /// Where the next page begins, if there is one: pass it as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
-    /// Directories beneath that the user may not look into.
+    /// Subdirectories that the user may not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
 }
 
 /// List a directory, sorted by name
 ///
-/// With `depth` also what is in the directories beneath it, each before what is in it. Symbolic links are not followed.
+/// With `depth` also lists subdirectories, each before its contents. Symbolic links are not followed.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/list", operation_id = "list_files", tag = "files",
     params(
         ("id" = SandboxId, Path),
         ("path" = Option<String>, Query, description = "as for reading; the working directory where missing"),
         ("depth" = Option<u32>, Query, description = "1, the default, is the directory alone"),
-        ("limit" = Option<u64>, Query, description = "how many at most: 1000 by default, 10000 at most"),
+        ("limit" = Option<u64>, Query, description = "maximum number: 1000 by default, at most 10000"),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
     ),
     responses((status = 200, body = Listing), Guarded, WithQuery, OfSandbox, Files)
@@ -287,7 +287,7 @@ pub struct ChmodBody {
     /// Such as `0644`.
     #[schema(value_type = String)]
     mode: ModeText,
-    /// Also all that is beneath; symbolic links are not followed.
+    /// Also everything in it; symbolic links are not followed.
     #[serde(default)]
     recursive: bool,
 }
@@ -325,7 +325,7 @@ pub async fn chmod(
     params(
         ("id" = SandboxId, Path),
         ("path" = String, Query, description = "as for reading"),
-        ("recursive" = Option<bool>, Query, description = "also all directories beneath"),
+        ("recursive" = Option<bool>, Query, description = "include subdirectories"),
     ),
     responses(
         (status = 200, content((String = "text/event-stream"), (String = "application/x-ndjson"))),
@@ -368,7 +368,7 @@ pub async fn download(
     Ok(content::archive(packing, stream))
 }
 
-/// What came of an archive.
+/// Result of unpacking an archive.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Unpacked)]
 pub struct UnpackedView {

@@ -31,7 +31,7 @@ pub async fn healthz() -> Json<Alive> {
     Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// What `/readyz` answers to those who may not see more.
+/// The answer of `/readyz` to callers without admin rights.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ready {

@@ -30,7 +30,7 @@ use sandkeep_guestlink::{
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
-    /// How many at most; 100 unless said otherwise.
+    /// Maximum number; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before.

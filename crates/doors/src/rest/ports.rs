@@ -70,14 +70,14 @@ pub async fn list(
 #[serde(deny_unknown_fields)]
 #[schema(as = SignPortUrl)]
 pub struct SignBody {
-    /// How long it opens the port: an hour unless said otherwise, at most a week.
+    /// How long the URL is valid: an hour by default, at most a week.
     expires_secs: Option<u64>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PortUrl)]
 pub struct Signed {
-    /// Lets anybody who has it reach the port.
+    /// Anyone who has the URL can reach the port.
     url: String,
     /// RFC 3339.
     expires_at: String,
@@ -117,7 +117,7 @@ pub struct Listening {
 
 /// Open a raw `host:port` on the daemon's loopback that forwards to a port of the sandbox
 ///
-/// It is for the user who runs the daemon, ends with the sandbox's run, and outlives the daemon.
+/// Only the user who runs the daemon can connect. It closes when the sandbox stops, and survives a daemon restart.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/ports/{port}/listen", operation_id = "listen_port", tag = "ports",
     params(("id" = SandboxId, Path), ("port" = u16, Path)),

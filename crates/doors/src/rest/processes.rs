@@ -56,8 +56,8 @@ pub struct ReadyBody {
     http_path: Option<String>,
     /// `true`: the port accepts a connection.
     tcp: Option<bool>,
-    /// 30 unless said otherwise, at most 600. A process that is not ready by then is answered as
-    /// `starting` and goes on.
+    /// 30 by default, at most 600. A process that is not ready by then is reported as `starting` and
+    /// continues.
     timeout_secs: Option<u64>,
 }
 
@@ -123,7 +123,7 @@ async fn places<'a>(
 
 /// Start a process; with `ready`, answers when it is ready
 ///
-/// It has no timeout and goes on until it ends, is ended, or its sandbox stops; a start of the sandbox
+/// It has no timeout and runs until it ends, is ended, or its sandbox stops; a start of the sandbox
 /// does not bring it back. With `ready` the answer says `running`, or `starting` if the time was over
 /// before, or `exited` with the last output if it ended before.
 #[utoipa::path(
@@ -233,7 +233,7 @@ pub async fn logs(
 #[serde(deny_unknown_fields)]
 #[schema(as = SignalProcess)]
 pub struct SignalBody {
-    /// `SIGTERM`, `TERM` or 15; SIGTERM unless said otherwise.
+    /// `SIGTERM`, `TERM` or 15; SIGTERM by default.
     #[schema(value_type = Option<String>)]
     signal: Option<Signal>,
 }

@@ -41,8 +41,8 @@ pub struct KeepaliveBody {
     post, path = "/api/v1/sandboxes", operation_id = "create_sandbox", tag = "sandboxes",
     params(
         ("Idempotency-Key" = Option<String>, Header, description =
-            "1 to 255 visible ASCII characters of the caller's choice. Whoever repeats the request \
-             under the same key within a day gets the sandbox of the first time; errors are not kept"),
+            "1 to 255 visible ASCII characters of the caller's choice. Repeating the request \
+             with the same key within a day returns the same sandbox; errors are not kept"),
     ),
     request_body = Option<SpecDraft>,
     responses(
@@ -236,7 +236,7 @@ pub struct PauseBody {
     /// Let commands that run stand still as they are.
     #[serde(default)]
     force: bool,
-    /// How long they may take to end before the pause is refused: 10 unless it is said.
+    /// How long to wait for running execs before the pause is refused; 10 by default.
     #[schema(maximum = 600)]
     drain_secs: Option<u64>,
 }

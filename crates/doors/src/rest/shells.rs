@@ -126,7 +126,7 @@ pub struct ShellExecBody {
     /// From the command's own start. Then it is interrupted; `shell` in the answer says whether the shell
     /// was kept.
     timeout_ms: Option<u64>,
-    /// What happens if this request's connection ends before the command does.
+    /// What happens to the command if the client disconnects first.
     #[serde(default)]
     on_disconnect: WhenGone,
     /// Live only: the command waits for this request's client, which then gets all of its output.

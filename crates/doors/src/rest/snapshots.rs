@@ -26,7 +26,7 @@ use sandkeep_core::{SandboxId, SnapshotName, limits};
 pub struct SnapshotBody {
     /// Unique in the sandbox; its id, if it is left out. Names of turns, ids and `now` are taken.
     name: Option<SnapshotName>,
-    /// What it is for.
+    /// Description.
     #[schema(max_length = 1024)]
     note: Option<String>,
 }
@@ -35,7 +35,7 @@ pub struct SnapshotBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = SealTurn)]
 pub struct TurnBody {
-    /// What was done in it.
+    /// Note about the turn.
     #[schema(max_length = 1024)]
     note: Option<String>,
 }
@@ -80,7 +80,7 @@ pub struct Forks {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LogQuery {
-    /// How many entries at most: the last ones, 100 unless it is said.
+    /// Maximum number of most recent entries; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -125,7 +125,7 @@ pub async fn create(
 
 /// Record a turn: a snapshot with the next number
 ///
-/// Numbers are never used twice, whatever was removed. Who seals at the same time gets different ones.
+/// Numbers are never reused. Concurrent turns get different numbers.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/turns", operation_id = "seal_turn", tag = "snapshots",
     params(("id" = SandboxId, Path)),
@@ -181,7 +181,7 @@ pub async fn get(
 
 /// Delete a snapshot
 ///
-/// What was made from it, a fork or a template, does not need it.
+/// Forks and templates made from it do not depend on it.
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/snapshots/{snapshot}", operation_id = "delete_snapshot",
     tag = "snapshots",
@@ -233,8 +233,8 @@ pub async fn rollback(
     params(
         ("id" = SandboxId, Path),
         ("Idempotency-Key" = Option<String>, Header, description =
-            "1 to 255 visible ASCII characters of the caller's choice. Whoever repeats the request \
-             under the same key within a day gets the sandboxes of the first time; errors are not kept"),
+            "1 to 255 visible ASCII characters of the caller's choice. Repeating the request \
+             with the same key within a day returns the same sandboxes; errors are not kept"),
     ),
     request_body = Option<ForkBody>,
     responses((status = 201, body = Forks), Guarded, WithBody, OfSandbox, Inside, Keyed, Stored)

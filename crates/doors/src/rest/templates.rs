@@ -39,7 +39,7 @@ pub struct TemplateBody {
     name: TemplateName,
     /// The project it belongs to; the key's own, or `default`.
     project: Option<String>,
-    /// For everybody; only an admin may.
+    /// Visible to everyone; needs the scope `admin`.
     #[serde(default)]
     shared: bool,
     source: SourceBody,
@@ -57,7 +57,7 @@ pub struct SourceBody {
     tar: Option<String>,
     /// An OCI layout, as a directory or an archive.
     oci: Option<String>,
-    /// What `docker save` writes.
+    /// Output of `docker save`.
     docker_archive: Option<String>,
     /// An image in a registry, as Docker names it: `python:3.12`, `ghcr.io/acme/tools@sha256:…`.
     registry: Option<String>,
@@ -156,7 +156,7 @@ pub struct ImportQuery {
 pub struct UploadQuery {
     #[serde(default)]
     stream: bool,
-    /// For everybody; only an admin may.
+    /// Visible to everyone; needs the scope `admin`.
     #[serde(default)]
     shared: bool,
     project: Option<String>,
@@ -200,7 +200,7 @@ pub async fn get(
 /// Create a template, replacing one of the same name
 ///
 /// Answered when it is there, or live: `progress` events, then one `done` with the template, or one `failed`
-/// with the problem. It goes on if the connection ends.
+/// with the problem. It continues if the client disconnects.
 #[utoipa::path(
     post, path = "/api/v1/templates", operation_id = "create_template", tag = "templates",
     params(ImportQuery),
@@ -272,7 +272,7 @@ pub async fn upload(
 #[utoipa::path(
     delete, path = "/api/v1/templates/{name}", operation_id = "remove_template", tag = "templates",
     params(("name" = String, Path, description = "with `/` written as `%2F`"), OfProject),
-    responses((status = 204, description = "it is gone"), Guarded, WithQuery, OfSandbox, InState)
+    responses((status = 204, description = "deleted"), Guarded, WithQuery, OfSandbox, InState)
 )]
 pub async fn remove(
     State(broker): State<Broker>,

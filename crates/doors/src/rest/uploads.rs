@@ -40,7 +40,7 @@ pub async fn create(
 #[utoipa::path(
     delete, path = "/api/v1/uploads/{id}", operation_id = "remove_upload", tag = "sandboxes",
     params(("id" = UploadId, Path)),
-    responses((status = 204, description = "it is gone"), Guarded, OfSandbox)
+    responses((status = 204, description = "deleted"), Guarded, OfSandbox)
 )]
 pub async fn remove(
     State(broker): State<Broker>,

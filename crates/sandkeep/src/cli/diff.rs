@@ -82,10 +82,10 @@ pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
     };
     lines.iter().try_for_each(|line| print::line(line))?;
     if truncated {
-        print::note("there is more; choose less with --path");
+        print::note("the list is incomplete; select less with --path");
     }
     if frozen == Some(false) {
-        print::note("the sandbox ran on meanwhile: what was being written may be told by half");
+        print::note("the sandbox was not frozen: files written meanwhile may be incomplete");
     }
     Ok(Exit::Ok)
 }

@@ -151,7 +151,7 @@ async fn create(args: CreateArgs, global: &Global, around: &Surroundings) -> Res
         return Ok(Exit::Ok);
     }
     print::line(&made.key)?;
-    print::note(&format!("{}: keep it, it is not shown again", made.info.id));
+    print::note(&format!("{}: store the key, it is not shown again", made.info.id));
     Ok(Exit::Ok)
 }
 

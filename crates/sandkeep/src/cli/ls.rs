@@ -40,7 +40,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
 pub fn condition(sandbox: &Sandbox) -> String {
     let mut text = words(sandbox.state);
     if let Some(operation) = sandbox.operation {
-        text = format!("{text} ({} under way)", words(operation));
+        text = format!("{text} ({} in progress)", words(operation));
     }
     match &sandbox.reason {
         Some(reason) => format!("{text}: {reason}"),

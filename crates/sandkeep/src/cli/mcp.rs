@@ -61,7 +61,7 @@ pub async fn alone(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let result = in_place(&settings, data, &parent, signals.next()).await;
     if let Err(error) = place.remove() {
         let path = place.path().display();
-        print::note(&format!("{path} is kept, and the next run tries to clear it: {error}"));
+        print::note(&format!("{path} could not be removed; the next run tries again: {error}"));
     }
     result
 }

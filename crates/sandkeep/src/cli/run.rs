@@ -73,7 +73,7 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
     // What could not be destroyed keeps its directory, and so the next run finds it.
     if let Err(error) = place.remove() {
         let path = place.path().display();
-        print::note(&format!("{path} is kept, and the next run tries to clear it: {error}"));
+        print::note(&format!("{path} could not be removed; the next run tries again: {error}"));
     }
     result
 }

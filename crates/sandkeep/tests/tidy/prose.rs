@@ -56,12 +56,12 @@ fn paragraphs(text: &str) -> Vec<String> {
 }
 
 /// Sentences that begin with "What" or "Who" and are no questions.
-fn free_relatives(paragraph: &str) -> Vec<&str> {
+fn free_relatives(paragraph: &str) -> Vec<String> {
     let sentences = paragraph.split_inclusive(". ").map(str::trim);
     let begins = |sentence: &&str| ["What ", "Who "].iter().any(|word| sentence.starts_with(word));
     // A few words without a verb after them are a title, as in a cell of a table.
     let is_sentence = |sentence: &&str| sentence.ends_with('.') && !sentence.contains('?');
-    sentences.filter(begins).filter(is_sentence).collect()
+    sentences.filter(begins).filter(is_sentence).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub struct ToolAnswer {
     pub duration_ms: u64,
     /// 1: it works on files. 2: it is a command.
     pub tier: u8,
-    /// What the sandbox's files were after the call, if that was to be kept.
+    /// Snapshot taken after the call, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_id: Option<SnapshotId>,
     /// The exec that a command was, whose whole output is kept like any other's.
