@@ -39,23 +39,23 @@ pub use daemon::announced;
 
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// How many rounds count; a few more run first to warm up
+    /// Number of measured rounds, after a few warm-up rounds
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=BENCH_ROUNDS_MAX))]
     rounds: u32,
-    /// Print the figures as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Rest 20 ms before every operation
+    /// Pause 20 ms before every operation
     #[arg(long)]
     paced: bool,
-    /// Leave out what is counted per second: streams and proxied requests
+    /// Skip throughput: streams and proxied requests
     #[arg(long)]
     no_rates: bool,
     #[command(flatten)]
     tools: ToolArgs,
     #[command(flatten)]
     storages: StorageArgs,
-    /// Measure a daemon that runs already, such as 127.0.0.1:4500, instead of starting one
+    /// Measure a running daemon, such as 127.0.0.1:4500, instead of starting one
     #[arg(long, value_name = "ADDRESS")]
     address: Option<SocketAddr>,
 }

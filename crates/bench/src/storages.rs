@@ -27,17 +27,17 @@ const COPIES: u64 = 3;
 
 #[derive(Debug, clap::Args)]
 pub struct StorageArgs {
-    /// Leave out what is measured of storages
+    /// Skip storages
     #[arg(long)]
     no_storages: bool,
-    /// The storages; zfs:POOL is one on a pool that is there
+    /// Storages to measure; zfs:POOL uses an existing pool
     #[arg(long, value_name = "STORAGES", value_delimiter = ',', default_value = "btrfs,local")]
     storages: Vec<StorageChoice>,
-    /// The trees that storages are measured with, the first being what the others are held against; large ones
-    /// take their time and several times their room: 1MB,100MB,1GB,100000files
+    /// Trees to measure storages with, each compared with the first; large ones take long and need several times
+    /// their size on disk: 1MB,100MB,1GB,100000files
     #[arg(long, value_name = "TREES", value_delimiter = ',', default_value = "1MB,4MB,1000files")]
     storage_sizes: Vec<Tree>,
-    /// How often each operation of a storage is timed
+    /// Number of measured rounds per storage operation
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=BENCH_STORAGE_ROUNDS_MAX))]
     storage_rounds: u64,
 }

@@ -28,13 +28,13 @@ const NEEDLE: &str = "needle";
 
 #[derive(Debug, clap::Args)]
 pub struct ToolArgs {
-    /// Leave out what is measured of files and tools
+    /// Skip files and tools
     #[arg(long)]
     no_tools: bool,
-    /// How large the file is that goes up and down
+    /// Size of the file to upload and download, in MB
     #[arg(long, value_name = "MB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=BENCH_TRANSFER_MB_MAX))]
     transfer_mb: u64,
-    /// How many files are searched
+    /// Number of files to search
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=BENCH_GREP_FILES_MAX))]
     grep_files: u64,
 }

@@ -27,13 +27,13 @@ pub enum Error {
     #[error("{field}: {problem}")]
     InvalidField { field: &'static str, problem: String },
 
-    #[error("there is no runtime {name:?} here; there are: {}", known.join(", "))]
+    #[error("unknown runtime {name:?}; available: {}", known.join(", "))]
     UnknownRuntime { name: String, known: Vec<String> },
 
     #[error("runtime {name} is not usable here: {reason}")]
     RuntimeUnusable { name: String, reason: String },
 
-    #[error("there is no template {name:?}; there are: {}", known.join(", "))]
+    #[error("unknown template {name:?}; available: {}", known.join(", "))]
     UnknownTemplate { name: String, known: Vec<String> },
 
     #[error("there is no template {name:?}")]
@@ -44,11 +44,11 @@ pub enum Error {
     TemplateInUse { name: String, users: Vec<SandboxId> },
 
     /// It is for everybody, so not everybody may remove or replace it.
-    #[error("template {name} is shared by all: only an admin can change that")]
+    #[error("template {name} is shared: only an admin can change it")]
     TemplateShared { name: String },
 
     /// What a template runs in its sandboxes did not come up.
-    #[error("what the template of {id} starts is not up: {problem}")]
+    #[error("the start process of {id} is not ready: {problem}")]
     StartUpFailed { id: SandboxId, problem: String },
 
     /// A build file that cannot be carried out.
@@ -68,7 +68,7 @@ pub enum Error {
     SourceInvalid { problem: String },
 
     /// It may be there, and is not for this caller.
-    #[error("{path} is beneath none of the daemon's source_roots")]
+    #[error("{path} is not under any of the daemon's source_roots")]
     SourceForbidden { path: String },
 
     /// It is elsewhere, and could not be brought here.
@@ -79,7 +79,7 @@ pub enum Error {
     RepositoryNotFound { url: String },
 
     /// Where it is, one has to show who one is first; some say so of what is not there, too.
-    #[error("{url} asks for credentials: it is private, or not there")]
+    #[error("{url} requires credentials: it is private or does not exist")]
     RepositoryPrivate { url: String },
 
     #[error("{url} has no branch, tag or commit {reference:?}")]
@@ -89,7 +89,7 @@ pub enum Error {
     UploadNotFound { id: UploadId },
 
     /// The sandbox's disk, or the one beneath it, is full.
-    #[error("there is no room for {what}")]
+    #[error("no space left for {what}")]
     NoSpace { what: &'static str },
 
     #[error("the upload is larger than {limit_bytes} bytes")]
@@ -109,7 +109,7 @@ pub enum Error {
     IdempotencyMismatch { key: IdempotencyKey },
 
     /// It must not be made a second time, and the first one cannot be answered any more.
-    #[error("the sandbox {id}, made under the Idempotency-Key {key}, is gone")]
+    #[error("sandbox {id}, created under the Idempotency-Key {key}, no longer exists")]
     IdempotencyGone { key: IdempotencyKey, id: SandboxId },
 
     /// `known` are the parameters that the tool has.
@@ -120,10 +120,10 @@ pub enum Error {
     ToolCallMismatch { id: ToolCallId },
 
     /// `whose`: `organization` or `user`.
-    #[error("the {whose}'s quota of {limit} {what} is reached: {used} in use, {asked} asked for")]
+    #[error("the {whose}'s quota of {limit} {what} is exceeded: {used} in use, {asked} requested")]
     QuotaExceeded { whose: &'static str, what: &'static str, limit: f64, used: f64, asked: f64 },
 
-    #[error("the {whose} makes more than {limit} requests a second")]
+    #[error("the {whose} exceeds {limit} requests per second")]
     RateLimited { whose: &'static str, limit: f64, retry_after: Duration },
 
     #[error("{what} needs {needs}, which {storage} storage does not have")]
@@ -139,7 +139,7 @@ pub enum Error {
 
     /// There is some space left, for what runs.
     #[error(
-        "the {storage} pool is over {percent} % full, so nothing new is made; destroy sandboxes or remove snapshots"
+        "the {storage} pool is over {percent} % full, so no sandboxes or snapshots are created; destroy sandboxes or delete snapshots"
     )]
     PoolFull { storage: &'static str, percent: f64 },
 
@@ -147,7 +147,7 @@ pub enum Error {
     NotFound { id: SandboxId },
 
     #[error(
-        "there is no exec {id}; of those that ended, the last {kept} are kept, up to {} MiB in all",
+        "there is no exec {id}; the last {kept} ended execs are kept, up to {} MiB in total",
         kept_bytes / sandkeep_core::limits::MIB
     )]
     ExecNotFound { id: ExecId, kept: u64, kept_bytes: u64 },
@@ -174,11 +174,11 @@ pub enum Error {
     File { kind: FailureKind, path: Option<String>, message: String },
 
     /// What works on files inside gave no answer.
-    #[error("the toolbox inside the sandbox failed: {problem}")]
+    #[error("the file helper in the sandbox failed: {problem}")]
     ToolboxBroke { problem: String },
 
     /// It had more to do than there is memory for.
-    #[error("the toolbox inside the sandbox was killed for want of memory")]
+    #[error("the file helper in the sandbox was killed: out of memory")]
     ToolboxOutOfMemory,
 
     #[error("there is no key {id}")]
@@ -189,7 +189,7 @@ pub enum Error {
     WrongState { id: SandboxId, state: State, verb: Verb, helps: Option<Verb> },
 
     /// Another verb is under way.
-    #[error("cannot {verb} {id}: {under_way} is under way")]
+    #[error("cannot {verb} {id}: {under_way} is in progress")]
     Busy { id: SandboxId, verb: Verb, under_way: Verb },
 
     #[error("cannot {verb} {id} while execs run: {}", comma_separated(execs))]
@@ -198,11 +198,11 @@ pub enum Error {
     #[error("{id} has no snapshot {name}")]
     SnapshotNotFound { id: SandboxId, name: SnapshotName },
 
-    #[error("{id} has a snapshot {name} already")]
+    #[error("{id} already has a snapshot {name}")]
     SnapshotExists { id: SandboxId, name: SnapshotName },
 
     /// None of them gives way to another.
-    #[error("{id} has {limit} snapshots that were asked for, which is as many as it may have")]
+    #[error("{id} has its maximum of {limit} named snapshots")]
     SnapshotsFull { id: SandboxId, limit: usize },
 
     #[error("the limit of {limit} {what} is reached")]
@@ -214,10 +214,10 @@ pub enum Error {
     #[error("process {id} has ended")]
     ProcessEnded { id: ProcessId },
 
-    #[error("no port of the host leads to port {port} of {id}")]
+    #[error("no host port forwards to port {port} of {id}")]
     NoListener { id: SandboxId, port: Port },
 
-    #[error("cannot open a port of the host for port {port}: {source}")]
+    #[error("cannot open a host port for port {port}: {source}")]
     CannotListen {
         port: Port,
         #[source]
@@ -229,7 +229,7 @@ pub enum Error {
     SandboxFailed { id: SandboxId, reason: String },
 
     /// This machine does not say how much it has.
-    #[error("cannot read how much memory and how many processors there are: {source}")]
+    #[error("cannot read the memory size and number of processors: {source}")]
     HostUnreadable {
         #[source]
         source: std::io::Error,
@@ -250,7 +250,7 @@ pub enum Error {
     ShuttingDown,
 
     /// Somebody else has written what this node took for its own, so nothing was overwritten.
-    #[error("{what} was changed by somebody else")]
+    #[error("{what} was changed concurrently")]
     Fenced { what: String },
 
     #[error("sandbox {id} is on node {node}")]

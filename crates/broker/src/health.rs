@@ -31,7 +31,7 @@ pub enum Readiness {
     NotReady,
 }
 
-/// How the place is where all volumes live.
+/// State of the storage pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolState {
@@ -59,7 +59,7 @@ pub struct Pool {
     pub free_bytes: Option<u64>,
 }
 
-/// How many sandboxes there are.
+/// Number of sandboxes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SandboxCount {
     pub total: usize,
@@ -68,7 +68,7 @@ pub struct SandboxCount {
     pub by_state: BTreeMap<&'static str, usize>,
 }
 
-/// The state of the daemon, for whoever runs it.
+/// The state of the daemon, for its operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Health {
     pub status: Readiness,
@@ -78,7 +78,7 @@ pub struct Health {
     pub sandboxes: SandboxCount,
     /// Commands that run now, in all sandboxes.
     pub active_execs: usize,
-    /// What is wrong, for people; empty if nothing is.
+    /// Problems in words; empty if there are none.
     pub errors: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ use sandkeep_core::{SandboxId, State, limits};
 use sandkeep_runtime::RuntimeError;
 use sandkeep_storage::{Limit, Usage};
 
-/// What a sandbox uses. Only one that runs has more than its disk.
+/// Resource usage of a sandbox. If it is not running, only the disk usage is present.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = SandboxStats)]
 pub struct StatsView {
@@ -61,7 +61,7 @@ pub struct PidsStats {
 
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct DiskStats {
-    /// What the sandbox's files take, without those of its template.
+    /// Disk usage of the sandbox, without its template.
     pub used_bytes: u64,
     /// `resources.disk_mb`, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]

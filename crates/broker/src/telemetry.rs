@@ -1,4 +1,4 @@
-//! What the daemon counts about itself, for `/metrics`; `docs/metrics.md` lists it.
+//! What the daemon counts about itself, for `/metrics`; `docs/reference/metrics.md` lists it.
 //!
 //! Each thing is measured in one place: verbs where the broker takes them up, commits in a store that
 //! wraps the store ([`ObservedStore`]), requests in one layer of the API. What can be read off when
@@ -87,7 +87,7 @@ impl Default for Telemetry {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("sandkeep");
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
-        registry.register("build", "What runs", build);
+        registry.register("build", "Version of the daemon", build);
         let verbs = Verbs::register(&mut registry);
         let http = Http::register(&mut registry);
         let commits = Commits::register(&mut registry);
@@ -132,18 +132,13 @@ impl Gauges {
         let sandboxes = gauges.sandboxes.clone();
         registry.register("sandboxes", "Sandboxes by runtime and state", sandboxes);
         let execs = gauges.execs_active.clone();
-        registry.register("execs_active", "Commands that run now", execs);
+        registry.register("execs_active", "Running commands", execs);
         let (total, used) = (gauges.pool_total.clone(), gauges.pool_used.clone());
         let bytes = || Unit::Bytes;
-        registry.register_with_unit(
-            "pool_total",
-            "The size of the pool of volumes",
-            bytes(),
-            total,
-        );
-        registry.register_with_unit("pool_used", "How much of the pool is used", bytes(), used);
+        registry.register_with_unit("pool_total", "Size of the storage pool", bytes(), total);
+        registry.register_with_unit("pool_used", "Used space of the storage pool", bytes(), used);
         registry.register("ready", "1 while /readyz answers 200", gauges.ready.clone());
-        let help = "How long this daemon has been running";
+        let help = "Uptime of the daemon";
         registry.register_with_unit("uptime", help, Unit::Seconds, gauges.uptime.clone());
         gauges
     }

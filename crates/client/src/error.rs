@@ -19,40 +19,42 @@ pub enum Error {
         source: reqwest::Error,
     },
     /// The connection broke after the request was sent.
-    #[error("the daemon at {url} went away; the command goes on in the sandbox if it had started")]
+    #[error(
+        "lost the connection to the daemon at {url}; the command continues in the sandbox if it had started"
+    )]
     WentAway { url: String },
     /// An answer ended before its end.
-    #[error("what came from {url} broke off in the middle")]
+    #[error("the answer from {url} was cut off")]
     BrokeOff {
         url: String,
         #[source]
         source: reqwest::Error,
     },
     /// The daemon sent us away from an exec that goes on.
-    #[error("the daemon stopped telling ({reason}); the command goes on in the sandbox")]
+    #[error("the daemon ended the stream ({reason}); the command continues in the sandbox")]
     Detached { reason: String },
-    #[error("what answers at {url} is not sandkeep: {what}")]
+    #[error("the server at {url} is not sandkeep: {what}")]
     NotSandkeep { url: String, what: String },
     #[error("{url:?} is not an http or https URL")]
     InvalidUrl { url: String },
-    #[error("{variable}: it holds something that no key has")]
+    #[error("{variable} is not a valid API key")]
     InvalidKey { variable: &'static str },
     #[error("{}: {problem}", file.display())]
     Certificates { file: PathBuf, problem: String },
-    #[error("{text:?} is neither an id nor the first {PREFIX_MIN_LEN} or more characters of one")]
+    #[error("{text:?} is not an id or a prefix of at least {PREFIX_MIN_LEN} characters")]
     NotAnId { text: String },
-    #[error("no sandbox has an id that begins with {prefix:?}")]
+    #[error("no sandbox id begins with {prefix:?}")]
     NoMatch { prefix: String },
-    #[error("{} sandboxes have an id that begins with {prefix:?}: {}", matches.len(), matches.join(", "))]
+    #[error("{} sandbox ids begin with {prefix:?}: {}", matches.len(), matches.join(", "))]
     Ambiguous { prefix: String, matches: Vec<String> },
-    #[error("no {kind} of {sandbox} has an id that begins with {prefix:?}")]
+    #[error("no {kind} id of {sandbox} begins with {prefix:?}")]
     NoMatchInside { kind: &'static str, sandbox: SandboxId, prefix: String },
-    #[error("{count} {kind}s have an id that begins with {prefix:?}")]
+    #[error("{count} {kind} ids begin with {prefix:?}")]
     AmbiguousInside { kind: &'static str, count: usize, prefix: String },
 }
 
 impl Error {
-    /// The stable code of a refusal; `docs/errors.md` lists them.
+    /// The stable code of a refusal; `docs/reference/errors.md` lists them.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused(problem) => Some(&problem.code),

@@ -35,7 +35,7 @@ pub use tool::{OutputPiece, ToolAnswer, ToolBlock, ToolEvent};
 /// The body of every answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// Names the kind of problem, for ever; `docs/errors.md` explains it.
+    /// Names the kind of problem, for ever; `docs/reference/errors.md` explains it.
     pub r#type: String,
     pub title: String,
     pub status: u16,

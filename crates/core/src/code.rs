@@ -1,5 +1,5 @@
-//! Every way a request can fail, as callers know it, in whatever dialect they speak. A code never changes its
-//! meaning; `docs/errors.md` is generated from this table.
+//! Every way a request can fail, independent of the API dialect. A code never changes its meaning;
+//! `docs/reference/errors.md` is generated from this table.
 
 /// What a code comes down to, for dialects that have few errors of their own. Each maps these in one
 /// table, with the codes for which it knows better.
@@ -106,248 +106,248 @@ impl Code {
 
 codes! {
     MalformedBody "malformed_body" Invalid Useless
-        "the body is not the JSON this endpoint takes"
+        "the body is not valid JSON for this endpoint"
         "send a JSON object with only the documented fields";
     BrokenBody "broken_body" Invalid Useful
-        "the body could not be read to its end"
+        "the body ended early"
         "send the request again";
     InvalidField "invalid_field" Invalid Useless
-        "a field has a value that is not allowed"
-        "change the field that the detail names";
+        "a field has an invalid value"
+        "correct the field that the detail names";
     InvalidQuery "invalid_query" Invalid Useless
-        "the query string is not valid"
+        "the query string is invalid"
         "use only the documented parameters, for example ?stream=true";
     UnknownRuntime "unknown_runtime" Invalid Useless
-        "there is no such runtime"
-        "choose one of those that GET /api/v1/runtimes (sandkeep runtimes) lists";
+        "unknown runtime"
+        "choose one from GET /api/v1/runtimes (sandkeep runtimes)";
     RuntimeUnusable "runtime_unusable" Invalid Useless
-        "the runtime cannot be used on this machine"
-        "choose a usable one from GET /api/v1/runtimes (sandkeep runtimes), or mend what the detail names";
+        "the runtime is not usable on this machine"
+        "choose a usable one from GET /api/v1/runtimes (sandkeep runtimes), or fix the problem that the detail names";
     UnknownTemplate "unknown_template" Invalid Useless
-        "there is no such template"
-        "choose one of those that GET /api/v1/templates (sandkeep template ls) lists, import it, or leave it out for the default, `host`";
+        "unknown template"
+        "choose one from GET /api/v1/templates (sandkeep template ls), import it, or omit it for the default, `host`";
     SourceInvalid "source_invalid" Invalid Useless
-        "what was to become a template or a workspace cannot be used"
-        "mend or replace what the detail names: for a template an image for this machine, a tar, an OCI layout or a docker save archive; for a workspace a directory, a git repository or a tar";
+        "the source of the template or workspace is invalid"
+        "fix or replace what the detail names: a template needs an image for this machine, a tar, an OCI layout or a docker save archive; a workspace needs a directory, a git repository or a tar";
     BuildFileInvalid "build_file_invalid" Invalid Useless
-        "the build file, or what came with it, cannot be carried out"
-        "mend the line that the detail names; docs/build-files.md says what can be written";
+        "the build file or its context is invalid"
+        "correct the line that the detail names; docs/reference/build-files.md lists what is supported";
     UnknownProfile "unknown_profile" Invalid Useless
-        "there is no such profile"
-        "choose one of those that the detail names, or leave it out for the default";
+        "unknown profile"
+        "choose one that the detail lists, or omit it for the default";
     UnsupportedByStorage "unsupported_by_storage" Unsupported Useless
-        "the storage in use cannot do this"
-        "leave it out, or run the daemon as root with --storage btrfs";
+        "the storage does not support this"
+        "omit it, or run the daemon as root with --storage btrfs";
     UnsupportedByRuntime "unsupported_by_runtime" Unsupported Useless
-        "the runtime in use cannot do this"
-        "choose a runtime whose capabilities in GET /api/v1/runtimes (sandkeep runtimes) include it";
+        "the runtime does not support this"
+        "choose a runtime that has the capability in GET /api/v1/runtimes (sandkeep runtimes --wide)";
     InvalidArgument "invalid_argument" Invalid Useless
-        "an argument of the tool is missing, misspelt or of the wrong kind"
-        "give the arguments that its input_schema in GET /api/v1/sandboxes/{id}/tools names (sandkeep tools), and no others";
+        "a tool argument is missing, unknown or of the wrong type"
+        "give only the arguments of its input_schema in GET /api/v1/sandboxes/{id}/tools (sandkeep tools)";
     GuestRefused "guest_refused" Invalid Useless
         "the sandbox refused the request"
-        "change what the detail names";
+        "correct what the detail names";
     FileRequestInvalid "file_request_invalid" Invalid Useless
-        "the sandbox cannot make sense of what is asked about its files"
-        "change what the detail names: the path, the range, or the archive";
+        "the file request is invalid"
+        "correct what the detail names: the path, the range, or the archive";
     FileUnsupported "file_unsupported" Unsupported Useless
-        "the sandbox's filesystem cannot do this"
-        "do it in another way: copy and delete instead of a move between filesystems, for example";
+        "the sandbox's filesystem does not support this"
+        "use another way, for example copy and delete instead of a move between filesystems";
     Unauthenticated "unauthenticated" Unauthenticated Useless
-        "the request does not say who makes it, or not so that it can be believed"
+        "credentials are missing or invalid"
         "send an API key as Authorization: Bearer KEY or X-API-Key (SANDKEEP_API_KEY for the CLI); sandkeep keys create makes one";
     Forbidden "forbidden" Forbidden Useless
-        "the credential is good, but not for this"
-        "use a key that has the scope which the detail names; an admin makes one with sandkeep keys create --scope";
+        "the credentials do not allow this"
+        "use a key with the scope that the detail names; an admin creates one with sandkeep keys create --scope";
     ForeignHost "foreign_host" Forbidden Useless
-        "the request was not addressed to this machine"
+        "the Host header does not name this machine"
         "use http://127.0.0.1 or http://localhost with the daemon's port";
     ForeignOrigin "foreign_origin" Forbidden Useless
         "web pages of other origins may not call this API"
-        "call it from a program, not from a page in a browser";
+        "call the API from a program, or have the origin added to cors_origins";
     ForeignPeer "foreign_peer" Forbidden Useless
         "only the user who runs the daemon may call this API"
         "run the client as the same user as the daemon, for example with sudo";
     UrlExpired "url_expired" Forbidden Useless
         "the signed URL has expired"
-        "ask whoever gave it to you for a new one: POST …/ports/{port}/url (sandkeep port)";
+        "request a new one: POST …/ports/{port}/url (sandkeep port --sign)";
     UrlForged "url_forged" Forbidden Useless
-        "the signed URL is not valid"
-        "use it whole and unchanged, or ask for a new one: POST …/ports/{port}/url (sandkeep port)";
+        "the signed URL is invalid"
+        "use the URL complete and unchanged, or request a new one: POST …/ports/{port}/url (sandkeep port --sign)";
     ServiceWorkerRefused "service_worker_refused" Forbidden Useless
-        "no service worker can be served from the API's own origin"
+        "service workers are not served from the API's own origin"
         "open the port under its own host name, <port>-<id>.<domain>";
     LocalOnly "local_only" Forbidden Useless
-        "this is only for the user of a daemon without keys"
-        "reach the port by its host name or by a signed URL: POST …/ports/{port}/url (sandkeep port --sign)";
+        "raw ports are only available without API keys"
+        "use the port's host name or a signed URL: POST …/ports/{port}/url (sandkeep port --sign)";
     SourceForbidden "source_forbidden" Forbidden Useless
-        "this path of the host is not for callers of the API"
-        "upload it instead: a template with PUT /api/v1/templates/{name}/upload (sandkeep template import), a workspace with POST /api/v1/uploads (--source-tar); the operator can open directories with source_roots";
+        "API callers may not use this path of the host"
+        "upload it instead: a template with PUT /api/v1/templates/{name}/upload (sandkeep template import), a workspace with POST /api/v1/uploads (--source-tar); the operator can allow directories with source_roots";
     RepositoryPrivate "repository_private" Forbidden Useless
-        "the git repository asks for credentials"
-        "check the URL; clone a private one on the host and give it as git file:///… or source.dir, or send an archive of it (--source-tar)";
+        "the git repository requires credentials"
+        "check the URL; clone a private repository on the host and use git file:///… or source.dir, or send an archive of it (--source-tar)";
     TemplateShared "template_shared" Forbidden Useless
-        "the template is for everybody, so only an admin may make or change it"
-        "make one of your own under the same name, which comes first, or ask an admin";
+        "only an admin may create or change a shared template"
+        "create your own template under the same name, which takes precedence, or ask an admin";
     FileNotPermitted "file_not_permitted" Forbidden Useless
-        "the sandbox's user may not do this to the file"
-        "use a path beneath the user's home or /tmp, or change owner and mode from inside, as root (sandkeep exec --user root)";
+        "permission denied for the sandbox's user"
+        "use a path under the user's home or /tmp, or change owner and mode as root inside (sandkeep exec --user root)";
     FileReadOnly "file_read_only" Forbidden Useless
-        "the file is on a part of the sandbox that nobody can write to"
-        "use a path beneath the user's home or /tmp; system directories come from the template";
+        "the file is on a read-only filesystem"
+        "use a path under the user's home or /tmp; system directories come from the template";
     NoRoute "no_route" NotFound Useless
-        "there is no such endpoint"
-        "check the path; all endpoints but /healthz begin with /api/v1/";
+        "unknown endpoint"
+        "check the path; all endpoints except /healthz begin with /api/v1/";
     NotFound "not_found" NotFound Useless
-        "there is no such sandbox"
-        "list those that exist with GET /api/v1/sandboxes (sandkeep ls)";
+        "sandbox not found"
+        "list sandboxes with GET /api/v1/sandboxes (sandkeep ls)";
     SnapshotNotFound "snapshot_not_found" NotFound Useless
-        "the sandbox has no such snapshot"
-        "list those that it has with GET /api/v1/sandboxes/{id}/snapshots (sandkeep snapshots)";
+        "snapshot not found"
+        "list snapshots with GET /api/v1/sandboxes/{id}/snapshots (sandkeep snapshots)";
     TemplateNotFound "template_not_found" NotFound Useless
-        "there is no such template"
-        "list those that exist with GET /api/v1/templates (sandkeep template ls)";
+        "template not found"
+        "list templates with GET /api/v1/templates (sandkeep template ls)";
     RepositoryNotFound "repository_not_found" NotFound Useless
-        "there is no such git repository"
-        "check the URL of the source; some hosts say so of private ones, too";
+        "git repository not found"
+        "check the URL of the source; some hosts answer the same for private repositories";
     ReferenceNotFound "reference_not_found" NotFound Useless
         "the git repository has no such branch, tag or commit"
-        "name one that `git ls-remote` shows after the # of the URL, or leave it out for the default branch";
+        "use one that `git ls-remote` shows after the # of the URL, or omit it for the default branch";
     UploadNotFound "upload_not_found" NotFound Useless
-        "there is no such upload"
-        "send it (again) with POST /api/v1/uploads: one is kept for an hour, and not over the end of the daemon";
+        "upload not found"
+        "send it again with POST /api/v1/uploads; an upload is kept for an hour, and not across a restart of the daemon";
     KeyNotFound "key_not_found" NotFound Useless
-        "there is no such key"
-        "list those that exist with GET /api/v1/keys (sandkeep keys ls)";
+        "key not found"
+        "list keys with GET /api/v1/keys (sandkeep keys ls)";
     ExecNotFound "exec_not_found" NotFound Useless
-        "there is no such exec"
-        "list those that are kept with GET /api/v1/sandboxes/{id}/execs (sandkeep ps)";
+        "exec not found"
+        "list execs with GET /api/v1/sandboxes/{id}/execs (sandkeep ps)";
     ShellNotFound "shell_not_found" NotFound Useless
-        "there is no such shell"
-        "list those of the sandbox with GET /api/v1/sandboxes/{id}/shells, or open one with POST";
+        "shell not found"
+        "list shells with GET /api/v1/sandboxes/{id}/shells, or open one with POST";
     ToolNotFound "tool_not_found" NotFound Useless
-        "there is no such tool"
+        "tool not found"
         "use one of those in GET /api/v1/sandboxes/{id}/tools (sandkeep tools)";
     ProcessNotFound "process_not_found" NotFound Useless
-        "there is no such process"
-        "list those of the sandbox with GET …/processes (sandkeep processes)";
+        "process not found"
+        "list processes with GET …/processes (sandkeep processes)";
     PortNotFound "port_not_found" NotFound Useless
-        "there is no such port"
+        "invalid port number"
         "use a number from 1 to 65535";
     ListenerNotFound "listener_not_found" NotFound Useless
-        "no port of the host leads there"
+        "no host port forwards to this port"
         "open one with POST …/ports/{port}/listen (sandkeep port --raw)";
     FileNotFound "file_not_found" NotFound Useless
-        "there is no such file or directory in the sandbox"
-        "look at what there is with GET …/files/list?path= of the directory above; for a file in a new directory use parents=true";
+        "no such file or directory in the sandbox"
+        "list the parent directory with GET …/files/list?path=; to create a file in a new directory use parents=true";
     MethodNotAllowed "method_not_allowed" Unsupported Useless
-        "the endpoint does not have this method"
+        "the endpoint does not support this method"
         "use one of the methods in the Allow header";
     BodyTooSlow "body_too_slow" Invalid Useful
         "the body did not arrive in time"
         "send the request again";
     WrongState "wrong_state" Precondition Useless
         "the sandbox's state does not allow this"
-        "look at the sandbox's state first (sandkeep show)";
+        "check the sandbox's state (sandkeep show)";
     Busy "busy" Conflict Useful
-        "another operation on the sandbox is under way"
-        "try again when it is over";
+        "another operation on the sandbox is in progress"
+        "try again when it has finished";
     ExecsInFlight "execs_in_flight" Precondition Useful
-        "execs run that the operation would disturb"
-        "wait for them or cancel them, give a pause more time (drain_secs), or do it all the same (force)";
+        "running execs prevent the operation"
+        "wait for them or cancel them, give a pause more time (drain_secs), or use force";
     NotRunning "not_running" Precondition Useless
-        "the sandbox does not run"
+        "the sandbox is not running"
         "start it with POST /api/v1/sandboxes/{id}/start (sandkeep start)";
     ProcessEnded "process_ended" Precondition Useless
         "the process has ended"
-        "look at how: GET …/processes/{process_id} (sandkeep processes)";
+        "see its outcome with GET …/processes/{process_id} (sandkeep processes)";
     Conflict "conflict" Conflict Useful
-        "somebody else changed the same thing at the same time"
-        "look at its present state and try again";
+        "a concurrent change conflicts with this request"
+        "read the current state and try again";
     ExecEnded "exec_ended" Precondition Useless
         "the exec has ended"
-        "look at how it ended with GET /api/v1/sandboxes/{id}/execs/{exec_id}";
+        "see its outcome with GET /api/v1/sandboxes/{id}/execs/{exec_id}";
     NoTerminal "no_terminal" Precondition Useless
         "the exec has no terminal"
-        "begin it with `terminal`, or follow what it says with GET /api/v1/sandboxes/{id}/execs/{exec_id}/output";
+        "start it with `terminal`, or follow its output with GET /api/v1/sandboxes/{id}/execs/{exec_id}/output";
     StdinClosed "stdin_closed" Precondition Useless
-        "the exec takes no (more) stdin"
+        "the exec's stdin is closed"
         "start it with \"stdin_open\": true to send stdin while it runs";
     SlotTaken "slot_taken" Conflict Useless
         "another sandbox of the same owner has the slot"
-        "use the one that the detail names, destroy it first, or ask POST /api/v1/sandboxes/ensure for whichever there is";
+        "use the one that the detail names, destroy it first, or use POST /api/v1/sandboxes/ensure";
     TemplateInUse "template_in_use" Precondition Useless
-        "sandboxes were made from the template"
-        "destroy those that the detail names first, or leave the template";
+        "sandboxes use the template"
+        "destroy those that the detail names first, or keep the template";
     SnapshotExists "snapshot_exists" Conflict Useless
-        "the sandbox has a snapshot of this name"
+        "a snapshot with this name exists"
         "choose another name, or delete that snapshot first";
     SnapshotsFull "snapshots_full" Precondition Useless
-        "the sandbox has as many snapshots as it may have, and none of them is a turn's"
+        "the sandbox has its maximum number of snapshots, and none of them is a turn"
         "delete one with DELETE /api/v1/sandboxes/{id}/snapshots/{snapshot} (sandkeep snapshot rm), or raise max_snapshots";
     IdempotencyGone "idempotency_gone" Precondition Useless
-        "the sandbox that was made under this Idempotency-Key is gone"
-        "use a new Idempotency-Key to make another one";
+        "the sandbox created under this Idempotency-Key no longer exists"
+        "use a new Idempotency-Key to create another one";
     ShellEnded "shell_ended" Precondition Useless
-        "the shell has ended, so no command can run in it"
+        "the shell has ended"
         "open another with POST /api/v1/sandboxes/{id}/shells, and delete this one";
     NotADirectory "not_a_directory" Precondition Useless
-        "the path, or a part of it, is no directory"
-        "look at it with GET …/files/stat?path=, and read a file with GET …/files?path=";
+        "the path or a part of it is not a directory"
+        "check it with GET …/files/stat?path=, and read a file with GET …/files?path=";
     IsADirectory "is_a_directory" Precondition Useless
-        "the path is a directory, and a file is needed"
-        "list it with GET …/files/list?path=, or take all of it with GET …/files/archive?path=";
+        "the path is a directory, not a file"
+        "list it with GET …/files/list?path=, or download it with GET …/files/archive?path=";
     FileExists "file_exists" Conflict Useless
-        "something is at that path already"
-        "choose another path, delete what is there first, or say overwrite where the operation has it";
+        "the path already exists"
+        "choose another path, delete the existing file first, or use overwrite where the operation has it";
     DirectoryNotEmpty "directory_not_empty" Precondition Useless
-        "the directory has something in it"
-        "say recursive=true to delete it with all that is in it";
+        "the directory is not empty"
+        "use recursive=true to delete it with its contents";
     NotARegularFile "not_a_regular_file" Precondition Useless
-        "the path is a FIFO, a socket or a device, which only a program inside can use"
-        "use a path of a regular file, or a command of the sandbox for this one";
+        "the path is a FIFO, socket or device"
+        "use the path of a regular file, or run a command in the sandbox";
     FileChanged "file_changed" Conflict Useful
-        "the file was changed while it was being read"
+        "the file changed while it was being read"
         "read it again";
     NoMatch "no_match" Precondition Useless
-        "the text that was to be replaced is not in the file, or more than once"
-        "read the file again and give text that is in it once, or say replace_all";
+        "the text to replace is missing from the file or not unique"
+        "read the file again and give text that occurs exactly once, or use replace_all";
     BodyTooLarge "body_too_large" TooLarge Useless
-        "the body is over the limit"
-        "send less; large input belongs into a file of the sandbox";
+        "the body is too large"
+        "send less; put large input into a file in the sandbox";
     UploadTooLarge "upload_too_large" TooLarge Useless
-        "the upload is over the limit"
-        "send a smaller archive, compressed perhaps, or have max_upload_mb raised";
+        "the upload is too large"
+        "send a smaller archive, for example compressed, or have max_upload_mb raised";
     ValueTooLarge "value_too_large" TooLarge Useless
-        "the sandbox's description is over the limit"
+        "the sandbox's description is too large"
         "send fewer or shorter labels and environment variables";
     FileTooLarge "file_too_large" TooLarge Useless
-        "the file or the answer is larger than may be"
-        "take less of it: a range, a lower depth or limit, or one file at a time";
+        "the file or the answer is too large"
+        "request less: a range, a lower depth or limit, or one file at a time";
     RangeNotSatisfiable "range_not_satisfiable" Invalid Useless
         "the range is beyond the end of the file"
-        "ask for a range within the size that Content-Range names";
+        "request a range within the size in Content-Range";
     NotJson "not_json" Unsupported Useless
         "the body is not JSON"
         "send JSON with Content-Type: application/json";
     BuildFailed "build_failed" Precondition Useless
-        "a step of the build failed"
-        "see the step's output; it can be tried in a sandbox of the template that it starts from";
+        "a build step failed"
+        "see the step's output; try the command in a sandbox of the template that the step starts from";
     StartUpFailed "start_up_failed" Precondition Useless
-        "what the template starts in its sandboxes did not come up"
-        "see what it said; build the template with another `sandkeep.start` or `sandkeep.ready`";
+        "the template's start process did not become ready"
+        "see its output; build the template with another `sandkeep.start` or `sandkeep.ready`";
     IdempotencyMismatch "idempotency_mismatch" Conflict Useless
         "the Idempotency-Key was used for another request"
-        "use a new Idempotency-Key for every new request, and the same one only to repeat it";
+        "use a new Idempotency-Key for every new request, and repeat one only to retry";
     ToolCallMismatch "tool_call_mismatch" Conflict Useless
         "the tool_call_id was used for another tool or other arguments"
-        "use a new tool_call_id for every new call, and the same one only to repeat it";
+        "use a new tool_call_id for every new call, and repeat one only to retry";
     QuotaExceeded "quota_exceeded" Quota Useful
-        "a quota of the organization or user is reached"
-        "destroy what is no longer needed, ask for less, or have the quota raised";
+        "quota exceeded"
+        "destroy what is no longer needed, request less, or have the quota raised";
     RateLimited "rate_limited" RateLimited Useful
         "too many requests"
-        "wait for as many seconds as the Retry-After header says";
+        "wait for the number of seconds in the Retry-After header";
     UpgradeRequired "upgrade_required" Invalid Useless
         "the endpoint is a WebSocket"
         "use a WebSocket client: GET with Upgrade: websocket";
@@ -355,14 +355,14 @@ codes! {
         "a limit of the daemon is reached"
         "destroy what is no longer needed, or try again later";
     ShellQueueFull "shell_queue_full" Quota Useful
-        "too many commands wait in the shell"
-        "wait for the end of those that you have sent, or open another shell";
+        "too many commands are queued in the shell"
+        "wait for earlier commands to end, or open another shell";
     SandboxFailed "sandbox_failed" Internal Useless
-        "the sandbox could not be made or started"
-        "see the reason in the detail and in the daemon's log; sandkeep doctor checks this machine";
+        "the sandbox could not be created or started"
+        "see the detail and the daemon's log; sandkeep doctor checks this machine";
     CannotListen "cannot_listen" Internal Useless
-        "no port of the host could be opened"
-        "see the detail: there may be no free port, or no free descriptor";
+        "cannot open a port on the host"
+        "see the detail: there may be no free port or file descriptor";
     DataDirInUse "data_dir_in_use" Internal Useless
         "another daemon uses the data directory"
         "stop the other daemon, or choose another --data-dir";
@@ -370,80 +370,80 @@ codes! {
         "the data directory cannot be used"
         "make it writable for the daemon's user, or choose another --data-dir";
     StoreFailed "store_failed" Internal Useless
-        "the state store answered what it never should"
+        "the state store returned an unexpected result"
         "see the daemon's log";
     StorageInconsistent "storage_inconsistent" Internal Useless
         "the storage and the registry disagree about a volume"
-        "destroy the sandbox and make a new one";
+        "destroy the sandbox and create a new one";
     StorageUnusable "storage_unusable" Internal Useless
         "the storage cannot be used on this machine"
-        "mend what the detail names, or use --storage local";
+        "fix the problem that the detail names, or use --storage local";
     StorageFull "storage_full" NoSpace Useful
-        "there is no space for this, in the pool or within resources.disk_total_mb"
-        "remove snapshots or sandboxes that nobody needs, or have the pool made larger";
+        "no space left in the pool or within resources.disk_total_mb"
+        "delete unneeded snapshots or sandboxes, or have the pool enlarged";
     PoolFull "pool_full" NoSpace Useful
-        "hardly any space is left for sandboxes and snapshots, so no new ones are made"
-        "destroy sandboxes or remove snapshots that nobody needs, or have the pool made larger; what runs goes on";
+        "the storage pool is nearly full, so no sandboxes or snapshots are created"
+        "destroy unneeded sandboxes or delete snapshots, or have the pool enlarged; running sandboxes continue";
     StorageFailed "storage_failed" Internal Useless
         "the storage failed"
-        "see the detail and the daemon's log; is the disk full?";
+        "see the detail and the daemon's log; the disk may be full";
     RuntimeInconsistent "runtime_inconsistent" Internal Useless
         "the runtime and the registry disagree about a sandbox"
-        "destroy the sandbox and make a new one";
+        "destroy the sandbox and create a new one";
     RuntimeFailed "runtime_failed" Internal Useless
         "the runtime failed"
         "see the detail and the daemon's log; sandkeep doctor checks this machine";
     GuestVersion "guest_version" Internal Useless
-        "the sandbox was made by a version of Sandkeep that is too old or too new"
+        "the sandbox was started by an incompatible version of Sandkeep"
         "stop and start the sandbox";
     FileFailed "file_failed" Internal Useless
-        "the sandbox's kernel refused an operation on a file"
-        "see the detail, which has the kernel's own words";
+        "a file operation failed in the sandbox"
+        "see the detail, which has the kernel's error";
     NoSpace "no_space" NoSpace Useless
         "the sandbox's disk is full; nothing was changed"
-        "delete what is not needed in the sandbox (its disk_mb is the limit), or make one with a larger disk_mb; until it is whole, a file that is replaced takes room beside the old one";
+        "delete files in the sandbox, or create one with a larger disk_mb; replacing a file needs space for both versions";
     JournalFailed "journal_failed" NoSpace Useful
-        "what the command says could not be kept, so it was not begun"
-        "make room on the disk of the data directory, or mend what the detail names";
+        "the command's output cannot be recorded, so it was not started"
+        "free space on the disk of the data directory, or fix the problem that the detail names";
     GuestBroke "guest_broke" Upstream Useless
-        "the sandbox broke the guest protocol"
-        "stop and start the sandbox, or destroy it: something inside may have taken over";
+        "the sandbox violated the guest protocol"
+        "stop and start the sandbox, or destroy it: a process inside may have taken over";
     ToolboxBroke "toolbox_broke" Upstream Useful
-        "what works on files inside the sandbox gave no proper answer"
-        "try again; if it stays, look whether the sandbox is out of memory or processes, and stop and start it";
+        "the file helper in the sandbox gave no valid answer"
+        "try again; if it persists, check whether the sandbox is out of memory or processes, then stop and start it";
     OutOfMemory "out_of_memory" Upstream Useful
-        "what works on files inside the sandbox was killed for want of memory"
-        "end what else uses the sandbox's memory, do less at once, or make a sandbox with more memory_mb";
+        "the file helper in the sandbox was killed: out of memory"
+        "free memory in the sandbox, do less at once, or create a sandbox with more memory_mb";
     PortClosed "port_closed" Upstream Useful
         "nothing listens on this port of the sandbox"
-        "start a server there that listens on 127.0.0.1, ::1 or all addresses, and try again";
+        "start a server that listens on 127.0.0.1, ::1 or all addresses, and try again";
     SourceUnavailable "source_unavailable" Upstream Useful
-        "the source of the template could not be reached, or refused"
-        "see the detail: the name, the credentials, the registry itself; then try again";
+        "the source of the template is unreachable or refused the request"
+        "see the detail: the name, the credentials or the registry may be wrong; then try again";
     PortBroke "port_broke" Upstream Useful
-        "the server on this port of the sandbox broke off or does not speak HTTP"
-        "look at its output; for what is not HTTP use a raw port: POST …/ports/{port}/listen (sandkeep port --raw)";
+        "the server on this port disconnected or does not speak HTTP"
+        "check the server's output; for other protocols use a raw port: POST …/ports/{port}/listen (sandkeep port --raw)";
     ShuttingDown "shutting_down" Unavailable Useful
         "the daemon is shutting down"
         "try again when it is back";
     StoreUnavailable "store_unavailable" Unavailable Useful
-        "the state store cannot be used"
-        "try again; if it stays, see the daemon's log: is the disk full?";
+        "the state store is unavailable"
+        "try again; if it persists, see the daemon's log; the disk may be full";
     AuthUnavailable "auth_unavailable" Unavailable Useful
-        "whether the credential is good cannot be found out now"
+        "credentials cannot be checked now"
         "try again later; the detail says what does not answer";
     GuestUnreachable "guest_unreachable" Unavailable Useful
         "the sandbox does not answer"
-        "look at its state (sandkeep show); it may just have ended";
+        "check its state (sandkeep show); it may just have ended";
     PortSilent "port_silent" Timeout Useless
-        "the server on this port of the sandbox did not answer in time"
-        "look at its output";
+        "the server on this port did not answer in time"
+        "check the server's output";
     FileTimedOut "file_timed_out" Timeout Useless
-        "the operation on files took too long and was ended"
-        "do it in smaller parts, or with a command of the sandbox";
+        "the file operation took too long and was cancelled"
+        "do it in smaller parts, or with a command in the sandbox";
     GuestTimedOut "guest_timed_out" Timeout Useless
         "the sandbox did not answer in time"
-        "a command that had begun was canceled: see what it has done before running it again; the sandbox may be out of memory or processes";
+        "a command that had started was cancelled: check its effects before you run it again; the sandbox may be out of memory or processes";
 }
 
 #[cfg(test)]

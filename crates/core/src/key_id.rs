@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 const ID_PREFIX: &str = "key_";
 
-/// What a key is called; no secret.
+/// Id of a key; not secret.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
 )]
@@ -16,7 +16,7 @@ const ID_PREFIX: &str = "key_";
 pub struct KeyId(String);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not the id of a key: expected {ID_PREFIX} and {} hexadecimal digits", 2 * KeyId::BYTES)]
+#[error("{text:?} is not a key id: expected {ID_PREFIX} and {} hexadecimal digits", 2 * KeyId::BYTES)]
 pub struct InvalidKeyId {
     text: String,
 }

@@ -26,7 +26,7 @@ impl Owner {
     }
 }
 
-/// What a principal may do.
+/// Permission of a principal.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -98,7 +98,7 @@ pub struct Principal {
 
 /// A principal that is bound to one project asked for another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the key is bound to project {bound:?}")]
+#[error("the key is restricted to project {bound:?}")]
 pub struct OtherProject {
     pub bound: String,
 }

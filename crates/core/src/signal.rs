@@ -19,7 +19,7 @@ const MAX: i32 = 64;
 pub struct Signal(i32);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no signal; use a name like SIGTERM or TERM, or a number from 1 to {MAX}")]
+#[error("{0:?} is not a signal; use a name like SIGTERM or TERM, or a number from 1 to {MAX}")]
 pub struct NoSignal(String);
 
 impl Signal {

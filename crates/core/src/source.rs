@@ -168,12 +168,12 @@ pub enum InvalidGitUrl {
     Scheme,
     #[error("it is over {} bytes", limits::SOURCE_URL_MAX_BYTES)]
     TooLong,
-    #[error("it holds a space or a control character")]
+    #[error("it contains a space or a control character")]
     Character,
     /// It would be shown to whoever may look at the sandbox.
-    #[error("it holds a user or a password, which would be shown; leave them out")]
+    #[error("it contains a user or password, which would be visible; remove them")]
     Credentials,
-    #[error("what comes after # can be no branch, tag or commit")]
+    #[error("the part after # is not a valid branch, tag or commit")]
     Reference,
 }
 

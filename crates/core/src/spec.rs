@@ -21,7 +21,7 @@ pub const DEFAULT_TEMPLATE: &str = "host";
 /// The runtime of a sandbox that names none.
 pub const DEFAULT_RUNTIME: &str = "native";
 
-/// How much power the workload has over its own sandbox.
+/// Privileges of commands inside their own sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Privilege {
@@ -188,7 +188,7 @@ impl fmt::Debug for Spec {
     }
 }
 
-/// What a caller asks for; everything is optional.
+/// The request; every field is optional.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateSandbox)]

@@ -329,9 +329,9 @@ pub enum Next {
 pub enum Denied {
     #[error("cannot {verb}: it is {state}")]
     WrongState { state: State, verb: Verb, helps: Option<Verb> },
-    #[error("cannot {verb}: {under_way} is under way")]
+    #[error("cannot {verb}: {under_way} is in progress")]
     Busy { verb: Verb, under_way: Verb },
-    #[error("{0} is not under way")]
+    #[error("{0} is not in progress")]
     NotUnderWay(Operation),
 }
 

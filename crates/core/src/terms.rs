@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::spec::{InvalidSpec, SpecDraft, check_labels};
 use crate::limits;
 
-/// What becomes of a sandbox whose time is over.
+/// Action when a timeout of the sandbox expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTimeout {

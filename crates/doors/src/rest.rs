@@ -164,12 +164,12 @@ struct Runtime {
     /// Why it is not usable.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// What `sandkeep doctor` last found of its isolation; absent if it never looked.
+    /// Last result of `sandkeep doctor`; absent if it never ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     battery: Option<Battery>,
 }
 
-/// What it can do here, in our words and in Urule's: one answer for both.
+/// Capabilities on this machine, with our names and Urule's.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RuntimeCapabilities)]
 struct BothCapabilities {
@@ -193,7 +193,7 @@ impl From<RuntimeView> for Runtime {
     }
 }
 
-/// The runtimes and what they can do here
+/// List the runtimes and their capabilities on this machine
 #[utoipa::path(
     get, path = "/api/v1/runtimes", operation_id = "list_runtimes", tag = "service",
     responses((status = 200, body = Runtimes), Guarded)

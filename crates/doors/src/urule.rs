@@ -45,7 +45,7 @@ pub struct Capabilities {
     has_gpu: bool,
     has_browser: bool,
     has_network: bool,
-    /// How many execs, or tasks, may run at once in one sandbox.
+    /// Maximum number of concurrent execs, or tasks, in one sandbox.
     max_concurrent_tasks: usize,
 }
 

@@ -312,7 +312,7 @@ impl GuestExecution {
             | FromGuest::ShellUsers(_)
             | FromGuest::NotKept
             | FromGuest::PortClosed => {
-                Some(self.lose("the guest broke the protocol: an answer to another question"))
+                Some(self.lose("the guest violated the protocol: an answer to another question"))
             }
         }
     }
@@ -324,7 +324,7 @@ impl GuestExecution {
         };
         let Some(end) = offset.checked_add(data.len() as u64).filter(|_| progress.fits(offset))
         else {
-            return self.lose("the guest broke the protocol: output out of order");
+            return self.lose("the guest violated the protocol: output out of order");
         };
         progress.seen = Seen::Some;
         progress.taken = end;

@@ -169,7 +169,7 @@ pub enum GuestError {
     TimedOut { after: Duration },
     #[error("the guest speaks no protocol version from {oldest} to {newest}")]
     Version { oldest: u16, newest: u16 },
-    #[error("the guest broke the protocol: {0}")]
+    #[error("the guest violated the protocol: {0}")]
     Protocol(String),
     #[error("the guest refused: {reason}")]
     Refused { reason: String },
@@ -189,9 +189,9 @@ pub enum GuestError {
     ShellNotFound { id: ShellId },
     #[error("shell {id} has ended")]
     ShellEnded { id: ShellId },
-    #[error("{limit} commands, or 4 MiB of them, wait in shell {id} already")]
+    #[error("shell {id} already has {limit} commands or 4 MiB queued")]
     ShellQueueFull { id: ShellId, limit: usize },
-    #[error("the sandbox has {limit} shells already")]
+    #[error("the sandbox already has {limit} shells")]
     TooManyShells { limit: usize },
 }
 

@@ -52,7 +52,7 @@ pub struct KnownShell {
     pub id: ShellId,
     pub program: ShellProgram,
     pub state: ShellState,
-    /// How many commands wait for their turn.
+    /// Number of queued commands.
     pub waiting: u32,
     pub created: SystemTime,
 }

@@ -18,7 +18,7 @@ use super::{data_dir, file};
 
 const BATTERIES: &str = "batteries";
 
-/// What one attempt came to.
+/// Result of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -46,11 +46,11 @@ pub struct Attempted {
     #[schema(example = "host-file")]
     pub name: String,
     pub verdict: Verdict,
-    /// Who tried it how, and what the kernel said.
+    /// Details of the attempt and the kernel's answer.
     pub detail: String,
 }
 
-/// What `sandkeep doctor` last found when it tried to get out of a sandbox of a runtime.
+/// Last result of `sandkeep doctor` for a runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Battery {
     /// `leaked` if any attempt did; the runtime is then not offered.

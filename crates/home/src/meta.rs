@@ -37,7 +37,7 @@ pub struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotName>,
     pub phase: Phase,
-    /// How many turns were sealed.
+    /// Number of turns.
     pub turn: u64,
 }
 

@@ -74,8 +74,8 @@ use sandkeep_core::Verb;
 
 /// Isolated computers for AI agents
 ///
-/// Start the broker with `sandkeep serve`, then create sandboxes and run commands in them. To run a
-/// single command in a throwaway sandbox, without any daemon: `sandkeep run -- CMD`.
+/// `sandkeep serve` starts the daemon; the other commands create sandboxes and run commands in them.
+/// `sandkeep run -- CMD` runs one command in a throwaway sandbox and needs no daemon.
 #[derive(Debug, Parser)]
 #[command(name = "sandkeep", version, after_long_help = Exit::help(), arg_required_else_help = true)]
 struct Cli {
@@ -87,7 +87,7 @@ struct Cli {
 
 #[derive(Debug, clap::Args)]
 struct Global {
-    /// Where the daemon is [default: http://127.0.0.1:4500]
+    /// Address of the daemon [default: http://127.0.0.1:4500]
     #[arg(
         long,
         global = true,
@@ -99,7 +99,7 @@ struct Global {
     )]
     url: Option<Url>,
 
-    /// Certificates to believe an https daemon by, as PEM, instead of those of this machine
+    /// PEM file with the certificates to trust for an https daemon, instead of the system's
     #[arg(
         long,
         global = true,
@@ -110,7 +110,7 @@ struct Global {
     )]
     ca_file: Option<PathBuf>,
 
-    /// What to log to stderr: off, error, warn, info, debug, trace, or a filter like
+    /// Log level on stderr: off, error, warn, info, debug, trace, or a filter like
     /// sandkeep_broker=debug; also SANDKEEP_LOG [default: info for serve, else warn]
     #[arg(
         long,
@@ -147,7 +147,7 @@ enum Command {
     /// Show one sandbox
     Show(show::Args),
     Exec(exec::Args),
-    /// List the execs of a sandbox that run or are kept
+    /// List the running and recent execs of a sandbox
     Ps(ps::Args),
     Logs(logs::Args),
     Cp(cp::Args),
@@ -156,28 +156,28 @@ enum Command {
     Shells(shells::Args),
     /// Start a stopped or failed sandbox
     Start(lifecycle::Args),
-    /// Stop a sandbox; its files stay
+    /// Stop a sandbox; its files are kept
     Stop(lifecycle::Args),
     Pause(pause::PauseArgs),
-    /// Let a paused sandbox go on
+    /// Resume a paused sandbox
     Resume(lifecycle::Args),
     Snapshot(snapshot::SnapshotArgs),
-    /// List the snapshots of a sandbox, those of turns too
+    /// List the snapshots of a sandbox, including turns
     Snapshots(snapshot::ListArgs),
-    /// Seal a turn: make a snapshot with the next number
+    /// Record a turn: a snapshot with the next number
     Turn(snapshot::TurnArgs),
     Rollback(rollback::RollbackArgs),
     Fork(fork::ForkArgs),
     Log(log::LogArgs),
-    /// Destroy sandboxes and all they hold
+    /// Destroy sandboxes and everything in them
     Rm(rm::Args),
     Diff(diff::DiffArgs),
     Revert(revert::RevertArgs),
     Apply(apply::ApplyArgs),
     Port(port::Args),
-    /// List the processes of a sandbox, also those that have ended
+    /// List the processes of a sandbox, including ended ones
     Processes(processes::Args),
-    /// Show what a sandbox uses: processor time, memory, processes, disk
+    /// Show resource usage of a sandbox: CPU time, memory, processes, disk
     Stats(stats::Args),
     Template(template::Args),
     Mcp(mcp::Args),
@@ -185,11 +185,11 @@ enum Command {
     /// List the tools for agents
     Tools(tools::Args),
     Keys(keys::Args),
-    /// List the runtimes and what they can do here
+    /// List the runtimes and whether they work on this machine
     Runtimes(runtimes::Args),
     Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
-    /// Measure how fast it is here, beside other ways to run a command
+    /// Measure the speed on this machine, compared with other ways to run a command
     #[cfg(feature = "bench")]
     Bench(sandkeep_bench::BenchArgs),
     /// Print the version

@@ -53,7 +53,7 @@ pub enum PathKind {
     Tar,
     /// A layout of OCI, as a directory or an archive.
     Oci,
-    /// What `docker save` writes.
+    /// Output of `docker save`.
     DockerArchive,
     /// Whichever of these it is.
     Any,

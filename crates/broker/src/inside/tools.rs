@@ -73,7 +73,7 @@ impl SnapshotAfter {
     }
 }
 
-/// What one call may use, within what its sandbox may. All but the time needs a runtime with `exec_limits`.
+/// Limits of one call, within the sandbox's limits. All except the timeout need a runtime with `exec_limits`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Deserialize, serde::Serialize, utoipa::ToSchema,
 )]
@@ -87,7 +87,7 @@ pub struct ToolResources {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 8)]
     pub memory_mb: Option<u64>,
-    /// How many processors' worth of time.
+    /// CPU limit, in processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0.01)]
     pub cpus: Option<f64>,

@@ -9,7 +9,7 @@ use sandkeep_runtime::{Capabilities, Files, Runtime, Usable};
 const BROWSERS: [&str; 5] =
     ["chromium", "chromium-browser", "google-chrome", "firefox", "firefox-esr"];
 
-/// The figures for whoever chooses among runtimes; `0` is no bound.
+/// Figures for choosing a runtime; `0` is no limit.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Abilities {
     #[serde(flatten)]
@@ -20,7 +20,7 @@ pub struct Abilities {
     pub has_browser: bool,
     /// A sandbox can have a network other than its own loopback.
     pub has_network: bool,
-    /// How many execs may run at once in one sandbox.
+    /// Maximum number of concurrent execs in one sandbox.
     pub max_concurrent_tasks: usize,
     pub snapshots: bool,
     pub rollback: bool,
@@ -28,7 +28,7 @@ pub struct Abilities {
     pub launch_process: bool,
     /// A sandbox can be put away into cold storage.
     pub deep_pause: bool,
-    /// How many sandboxes may be there at once.
+    /// Maximum number of sandboxes.
     pub concurrent_sandboxes: usize,
     /// The longest time that a sandbox may live, in seconds.
     pub max_sandbox_duration: u64,

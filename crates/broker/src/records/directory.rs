@@ -181,7 +181,7 @@ pub(crate) fn slot_name(owner: &Owner, slot: &SlotName) -> Key {
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// Somebody else has written what the caller took for its own. Nothing was changed.
-    #[error("{what} was changed by somebody else")]
+    #[error("{what} was changed concurrently")]
     Fenced { what: String },
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -67,7 +67,7 @@ impl Http {
         let help = "Answered HTTP requests by method, route and status";
         registry.register("http_requests", help, count.clone());
         let durations = Family::new_with_constructor(durations as fn() -> Histogram);
-        let help = "From a request's head to the head of its answer";
+        let help = "Time from the request's headers to the response's headers";
         registry.register_with_unit(
             "http_request_duration",
             help,

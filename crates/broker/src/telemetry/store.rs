@@ -34,7 +34,7 @@ impl Commits {
         for operation in ["create", "update", "delete"] {
             drop(durations.get_or_create(&Labels { operation, outcome: "ok" }));
         }
-        let help = "How long a write of the state store took until it was durable";
+        let help = "Time until a write of the state store was durable";
         registry.register_with_unit(
             "store_commit_duration",
             help,

@@ -78,12 +78,12 @@ fn table(page: &str) -> String {
         "# Metrics\n\n\
          `GET /metrics` answers in the OpenMetrics text format, which Prometheus reads. It needs the scope `admin` once\n\
          there are API keys. Histograms have the usual `_bucket`, `_sum` and `_count`.\n\n\
-         Verbs are measured once, where the broker takes them up, whichever door they came through; a request that\n\
-         names a sandbox that is not there is no verb and shows among the HTTP requests alone. Labels hold only what the\n\
-         code itself names (verbs, runtimes, states, [error codes](errors.md), methods, statuses, templates of\n\
-         routes), never what a caller sent, so the number of series is bounded.\n\n\
+         Each verb is measured once, in the broker, for every API. A request for a sandbox that does not exist is no verb\n\
+         and counts only as an HTTP request. Labels hold only values that the code defines (verbs, runtimes, states,\n\
+         [error codes](errors.md), methods, statuses, route templates), never caller input, so the number of series is\n\
+         bounded.\n\n\
          <!-- Generated: SANDKEEP_REGENERATE=1 cargo nextest run metrics_md -->\n\n\
-         | metric | type | labels | what it says |\n|---|---|---|---|\n",
+         | metric | type | labels | meaning |\n|---|---|---|---|\n",
     );
     for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').expect("a type");
@@ -114,11 +114,11 @@ fn table(page: &str) -> String {
 
 #[tokio::test]
 async fn metrics_md_lists_every_metric() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
     let table = table(&full().await);
     if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
         std::fs::write(path, &table).expect("docs can be written");
     }
-    let written = std::fs::read_to_string(path).expect("docs/metrics.md exists");
-    assert!(written == table, "docs/metrics.md is stale: run with SANDKEEP_REGENERATE=1");
+    let written = std::fs::read_to_string(path).expect("docs/reference/metrics.md exists");
+    assert!(written == table, "docs/reference/metrics.md is stale: run with SANDKEEP_REGENERATE=1");
 }

@@ -65,10 +65,10 @@ pub struct Verbs {
 impl Verbs {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let count = Family::default();
-        let help = "Verbs by how they ended: ok, abandoned by the caller, or an error code";
+        let help = "Verbs by result: ok, abandoned by the client, or an error code";
         registry.register("verbs", help, count.clone());
         let durations = Family::new_with_constructor(durations as fn() -> Histogram);
-        let help = "From the admission of a verb to its answer; of an exec, to its beginning";
+        let help = "Time from admission to answer; for an exec, to its start";
         registry.register_with_unit("verb_duration", help, Unit::Seconds, durations.clone());
         Self { count, durations }
     }

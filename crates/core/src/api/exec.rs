@@ -26,7 +26,7 @@ pub struct Exec {
     /// The shell whose command it is; then `argv` is the command alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell_id: Option<ShellId>,
-    /// What became of that shell by it.
+    /// State of the shell after the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<ShellFate>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct Exec {
     pub signal: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// How much it said, whether or not all of it is kept.
+    /// Number of bytes it printed, whether or not all of them are kept.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     /// Whether some of it is not kept.

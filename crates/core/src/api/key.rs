@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::{KeyId, Principal, Scope};
 
-/// A key that somebody asks for.
+/// A key to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyDraft {
@@ -18,7 +18,7 @@ pub struct KeyDraft {
     /// `read` and `write` if none is given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<Scope>,
-    /// What it is for, in the words of whoever makes it.
+    /// Description given by the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// From when on it is refused; never, if it is not given.
@@ -27,7 +27,7 @@ pub struct KeyDraft {
     pub expires_at: Option<Timestamp>,
 }
 
-/// What may be known of a key.
+/// Public data of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Key)]
 pub struct KeyInfo {

@@ -128,7 +128,7 @@ impl Happening {
     }
 }
 
-/// What happened, and when.
+/// An event of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = LogEntry)]
 pub struct LogEntry {

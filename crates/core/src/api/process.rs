@@ -48,12 +48,12 @@ pub struct ProcessView {
     pub exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Why it could not be started, or why nobody knows how it ended.
+    /// Why it could not be started, or why its outcome is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The same as an exec: its output is there too.
     pub exec_id: ExecId,
-    /// How much it said, whether or not all of it is kept.
+    /// Number of bytes it printed, whether or not all of them are kept.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
 }

@@ -149,8 +149,8 @@ pub struct ProcessReady {
     /// `true`: the port accepts a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<bool>,
-    /// 30 unless said otherwise, at most 600. A process that is not ready by then is answered as
-    /// `starting` and goes on.
+    /// 30 by default, at most 600. A process that is not ready by then is reported as
+    /// `starting` and continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_secs: Option<u64>,
 }
@@ -177,7 +177,7 @@ pub struct ReadOutput {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignPortUrl {
-    /// For how many seconds the URL opens the port: an hour if it is left out, a week at most.
+    /// How long the URL is valid: an hour by default, at most a week.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_secs: Option<u64>,
 }
@@ -188,7 +188,7 @@ pub struct CreateSnapshot {
     /// Unique in the sandbox; its id, if it is left out. Names of turns, ids and `now` are taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<SnapshotName>,
-    /// What it is for.
+    /// Description.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1024)]
     pub note: Option<String>,
@@ -197,7 +197,7 @@ pub struct CreateSnapshot {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SealTurn {
-    /// What was done in it.
+    /// Note about the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1024)]
     pub note: Option<String>,
@@ -219,7 +219,7 @@ pub struct ForkSandbox {
     /// The name or the id of a snapshot; the sandbox as it is now, if it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotName>,
-    /// How many; 1 if it is left out.
+    /// How many; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100)]
     pub count: Option<usize>,
@@ -240,12 +240,12 @@ pub struct DiffSandbox {
     pub to: Option<String>,
     /// Only this file or directory and what is in it; absolute.
     pub path: Option<String>,
-    /// Whether the lines that differ are told, as `diff -u` does.
+    /// Include the changed lines, as `diff -u` does.
     pub text: Option<bool>,
-    /// How many changes are told at most: 10,000 unless said otherwise, up to 200,000.
+    /// Maximum number of changes: 10,000 by default, at most 200,000.
     #[param(minimum = 1, maximum = 200_000)]
     pub limit: Option<usize>,
-    /// `json` unless said otherwise.
+    /// `json` by default.
     pub format: Option<DiffFormat>,
 }
 

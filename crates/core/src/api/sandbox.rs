@@ -54,7 +54,7 @@ pub struct Sandbox {
     /// After a crash of the daemon it may be told half a minute too early.
     #[schema(value_type = String)]
     pub last_activity_at: Timestamp,
-    /// How many turns were sealed.
+    /// Number of turns.
     pub turn_count: u64,
     pub snapshot_count: u64,
     /// How many it may have at once, if it asked for fewer than the daemon allows.
@@ -81,7 +81,7 @@ pub struct Snapshot {
     /// RFC 3339.
     #[schema(value_type = String)]
     pub created_at: Timestamp,
-    /// What it held when it was made, as the storage counts it.
+    /// Size when it was taken, as the storage counts it.
     pub bytes: u64,
 }
 

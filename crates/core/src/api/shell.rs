@@ -12,10 +12,10 @@ pub struct Shell {
     pub id: ShellId,
     pub shell: ShellProgram,
     pub state: ShellState,
-    /// Who it runs as; left out only if its guest is of an earlier version.
+    /// User it runs as; absent only for a guest of an earlier version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// How many commands wait for their turn.
+    /// Number of queued commands.
     pub waiting: u32,
     /// RFC 3339.
     #[schema(value_type = String)]
@@ -25,7 +25,9 @@ pub struct Shell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ShellProgram {
+    #[serde(alias = "/bin/bash", alias = "/usr/bin/bash")]
     Bash,
+    #[serde(alias = "/bin/sh", alias = "/usr/bin/sh")]
     Sh,
 }
 
@@ -40,7 +42,7 @@ pub enum ShellState {
     Ended,
 }
 
-/// What became of a shell by a command of it.
+/// State of the shell after the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ShellFate {

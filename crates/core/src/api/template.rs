@@ -33,7 +33,7 @@ pub struct Template {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub created_at: Option<Timestamp>,
-    /// Whether everybody can make sandboxes from it.
+    /// Whether everyone can create sandboxes from it.
     pub shared: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,

@@ -27,7 +27,7 @@ pub struct ToolAnswer {
     /// The exec that a command was, whose whole output is kept like any other's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec_id: Option<ExecId>,
-    /// Why it was refused, in one word that does not change: `docs/refusals.md` lists them.
+    /// Why it was refused, in one word that does not change: `docs/reference/refusals.md` lists them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Cow<'static, str>>,
 }

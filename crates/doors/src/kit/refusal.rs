@@ -53,9 +53,9 @@ pub enum Refusal {
     NotAWebSocket { problem: String },
     #[error("there is no endpoint {path}")]
     NoRoute { path: String },
-    #[error("{path} has no method {method}")]
+    #[error("{path} does not support {method}")]
     NoMethod { method: Method, path: String },
-    #[error("the request is addressed to {host:?}, not to this machine's loopback")]
+    #[error("the Host header is {host:?}, not this machine's loopback")]
     ForeignHost { host: String },
     #[error("the request comes from a page of {origin}")]
     ForeignOrigin { origin: String },
@@ -68,7 +68,7 @@ pub enum Refusal {
     Unauthenticated { problem: String },
     #[error("the credential cannot be checked now: {problem}")]
     AuthUnavailable { problem: String },
-    #[error("this needs the scope {}, which the credential does not have", needed.as_str())]
+    #[error("the credentials lack the scope {}", needed.as_str())]
     Forbidden { needed: Scope, who: Principal },
     #[error("there is no process {text:?}")]
     NotAProcessId { text: String },
@@ -76,13 +76,13 @@ pub enum Refusal {
     NotAPort { text: String },
     #[error(transparent)]
     Pass(PassProblem),
-    #[error("what listens on the port does not answer as HTTP should: {problem}")]
+    #[error("the server on the port does not speak valid HTTP: {problem}")]
     PortBroke { problem: String },
-    #[error("the server said nothing for {} s", PORT_IDLE.as_secs())]
+    #[error("the server sent nothing for {} s", PORT_IDLE.as_secs())]
     PortSilent,
-    #[error("a raw port of the host cannot be opened for those who come with a key")]
+    #[error("raw ports cannot be opened with an API key")]
     LocalOnly,
-    #[error("a service worker would act for the whole API")]
+    #[error("a service worker would control the whole API origin")]
     ServiceWorker,
 }
 

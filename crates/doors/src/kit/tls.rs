@@ -25,13 +25,13 @@ const KEY: &str = "dev.key";
 pub enum TlsError {
     #[error("cannot read {}: {problem}", path.display())]
     Unreadable { path: PathBuf, problem: String },
-    #[error("{} has no certificate in it", path.display())]
+    #[error("{} contains no certificate", path.display())]
     Empty { path: PathBuf },
-    #[error("{} and {} do not fit together: {problem}", files.certificate.display(), files.key.display())]
+    #[error("{} and {} do not match: {problem}", files.certificate.display(), files.key.display())]
     Mismatch { files: TlsFiles, problem: String },
-    #[error("cannot make a certificate: {0}")]
+    #[error("cannot create a certificate: {0}")]
     Make(#[from] rcgen::Error),
-    #[error("cannot keep a certificate in {}", path.display())]
+    #[error("cannot store a certificate in {}", path.display())]
     Keep {
         path: PathBuf,
         #[source]

@@ -28,7 +28,7 @@ pub struct BuildQuery {
     /// Answer live: NDJSON, or Server-Sent Events if the request accepts those.
     #[serde(default)]
     stream: bool,
-    /// For everybody; only an admin may.
+    /// Visible to everyone; needs the scope `admin`.
     #[serde(default)]
     shared: bool,
     project: Option<String>,
@@ -36,14 +36,14 @@ pub struct BuildQuery {
     file: Option<String>,
     /// The stage that is wanted; the last if it is left out.
     target: Option<String>,
-    /// What is given for ARGs: a JSON object of strings.
+    /// Values for ARGs: a JSON object of strings.
     build_args: Option<String>,
     /// Carry out every step, also those that were before.
     #[serde(default)]
     no_cache: bool,
 }
 
-/// Build a template from a build file, in place of one of the same name
+/// Build a template from a build file, replacing one of the same name
 ///
 /// The body is a tar, plain, gzip or zstd, of the build file and all that it copies. Answered when the template is
 /// there, or live: `step` events with what is done, `output` with what commands say, `progress` of images that are

@@ -18,11 +18,10 @@ use sandkeep_core::SandboxId;
 use sandkeep_core::api::{DiffFormat, DiffSandbox, Revert, Reverted};
 use sandkeep_tree::diff::ToldDiff;
 
-/// What changed in a sandbox between two points in time
+/// Compare the files of a sandbox at two points in time
 ///
-/// A sandbox that runs stands still for a moment, as for a snapshot, if `now` is asked for. What the host shows
-/// inside, and what is mounted there, is not told. Paths are absolute; one that is no UTF-8 has its bytes in
-/// `path_b64` beside it.
+/// For `now`, a running sandbox is frozen for a moment, as for a snapshot. Mounts, including those from the host, are
+/// not compared. Paths are absolute; a path that is not UTF-8 also has its bytes in `path_b64`.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/diff", operation_id = "diff_sandbox", tag = "snapshots",
     params(("id" = SandboxId, Path), DiffSandbox),
@@ -61,7 +60,7 @@ fn tar(bundle: DiffBundle) -> Response {
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-/// Let files and directories be again as they were in a snapshot
+/// Restore files and directories from a snapshot
 ///
 /// They are made, replaced or removed, with owner, mode, attributes and links; nothing else changes, and processes
 /// go on. A stopped sandbox whose root is an overlay must be started for it.

@@ -22,7 +22,7 @@ pub fn parts<S: Clone + Send + Sync + 'static>() -> Router<S> {
 /// The paths of [`parts`].
 pub const PARTS: [&str; 2] = [STYLE, SCRIPT];
 
-/// This API for people
+/// API documentation for people
 ///
 /// A page that shows `/openapi.json`, made by nothing but this daemon. Needs no credentials.
 #[utoipa::path(

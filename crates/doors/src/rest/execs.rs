@@ -52,7 +52,7 @@ pub struct ExecBody {
     /// A name or a uid, and a group or gid after a colon, as the sandbox's own files have them. The image's
     /// user if left out, or without an image `user`.
     user: Option<String>,
-    /// What the command reads, as text.
+    /// Stdin of the command, as text.
     stdin: Option<String>,
     /// The same as bytes in base64.
     stdin_b64: Option<String>,
@@ -62,16 +62,16 @@ pub struct ExecBody {
     /// After so many milliseconds the whole tree of the command is killed; never if left out.
     #[schema(minimum = 1)]
     timeout_ms: Option<u64>,
-    /// What it may use, with all that it starts, within what the sandbox may.
+    /// Limits of the command's process tree, within the sandbox's limits.
     #[serde(default)]
     resources: Option<ExecLimits>,
     /// A terminal of this size instead of pipes: all output is stdout. Attach to it with `GET …/attach`.
     terminal: Option<Size>,
-    /// What happens if this request's connection ends before the command does.
+    /// What happens to the command if the client disconnects first.
     #[serde(default)]
     on_disconnect: WhenGone,
     /// Live only: the command waits for this request's client, which then gets all of its output,
-    /// however long. Otherwise a client too slow for what is kept is told of a gap.
+    /// however long. Otherwise a client that is too slow gets a `gap`.
     #[serde(default)]
     backpressure: bool,
 }
@@ -150,7 +150,7 @@ pub(super) struct Begun {
     exec_id: ExecId,
 }
 
-/// Run a command: answered when it is over, live with `stream`, or at once with `wait=false`
+/// Run a command: answers when it ends, live with `stream`, or at once with `wait=false`
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/execs", operation_id = "create_exec", tag = "execs",
     params(("id" = SandboxId, Path), ExecQuery),

@@ -64,7 +64,7 @@ pub async fn read(
     Ok(content::answer(reading, stream, range))
 }
 
-/// Write a file: all of it or nothing
+/// Write a file atomically
 ///
 /// The body is the new content. It takes the place of the old one at once when all of it is there, with the same mode;
 /// what a symbolic link leads to is replaced, not the link.
@@ -108,7 +108,7 @@ pub async fn write(
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/files", operation_id = "delete_file", tag = "files",
     params(("id" = SandboxId, Path), api::DeleteFile),
-    responses((status = 204, description = "it is gone"), Guarded, WithQuery, OfSandbox, Files)
+    responses((status = 204, description = "deleted"), Guarded, WithQuery, OfSandbox, Files)
 )]
 pub async fn delete(
     State(broker): State<Broker>,
@@ -122,7 +122,7 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Look at what is at a path; at a symbolic link itself
+/// Get the metadata of a path, without following a symbolic link
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/stat", operation_id = "stat_file", tag = "files",
     params(("id" = SandboxId, Path), api::FilePath),
@@ -145,14 +145,14 @@ pub struct Listing {
     /// Where the next page begins, if there is one: pass it as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
-    /// Directories beneath that the user may not look into.
+    /// Subdirectories that the user may not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
 }
 
-/// List a directory, in the order of the names
+/// List a directory, sorted by name
 ///
-/// With `depth` also what is in the directories beneath it, each before what is in it. Symbolic links are not followed.
+/// With `depth` also lists subdirectories, each before its contents. Symbolic links are not followed.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/list", operation_id = "list_files", tag = "files",
     params(("id" = SandboxId, Path), api::ListFiles),
@@ -197,7 +197,7 @@ impl From<toolbox::Listing> for Listing {
     }
 }
 
-/// Make a directory
+/// Create a directory
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/files/mkdir", operation_id = "make_directory", tag = "files",
     params(("id" = SandboxId, Path)),
@@ -272,7 +272,7 @@ pub struct ChmodBody {
     /// Such as `0644`.
     #[schema(value_type = String)]
     mode: ModeText,
-    /// Also all that is beneath; symbolic links are not followed.
+    /// Also everything in it; symbolic links are not followed.
     #[serde(default)]
     recursive: bool,
 }
@@ -300,7 +300,7 @@ pub async fn chmod(
     Ok(Json(broker.change_mode(&who, &sandbox, request).await?.into()))
 }
 
-/// Watch a file or a directory: an event for each change, until you leave
+/// Watch a file or a directory: one event per change, until the client disconnects
 ///
 /// `watching` comes first. Then `created`, `modified`, `attributes` (mode, owner, times) and `deleted`, each with its path;
 /// `gone` when the directory itself goes; `overflow` when more happened than could be told; `detached` when the daemon
@@ -310,7 +310,7 @@ pub async fn chmod(
     params(
         ("id" = SandboxId, Path),
         ("path" = String, Query, description = "as for reading"),
-        ("recursive" = Option<bool>, Query, description = "also all directories beneath"),
+        ("recursive" = Option<bool>, Query, description = "include subdirectories"),
     ),
     responses(
         (status = 200, content((String = "text/event-stream"), (String = "application/x-ndjson"))),
@@ -330,7 +330,7 @@ pub async fn watch(
     Ok(watch::answer(watch, &headers))
 }
 
-/// Take a tree, or one file, as a tar archive
+/// Download a directory or file as a tar archive
 ///
 /// Names are relative to the directory; FIFOs, sockets and devices are left out. `x-sandkeep-archive-bytes` says how much
 /// content there is, `x-sandkeep-archive-of` whether it is of a `directory` or of a `file`, which is then alone in it.
@@ -353,7 +353,7 @@ pub async fn download(
     Ok(content::archive(packing, stream))
 }
 
-/// What came of an archive.
+/// Result of unpacking an archive.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Unpacked)]
 pub struct UnpackedView {

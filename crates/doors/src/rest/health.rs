@@ -20,7 +20,7 @@ pub struct Alive {
     version: &'static str,
 }
 
-/// Is the daemon there?
+/// Check that the daemon answers
 ///
 /// Answers as soon as the daemon does, whatever state the rest is in. Needs no credentials.
 #[utoipa::path(
@@ -31,7 +31,7 @@ pub async fn healthz() -> Json<Alive> {
     Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// What `/readyz` answers to those who may not see more.
+/// The answer of `/readyz` to callers without admin rights.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ready {
@@ -46,7 +46,7 @@ pub enum ReadyAnswer {
     Brief(Ready),
 }
 
-/// Should requests be sent here?
+/// Check whether the daemon is ready for requests
 ///
 /// 503 when the storage is critical or unusable, the state store fails, no runtime can be used, or the
 /// daemon is shutting down. Never waits for longer than two seconds. Needs no credentials; those without
@@ -75,9 +75,9 @@ pub async fn readyz(
     (status, Json(answer))
 }
 
-/// What the daemon counts about itself
+/// Get the daemon's metrics
 ///
-/// In the OpenMetrics text format; docs/metrics.md lists all of it. Needs the scope `admin`.
+/// In the OpenMetrics text format; docs/reference/metrics.md lists all of it. Needs the scope `admin`.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "service",
     responses(

@@ -23,7 +23,7 @@ pub struct Keys {
     items: Vec<KeyInfo>,
 }
 
-/// Make an API key
+/// Create an API key
 ///
 /// The answer has the key itself, which is not shown again. From the first key on, every request needs
 /// one, for good.

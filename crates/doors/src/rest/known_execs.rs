@@ -35,7 +35,7 @@ use sandkeep_guestlink::{
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
-    /// How many at most; 100 unless said otherwise.
+    /// Maximum number; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before.
@@ -52,7 +52,7 @@ pub struct Listing {
     next_cursor: Option<ExecId>,
 }
 
-/// List the execs that run or are kept, the oldest first
+/// List the running and recent execs, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs", operation_id = "list_execs", tag = "execs",
     params(("id" = SandboxId, Path), PageQuery),
@@ -74,7 +74,7 @@ pub async fn list(
     Ok(Json(Listing { items: page.items, next_cursor: page.next }))
 }
 
-/// Look at an exec
+/// Get an exec
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs/{exec_id}", operation_id = "get_exec", tag = "execs",
     params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path)),
@@ -88,7 +88,7 @@ pub async fn get(
     Ok(Json(broker.exec_view(&who, &sandbox, &exec).await?))
 }
 
-/// Cancel an exec: its whole tree is killed. One that has ended stays as it is
+/// Cancel an exec: kills its whole process tree; no effect if it has ended
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/execs/{exec_id}", operation_id = "cancel_exec", tag = "execs",
     params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path)),
@@ -112,7 +112,7 @@ pub struct SignalBody {
     signal: Signal,
 }
 
-/// Signal the first process of an exec
+/// Send a signal to the first process of an exec
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/execs/{exec_id}/signal", operation_id = "signal_exec", tag = "execs",
     params(("id" = SandboxId, Path), ("exec_id" = ExecId, Path)),
@@ -206,7 +206,7 @@ fn last_event(headers: &HeaderMap) -> Option<Offsets> {
     Some(Offsets { stdout: stdout.parse().ok()?, stderr: stderr.parse().ok()? })
 }
 
-/// Read or follow what an exec says, from any offset: NDJSON, Server-Sent Events, or bytes
+/// Read or follow the output of an exec, from any offset: NDJSON, Server-Sent Events, or bytes
 ///
 /// By `Accept`: `application/x-ndjson` (the default), `text/event-stream`, or, with `stream`,
 /// `application/octet-stream`, which is broken off where bytes are not kept.

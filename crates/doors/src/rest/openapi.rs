@@ -24,19 +24,19 @@ use sandkeep_core::Code;
     info(
         title = "Sandkeep",
         description = "Isolated computers for AI agents. Errors are problem+json with a stable \
-                       `code` and a `remediation`; docs/errors.md lists them all."
+                       `code` and a `remediation`; docs/reference/errors.md lists them all."
     ),
     components(schemas(Problem)),
     tags(
-        (name = "sandboxes", description = "Make, look at, start, stop and destroy sandboxes"),
+        (name = "sandboxes", description = "Create, inspect, start, stop and destroy sandboxes"),
         (name = "execs", description = "Run commands in a sandbox"),
-        (name = "shells", description = "Shells that keep their state from one command to the next"),
-        (name = "processes", description = "Start servers and other things that stay, and look after them"),
+        (name = "shells", description = "Shells that keep their state between commands"),
+        (name = "processes", description = "Start and manage servers and other long-running processes"),
         (name = "files", description = "Read, write, list and watch the files of a sandbox, as its user"),
-        (name = "snapshots", description = "Go back in time: snapshots, turns, rollback, forks, and what happened"),
+        (name = "snapshots", description = "Snapshots, turns, rollback, forks, diffs and history"),
         (name = "ports", description = "Reach servers in a sandbox"),
-        (name = "tools", description = "What a model calls in a sandbox: files, searches, bash and git"),
-        (name = "templates", description = "What sandboxes start from: import images, make one of a sandbox"),
+        (name = "tools", description = "Tools that a model calls in a sandbox: files, search, bash and git"),
+        (name = "templates", description = "Import, build and list templates"),
         (name = "urule", description = "The words of Urule's runtime broker: a session is a sandbox \
             with the label `urule.workspace_id`. Errors also carry Urule's `error` and `details`"),
         (name = "keys", description = "API keys, for admins"),
@@ -87,7 +87,7 @@ fn described(header: &str) -> Header {
         .build()
 }
 
-/// `/openapi.json`: the finished description, encoded once.
+/// Get the OpenAPI description
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "openapi", tag = "service", security(()),
     responses((status = 200, description = "this document", body = Object), Public)
@@ -98,7 +98,7 @@ pub async fn serve() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], document.as_str())
 }
 
-/// The description as it is served and as `docs/openapi.json` has it.
+/// The description as it is served and as `docs/reference/openapi.json` has it.
 pub fn document() -> String {
     let (_, api) = crate::front::described().split_for_parts();
     let mut text =
@@ -224,14 +224,14 @@ mod tests {
 
     #[test]
     fn openapi_json_is_what_the_handlers_say() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/openapi.json");
         if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
             std::fs::write(path, document()).expect("docs can be written");
         }
-        let written = std::fs::read_to_string(path).expect("docs/openapi.json exists");
+        let written = std::fs::read_to_string(path).expect("docs/reference/openapi.json exists");
         assert!(
             written == document(),
-            "docs/openapi.json is stale: run with SANDKEEP_REGENERATE=1"
+            "docs/reference/openapi.json is stale: run with SANDKEEP_REGENERATE=1"
         );
     }
 

@@ -41,7 +41,7 @@ pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
         .route("/api/v1/sandboxes/{id}/ports/{port}/{*path}", any(forward))
 }
 
-/// List the ports that are open in a sandbox, and those that the host leads to it
+/// List the open ports of a sandbox, and the host ports that forward to it
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/ports", operation_id = "list_ports", tag = "ports",
     params(("id" = SandboxId, Path)),
@@ -56,7 +56,7 @@ pub async fn list(
     Ok(Json(door.list(&who, &id, &headers).await?))
 }
 
-/// Make a URL that lets anybody reach a port, until it expires or the sandbox goes
+/// Create a signed URL for a port, valid until it expires or the sandbox is destroyed
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/ports/{port}/url", operation_id = "sign_port_url", tag = "ports",
     params(("id" = SandboxId, Path), ("port" = u16, Path)),
@@ -74,9 +74,9 @@ pub async fn sign(
     Ok(Json(door.sign(&who, &sandbox, port, asked, &headers)?))
 }
 
-/// Open a raw `host:port` on this machine's loopback that leads to a port of the sandbox
+/// Open a raw `host:port` on the daemon's loopback that forwards to a port of the sandbox
 ///
-/// It is for the user who runs the daemon, ends with the sandbox's run, and outlives the daemon.
+/// Only the user who runs the daemon can connect. It closes when the sandbox stops, and survives a daemon restart.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/ports/{port}/listen", operation_id = "listen_port", tag = "ports",
     params(("id" = SandboxId, Path), ("port" = u16, Path)),
@@ -90,7 +90,7 @@ pub async fn listen(
     Ok(Json(door.listen(&who, &sandbox, port).await?))
 }
 
-/// Close the raw `host:port`; connections made through it go on
+/// Close the raw `host:port`; open connections continue
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/ports/{port}/listen", operation_id = "unlisten_port",
     tag = "ports",

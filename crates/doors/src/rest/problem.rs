@@ -101,11 +101,14 @@ mod tests {
 
     #[test]
     fn errors_md_lists_every_code() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md");
         if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
             std::fs::write(path, table()).expect("docs can be written");
         }
-        let written = std::fs::read_to_string(path).expect("docs/errors.md exists");
-        assert!(written == table(), "docs/errors.md is stale: run with SANDKEEP_REGENERATE=1");
+        let written = std::fs::read_to_string(path).expect("docs/reference/errors.md exists");
+        assert!(
+            written == table(),
+            "docs/reference/errors.md is stale: run with SANDKEEP_REGENERATE=1"
+        );
     }
 }

@@ -128,9 +128,9 @@ pub async fn all(
     Ok(Processes { items: all.into_iter().map(|process| places.show(process)).collect() })
 }
 
-/// Start a process; with `ready`, answered when it is
+/// Start a process; with `ready`, answers when it is ready
 ///
-/// It has no timeout and goes on until it ends, is ended, or its sandbox stops; a start of the sandbox
+/// It has no timeout and runs until it ends, is ended, or its sandbox stops; a start of the sandbox
 /// does not bring it back. With `ready` the answer says `running`, or `starting` if the time was over
 /// before, or `exited` with the last output if it ended before.
 #[utoipa::path(
@@ -156,7 +156,7 @@ pub async fn create(
     Ok((StatusCode::CREATED, [(LOCATION, location)], Json(process)))
 }
 
-/// List the processes of a sandbox, also those that have ended, the oldest first
+/// List the processes of a sandbox, including ended ones, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes", operation_id = "list_processes", tag = "processes",
     params(("id" = SandboxId, Path)),
@@ -172,7 +172,7 @@ pub async fn list(
     Ok(Json(all(&broker, &door, &who, &sandbox, &headers).await?))
 }
 
-/// Look at a process; how it ended is kept until its sandbox goes
+/// Get a process; its outcome is kept until the sandbox is destroyed
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes/{process_id}", operation_id = "get_process", tag = "processes",
     params(("id" = SandboxId, Path), ("process_id" = ProcessId, Path)),
@@ -189,7 +189,7 @@ pub async fn get(
     Ok(Json(places(&broker, &door, &who, &sandbox, &headers).await?.show(process)))
 }
 
-/// Read or follow what a process says, from any offset, in the forms of an exec's output
+/// Read or follow the output of a process, from any offset, in the formats of an exec's output
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/processes/{process_id}/logs", operation_id = "read_process_logs",
     tag = "processes",
@@ -217,12 +217,12 @@ pub async fn logs(
 #[serde(deny_unknown_fields)]
 #[schema(as = SignalProcess)]
 pub struct SignalBody {
-    /// `SIGTERM`, `TERM` or 15; SIGTERM unless said otherwise.
+    /// `SIGTERM`, `TERM` or 15; SIGTERM by default.
     #[schema(value_type = Option<String>)]
     signal: Option<Signal>,
 }
 
-/// Signal the first process of a process
+/// Send a signal to a process
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/processes/{process_id}/signal", operation_id = "signal_process",
     tag = "processes",
@@ -242,7 +242,7 @@ pub async fn signal(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// End a process with its whole tree: SIGTERM to all, ten seconds, SIGKILL to what is left
+/// End a process tree: SIGTERM to all, after ten seconds SIGKILL to the rest
 ///
 /// Answered when nothing of it is left. How its first process ended is its end; `canceled` if that had to be
 /// killed. One that has ended stays as it is, and so does what it left in the background.

@@ -41,8 +41,8 @@ pub struct KeepaliveBody {
     post, path = "/api/v1/sandboxes", operation_id = "create_sandbox", tag = "sandboxes",
     params(
         ("Idempotency-Key" = Option<String>, Header, description =
-            "1 to 255 visible ASCII characters of the caller's choice. Whoever repeats the request \
-             under the same key within a day gets the sandbox of the first time; errors are not kept"),
+            "1 to 255 visible ASCII characters of the caller's choice. Repeating the request \
+             with the same key within a day returns the same sandbox; errors are not kept"),
     ),
     request_body = Option<SpecDraft>,
     responses(
@@ -89,7 +89,7 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Re
     }
 }
 
-/// The healthy sandbox of a slot, or a new one
+/// Return the healthy sandbox of a slot, or create one
 ///
 /// One that is stopped is started. One that failed, or whose guest does not answer, is destroyed and
 /// replaced. One that is there is answered as it is, whatever else is asked for.
@@ -109,7 +109,7 @@ pub async fn ensure(
     Ok(Json(broker.ensure(&who, draft).await?))
 }
 
-/// List sandboxes, the oldest first
+/// List sandboxes, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes",
     params(ListSandboxes),
@@ -123,7 +123,7 @@ pub async fn list(
     Ok(Json(page(broker.list(&who, &filter).await?)))
 }
 
-/// Look at a sandbox
+/// Get a sandbox
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}", operation_id = "get_sandbox", tag = "sandboxes",
     params(("id" = SandboxId, Path)),
@@ -157,7 +157,7 @@ pub async fn amend(
     Ok(Json(broker.amend(&who, &id, patch).await?))
 }
 
-/// Let the timeouts of a sandbox count from now
+/// Restart the timeouts of a sandbox
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/keepalive", operation_id = "keepalive_sandbox",
     tag = "sandboxes",
@@ -176,7 +176,7 @@ pub async fn keepalive(
     Ok(Json(broker.keepalive(&who, &id, timeout_secs).await?))
 }
 
-/// What a sandbox uses now
+/// Get the resource usage of a sandbox
 ///
 /// One that does not run has only a disk.
 #[utoipa::path(
@@ -207,7 +207,7 @@ pub async fn start(
     Ok(Json(broker.start(&who, &id).await?))
 }
 
-/// Stop a sandbox; its files stay
+/// Stop a sandbox; its files are kept
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/stop", operation_id = "stop_sandbox", tag = "sandboxes",
     params(("id" = SandboxId, Path)),
@@ -238,7 +238,7 @@ pub fn in_flight(asked: &PauseSandbox) -> Result<InFlight, Error> {
     }
 }
 
-/// Pause a sandbox: its processes stand still
+/// Pause a sandbox: freeze its processes
 ///
 /// Execs that run may end first; if they do not in time, it is refused and they are named. Processes and shells
 /// stand still and go on after `resume`. Timeouts of execs go on counting.
@@ -275,7 +275,7 @@ pub async fn resume(
     Ok(Json(broker.resume(&who, &id).await?))
 }
 
-/// Destroy a sandbox and all it holds
+/// Destroy a sandbox and everything in it
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}", operation_id = "destroy_sandbox", tag = "sandboxes",
     params(("id" = SandboxId, Path)),

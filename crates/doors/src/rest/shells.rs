@@ -35,7 +35,7 @@ pub struct ShellBody {
     user: Option<String>,
 }
 
-/// Open a shell that keeps directory, variables, functions and options from command to command
+/// Open a shell that keeps directory, variables, functions and options between commands
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/shells", operation_id = "open_shell", tag = "shells",
     params(("id" = SandboxId, Path)),
@@ -70,7 +70,7 @@ pub struct Listing {
     items: Vec<ShellView>,
 }
 
-/// List the shells of a sandbox, the oldest first
+/// List the shells of a sandbox, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/shells", operation_id = "list_shells", tag = "shells",
     params(("id" = SandboxId, Path)),
@@ -84,7 +84,7 @@ pub async fn list(
     Ok(Json(Listing { items: broker.shells(&who, &id).await? }))
 }
 
-/// Look at a shell
+/// Get a shell
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/shells/{shell_id}", operation_id = "get_shell", tag = "shells",
     params(("id" = SandboxId, Path), ("shell_id" = ShellId, Path)),
@@ -98,7 +98,7 @@ pub async fn get(
     Ok(Json(broker.shell(&who, &sandbox, &shell).await?))
 }
 
-/// End a shell and all that runs in it
+/// Close a shell and kill everything that runs in it
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/shells/{shell_id}", operation_id = "close_shell", tag = "shells",
     params(("id" = SandboxId, Path), ("shell_id" = ShellId, Path)),
@@ -126,7 +126,7 @@ pub struct ShellExecBody {
     /// From the command's own start. Then it is interrupted; `shell` in the answer says whether the shell
     /// was kept.
     timeout_ms: Option<u64>,
-    /// What happens if this request's connection ends before the command does.
+    /// What happens to the command if the client disconnects first.
     #[serde(default)]
     on_disconnect: WhenGone,
     /// Live only: the command waits for this request's client, which then gets all of its output.
@@ -134,7 +134,7 @@ pub struct ShellExecBody {
     backpressure: bool,
 }
 
-/// Run a command in a shell, after those before it: answered as every exec is
+/// Run a command in a shell, after any earlier ones; answers like every exec
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/shells/{shell_id}/execs", operation_id = "create_shell_exec",
     tag = "shells",

@@ -25,7 +25,7 @@ use sandkeep_core::{SandboxId, SnapshotName, limits};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LogQuery {
-    /// How many entries at most: the last ones, 100 unless it is said.
+    /// Maximum number of most recent entries; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -43,7 +43,7 @@ fn made(id: &SandboxId, view: SnapshotView) -> Made {
     (StatusCode::CREATED, [(LOCATION, location)], Json(view))
 }
 
-/// Make a snapshot of a sandbox's files
+/// Take a snapshot of a sandbox's files
 ///
 /// All of them as they are at one moment; what runs stands still for it. One that was asked for stays until it is
 /// deleted. If the sandbox has as many as it may have, the oldest turn gives way.
@@ -68,9 +68,9 @@ pub async fn create(
     Ok(made(&id, broker.snapshot(&who, &id, name, note).await?))
 }
 
-/// Seal a turn: a snapshot with the next number
+/// Record a turn: a snapshot with the next number
 ///
-/// Numbers are never used twice, whatever was removed. Who seals at the same time gets different ones.
+/// Numbers are never reused. Concurrent turns get different numbers.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/turns", operation_id = "seal_turn", tag = "snapshots",
     params(("id" = SandboxId, Path)),
@@ -91,7 +91,7 @@ pub async fn seal_turn(
     Ok(made(&id, broker.seal_turn(&who, &id, note).await?))
 }
 
-/// List the snapshots of a sandbox, the oldest first
+/// List the snapshots of a sandbox, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/snapshots", operation_id = "list_snapshots",
     tag = "snapshots",
@@ -106,7 +106,7 @@ pub async fn list(
     Ok(Json(Snapshots { items: broker.snapshots(&who, &id)? }))
 }
 
-/// Look at a snapshot
+/// Get a snapshot
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/snapshots/{snapshot}", operation_id = "get_snapshot",
     tag = "snapshots",
@@ -126,7 +126,7 @@ pub async fn get(
 
 /// Delete a snapshot
 ///
-/// What was made from it, a fork or a template, does not need it.
+/// Forks and templates made from it do not depend on it.
 #[utoipa::path(
     delete, path = "/api/v1/sandboxes/{id}/snapshots/{snapshot}", operation_id = "delete_snapshot",
     tag = "snapshots",
@@ -145,7 +145,7 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Bring the files of a sandbox back to a snapshot
+/// Restore all files of a sandbox from a snapshot
 ///
 /// All its processes end, and it comes back with the files of then. Id, owner, labels, slot, all snapshots, later
 /// ones too, and all forks stay. A paused or failed sandbox is running afterwards; a stopped one stays stopped.
@@ -173,7 +173,7 @@ pub fn on_execs(asked: &RollbackSandbox) -> OnExecs {
     if asked.force { OnExecs::End } else { OnExecs::Refuse }
 }
 
-/// Make new sandboxes with the files of one
+/// Create new sandboxes with the files of an existing one
 ///
 /// They are running, with the same template, limits, variables, labels and timeouts, and without a slot. Processes are
 /// not copied. All are made, or none.
@@ -182,8 +182,8 @@ pub fn on_execs(asked: &RollbackSandbox) -> OnExecs {
     params(
         ("id" = SandboxId, Path),
         ("Idempotency-Key" = Option<String>, Header, description =
-            "1 to 255 visible ASCII characters of the caller's choice. Whoever repeats the request \
-             under the same key within a day gets the sandboxes of the first time; errors are not kept"),
+            "1 to 255 visible ASCII characters of the caller's choice. Repeating the request \
+             with the same key within a day returns the same sandboxes; errors are not kept"),
     ),
     request_body = Option<ForkSandbox>,
     responses((status = 201, body = Forks), Guarded, WithBody, OfSandbox, Inside, Keyed, Stored)
@@ -205,7 +205,7 @@ pub fn fork_draft(ForkSandbox { snapshot, count, labels }: ForkSandbox) -> ForkD
     ForkDraft { snapshot, count: count.unwrap_or(1), labels: labels.unwrap_or_default() }
 }
 
-/// What happened to a sandbox, the oldest first
+/// Get the history of a sandbox, oldest first
 ///
 /// States, snapshots, rollbacks and forks are noted down in the sandbox's home; execs are those whose journals are
 /// kept. Of both the oldest are dropped some time.

@@ -39,7 +39,7 @@ pub struct TemplateBody {
     name: TemplateName,
     /// The project it belongs to; the key's own, or `default`.
     project: Option<String>,
-    /// For everybody; only an admin may.
+    /// Visible to everyone; needs the scope `admin`.
     #[serde(default)]
     shared: bool,
     source: SourceBody,
@@ -57,7 +57,7 @@ pub struct SourceBody {
     tar: Option<String>,
     /// An OCI layout, as a directory or an archive.
     oci: Option<String>,
-    /// What `docker save` writes.
+    /// Output of `docker save`.
     docker_archive: Option<String>,
     /// An image in a registry, as Docker names it: `python:3.12`, `ghcr.io/acme/tools@sha256:…`.
     registry: Option<String>,
@@ -156,7 +156,7 @@ pub struct ImportQuery {
 pub struct UploadQuery {
     #[serde(default)]
     stream: bool,
-    /// For everybody; only an admin may.
+    /// Visible to everyone; needs the scope `admin`.
     #[serde(default)]
     shared: bool,
     project: Option<String>,
@@ -170,7 +170,7 @@ pub struct OfProject {
     project: Option<String>,
 }
 
-/// List the templates that sandboxes can be made from
+/// List templates
 #[utoipa::path(
     get, path = "/api/v1/templates", operation_id = "list_templates", tag = "templates",
     responses((status = 200, body = Templates), Guarded)
@@ -179,7 +179,7 @@ pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Te
     Ok(Json(Templates { items: broker.templates(&who).await? }))
 }
 
-/// Look at a template
+/// Get a template
 ///
 /// An own one comes before a shared one of the same name. A name without a tag also means `:latest`.
 #[utoipa::path(
@@ -197,10 +197,10 @@ pub async fn get(
     Ok(Json(broker.template(&who, name.as_str(), project.as_deref()).await?))
 }
 
-/// Make a template, in place of one of the same name
+/// Create a template, replacing one of the same name
 ///
 /// Answered when it is there, or live: `progress` events, then one `done` with the template, or one `failed`
-/// with the problem. It goes on if the connection ends.
+/// with the problem. It continues if the client disconnects.
 #[utoipa::path(
     post, path = "/api/v1/templates", operation_id = "create_template", tag = "templates",
     params(ImportQuery),
@@ -230,7 +230,7 @@ pub async fn create(
     answer(broker.import_template(&who, draft).await?, live).await
 }
 
-/// Make a template of an archive that is the body
+/// Create a template from an uploaded archive
 ///
 /// A tar of a system's root, an OCI layout or what `docker save` writes; plain, gzip or zstd. Answered as
 /// `create_template` is.
@@ -272,7 +272,7 @@ pub async fn upload(
 #[utoipa::path(
     delete, path = "/api/v1/templates/{name}", operation_id = "remove_template", tag = "templates",
     params(("name" = String, Path, description = "with `/` written as `%2F`"), OfProject),
-    responses((status = 204, description = "it is gone"), Guarded, WithQuery, OfSandbox, InState)
+    responses((status = 204, description = "deleted"), Guarded, WithQuery, OfSandbox, InState)
 )]
 pub async fn remove(
     State(broker): State<Broker>,

@@ -48,7 +48,7 @@ const SHELL: &str = "if [ -x /bin/bash ]; then exec /bin/bash; else exec /bin/sh
 const ROWS: u16 = 24;
 const COLS: u16 = 80;
 
-/// How large a terminal is, in characters.
+/// Size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TerminalSize)]
@@ -63,7 +63,7 @@ impl From<Size> for TerminalSize {
     }
 }
 
-/// What happens to the exec if the connection ends before it does.
+/// What happens to the exec if the client disconnects first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = OnDisconnect)]
@@ -151,7 +151,7 @@ pub async fn attach(
     Ok(upgrade.on_upgrade(|socket| session.run(socket)))
 }
 
-/// Begin a command in a terminal and attach to it, as a WebSocket
+/// Start a command in a terminal and attach to it, as a WebSocket
 ///
 /// The same as an exec with `terminal`, and then to attach to it. The first text from the server has the
 /// exec's id.

@@ -5,5 +5,6 @@ mod guards;
 mod harness;
 mod observe;
 mod problems;
+mod reference;
 mod sandboxes;
 mod sessions;

@@ -44,7 +44,7 @@ use sandkeep_guestlink::OutputStream;
 pub struct Offered {
     name: &'static str,
     description: &'static str,
-    /// What it takes, as a JSON Schema.
+    /// JSON Schema of the arguments.
     #[schema(value_type = Object)]
     input_schema: Value,
     /// 1: it works on files. 2: it is a command.
@@ -76,7 +76,7 @@ impl Tools {
     }
 }
 
-/// List the tools that can be called in a sandbox, with what they take
+/// List the tools of a sandbox with their input schemas
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/tools", operation_id = "list_tools", tag = "tools",
     params(("id" = SandboxId, Path)),
@@ -118,10 +118,10 @@ pub struct CallQuery {
     stream: bool,
 }
 
-/// Call a tool: answered when it is over, or live with `stream`
+/// Call a tool: answers when it ends, or live with `stream`
 ///
-/// What the tool itself refuses is an answer with `is_error`, whose text says what was refused, by which rule, and what
-/// to do instead. Without a `tool_call_id` the call is killed when the connection ends; with one it goes on.
+/// If the tool refuses, the answer has `is_error`, and its text says what was refused, by which rule, and what to do
+/// instead. Without a `tool_call_id` the call is killed when the client disconnects; with one it continues.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/tools/{name}", operation_id = "call_tool", tag = "tools",
     params(("id" = SandboxId, Path), ("name" = String, Path), CallQuery),

@@ -16,7 +16,7 @@ use sandkeep_core::{
     limits::{REFUSED_UPLOAD_READ, UPLOAD_SILENCE_MAX},
 };
 
-/// Send an archive for workspaces
+/// Upload an archive for workspaces
 ///
 /// The body is a tar of the files, plain, gzip or zstd. A sandbox that is created with
 /// `{"source": {"upload": id}}` has them. It is kept for an hour, and may serve several sandboxes.
@@ -34,13 +34,13 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(broker.keep_upload(&who, upload).await?)))
 }
 
-/// Forget an archive before its time
+/// Delete an uploaded archive
 ///
 /// Sandboxes that were made with it keep their files.
 #[utoipa::path(
     delete, path = "/api/v1/uploads/{id}", operation_id = "remove_upload", tag = "sandboxes",
     params(("id" = UploadId, Path)),
-    responses((status = 204, description = "it is gone"), Guarded, OfSandbox)
+    responses((status = 204, description = "deleted"), Guarded, OfSandbox)
 )]
 pub async fn remove(
     State(broker): State<Broker>,

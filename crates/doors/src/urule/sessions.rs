@@ -136,7 +136,7 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(view.into())))
 }
 
-/// List sessions, the oldest first
+/// List sessions, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sessions", operation_id = "list_sessions", tag = "urule",
     responses((status = 200, description = "all of the caller's", body = Sessions), Guarded)
@@ -147,11 +147,11 @@ pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Se
     Ok(Json(Sessions { sessions: views.into_iter().filter_map(ListedSession::of).collect() }))
 }
 
-/// Look at a session
+/// Get a session
 #[utoipa::path(
     get, path = "/api/v1/sessions/{id}/status", operation_id = "session_status", tag = "urule",
     params(("id" = SandboxId, Path, description = "the sessionId")),
-    responses((status = 200, description = "how it is", body = Session), Guarded, OfSandbox)
+    responses((status = 200, description = "the sandbox", body = Session), Guarded, OfSandbox)
 )]
 pub async fn status(
     State(broker): State<Broker>,
@@ -165,7 +165,7 @@ pub async fn status(
 #[utoipa::path(
     delete, path = "/api/v1/sessions/{id}", operation_id = "terminate_session", tag = "urule",
     params(("id" = SandboxId, Path, description = "the sessionId")),
-    responses((status = 204, description = "it is gone"), Guarded, OfSandbox, InState)
+    responses((status = 204, description = "deleted"), Guarded, OfSandbox, InState)
 )]
 pub async fn terminate(
     State(broker): State<Broker>,

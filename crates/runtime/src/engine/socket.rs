@@ -12,9 +12,7 @@ pub fn find(named: Option<&str>, usual: &[PathBuf]) -> Result<PathBuf, NoEngine>
     let Some(named) = named else {
         let there = usual.iter().find(|path| path.exists());
         let list = usual.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-        let nowhere = || {
-            format!("there is no socket of it: {} (is it installed and running?)", list.join(", "))
-        };
+        let nowhere = || format!("no socket at {} (is it installed and running?)", list.join(", "));
         return there.cloned().ok_or_else(|| NoEngine(nowhere()));
     };
     let path = match named.strip_prefix(SCHEME) {

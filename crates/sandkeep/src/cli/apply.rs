@@ -35,24 +35,24 @@ use sandkeep_tree::{
     tree_path::PathProblem,
 };
 
-/// Bring the changes of a sandbox home to a directory
+/// Apply the changes of a sandbox to a local directory
 ///
-/// What changed beneath --path since --from is done to the directory, as a whole or not at all. A file that was
-/// changed on both sides is a conflict: then nothing is done, and the conflicts are named.
+/// Applies everything that changed under --path since --from, or nothing at all. A file that changed on both sides is
+/// a conflict: then nothing is changed, the conflicts are listed and the exit code is 8.
 #[derive(Debug, clap::Args)]
 pub struct ApplyArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The directory to change
+    /// Local directory to change
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// The snapshot that the directory is like [default: the sandbox's first; `base` for what it was made from]
+    /// Snapshot that the directory corresponds to, or `base` for the sandbox's initial state [default: the oldest snapshot]
     #[arg(long, value_name = "SNAPSHOT")]
     from: Option<String>,
-    /// The directory in the sandbox that is like it
+    /// Directory in the sandbox that corresponds to it
     #[arg(long, value_name = "PATH", default_value = "/home/user")]
     path: String,
-    /// Only say what would be done
+    /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -61,25 +61,25 @@ pub struct ApplyArgs {
 enum ApplyError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("a path that the daemon told cannot be used: {0}")]
+    #[error("the daemon sent an invalid path: {0}")]
     Path(#[from] PathProblem),
-    #[error("what the daemon sent is not a diff: {0}")]
+    #[error("the daemon sent an invalid diff: {0}")]
     Manifest(&'static str),
     #[error(
         "the daemon has more changes than can be brought home at once; choose less with --path"
     )]
     Truncated,
-    #[error("what the daemon sent cannot be used: {0}")]
+    #[error("the daemon sent an invalid archive: {0}")]
     Archive(#[from] ArchiveError),
-    #[error("{path} was changed or cut off on the way; try again")]
+    #[error("{path} arrived damaged; try again")]
     Mismatch { path: String },
-    #[error("another apply to this directory is under way")]
+    #[error("another apply to this directory is in progress")]
     UnderWay,
     #[error(
         "an earlier apply was cut off, and its notes in {PLACE}/journal cannot be read: put back what is in {PLACE} by hand, then remove it"
     )]
     Journal,
-    #[error("{path} cannot be changed, so nothing was")]
+    #[error("{path} cannot be changed, so nothing was changed")]
     Step {
         path: String,
         #[source]
@@ -266,13 +266,13 @@ fn stage<R: Read>(
 
 fn tell(report: &Report, intent: Intent) -> Result<Exit, Failure> {
     if report.found == Found::CutOff {
-        print::note("an earlier apply to this directory was cut off; what it had done was undone");
+        print::note("an earlier apply to this directory was interrupted; its changes were undone");
     }
     for Conflict { path, why } in &report.plan.conflicts {
         print::line(&format!("conflict  {}: {why}", path.shown()))?;
     }
     if !report.plan.conflicts.is_empty() {
-        print::note("nothing was changed: solve the conflicts, or choose less with --path");
+        print::note("nothing was changed: resolve the conflicts, or select less with --path");
         return Ok(Exit::Conflicts);
     }
     for Step { path, act } in &report.plan.steps {
@@ -286,7 +286,10 @@ fn tell(report: &Report, intent: Intent) -> Result<Exit, Failure> {
         print::line(&format!("{what:<8}  {}", path.shown()))?;
     }
     for path in &report.plan.kept {
-        print::note(&format!("{} stays: there is more in it than the sandbox had", path.shown()));
+        print::note(&format!(
+            "{} was kept: it has files that the sandbox did not have",
+            path.shown()
+        ));
     }
     if intent == Intent::DryRun {
         print::note("nothing was changed: this was a dry run");

@@ -14,7 +14,7 @@ pub enum InvalidArgument {
     Duration,
     #[error("expected whole seconds such as 90, 30m or 2h")]
     Seconds,
-    #[error("expected how long, such as 30d, 12h or 90m, or when, such as 2030-01-31T12:00:00Z")]
+    #[error("expected a duration such as 30d, 12h or 90m, or a time such as 2030-01-31T12:00:00Z")]
     Expiry,
     #[error("expected http://ADDRESS:PORT or https://ADDRESS:PORT")]
     Url,

@@ -7,12 +7,12 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Cli, print};
 
-/// Print what makes a shell complete commands and options
+/// Print a shell completion script
 ///
 /// For example, in ~/.bashrc: source <(sandkeep completions bash)
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which shell
+    /// Shell to complete for
     shell: Shell,
 }
 

@@ -7,10 +7,10 @@ use crate::cli::failure::Failure;
 use crate::cli::{Format, print, serve};
 use crate::config::{Entry, Loaded, Surroundings};
 
-/// Show every setting, its value, and where it comes from
+/// Show every setting, its value and its origin
 ///
-/// It reads what `serve` would read: the defaults, the configuration file, SANDKEEP_* variables and the
-/// same flags. Each wins over those before it. What is wrong with any of them is said, and ends with 2.
+/// Reads what `serve` would read: defaults, configuration file, SANDKEEP_* variables and flags, each overriding
+/// the previous. Invalid settings are reported with their location, and the exit code is 2.
 #[derive(Debug, clap::Args)]
 pub struct ConfigArgs {
     #[command(flatten)]

@@ -12,17 +12,17 @@ use sandkeep_client::Client;
 
 use place::{End, Remote};
 
-/// Copy files and directories into a sandbox, or out of it
+/// Copy files and directories into or out of a sandbox
 ///
-/// One of SRC and DST is in a sandbox: ID:PATH, with a PATH that is absolute or relative to the sandbox's working
-/// directory. A directory is copied with all that is in it; into DST if that is a directory, else as DST. With /. after
-/// it, only what is in it is copied. `-` is stdin or stdout: the bytes of one file, and of a directory its tar archive.
+/// Either SRC or DST is in a sandbox: ID:PATH, where PATH is absolute or relative to the sandbox's working directory.
+/// A directory is copied recursively: into DST if DST is a directory, otherwise as DST. SRC/. copies only the contents
+/// of a directory. `-` is stdin or stdout: the bytes of a file, or a tar archive of a directory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to copy: PATH, ID:PATH, or -
+    /// Source: PATH, ID:PATH, or -
     #[arg(value_name = "SRC")]
     source: OsString,
-    /// Where to: PATH, ID:PATH, or -
+    /// Destination: PATH, ID:PATH, or -
     #[arg(value_name = "DST")]
     target: OsString,
 }

@@ -10,19 +10,18 @@ use sandkeep_tree::diff::{ChangeKind, FileKind, Omitted, Told};
 
 /// Show what changed in a sandbox since a snapshot
 ///
-/// One line for each file: A for added, M for modified, D for deleted, R for renamed, and m where only mode, owner
-/// or attributes are others.
+/// One line per file: A added, M modified, D deleted, R renamed, m if only mode, owner or attributes changed.
 #[derive(Debug, clap::Args)]
 pub struct DiffArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// A snapshot, by its id or name, or `base` for what the sandbox was made from [default: the newest snapshot]
+    /// Compare from this snapshot, or `base` for the sandbox's initial state [default: the newest snapshot]
     #[arg(long, value_name = "SNAPSHOT")]
     from: Option<String>,
-    /// A snapshot [default: the sandbox as it is now]
+    /// Compare to this snapshot [default: the current files]
     #[arg(long, value_name = "SNAPSHOT")]
     to: Option<String>,
-    /// Only this file or directory
+    /// Compare only this file or directory
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
     #[command(flatten)]
@@ -33,13 +32,13 @@ pub struct DiffArgs {
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[group(multiple = false)]
 struct Shape {
-    /// Show the lines that differ
+    /// Show the changed lines
     #[arg(long)]
     text: bool,
-    /// Show how many lines differ
+    /// Show the number of changed lines
     #[arg(long)]
     stat: bool,
-    /// Print JSON, with the lines that differ
+    /// Print JSON, including the changed lines
     #[arg(long)]
     json: bool,
 }
@@ -83,10 +82,10 @@ pub async fn run(args: DiffArgs, client: &Client) -> Result<Exit, Failure> {
     };
     lines.iter().try_for_each(|line| print::line(line))?;
     if truncated {
-        print::note("there is more; choose less with --path");
+        print::note("the list is incomplete; select less with --path");
     }
     if frozen == Some(false) {
-        print::note("the sandbox ran on meanwhile: what was being written may be told by half");
+        print::note("the sandbox was not frozen: files written meanwhile may be incomplete");
     }
     Ok(Exit::Ok)
 }

@@ -15,30 +15,29 @@ use crate::config::{self, ConfigFile, Flags, Settings, Surroundings};
 use crate::doctor::{self, Leaks};
 use diagnosis::Diagnosis;
 
-/// Look for what is wrong on this machine
+/// Check this machine and the isolation of its runtimes
 ///
-/// Plain: what Sandkeep can use here, which runtimes work, and then, in throwaway sandboxes of each of them, some sixty
-/// attempts to get out or to take more than their share. What they came to is kept in the data directory, where the daemon
-/// finds it: a runtime that leaks is not offered until a later run finds that it holds. Ends with 1 if one leaks, or none
-/// can be used. No daemon is needed, and one that runs is not disturbed.
+/// Shows which features and runtimes work here, then makes about sixty escape attempts in throwaway sandboxes of each
+/// runtime. The results are stored in the data directory: the daemon does not offer a runtime that leaks until a later
+/// run finds that it holds. Exits with 1 if a runtime leaks or none is usable. Needs no daemon and does not disturb one.
 ///
-/// With --leaks: every mount, control group, namespace, process, volume, dataset, loop device, socket and row that belongs to a data
-/// directory, and to which sandbox; it ends with 1 if anything belongs to none.
+/// With --leaks, lists every mount, cgroup, namespace, process, volume, dataset, loop device, socket and row of a data
+/// directory with its owner, and exits with 1 if anything has no owner.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
-    /// Look for what belongs to no sandbox
+    /// List all resources and find those without an owner
     #[arg(long)]
     leaks: bool,
 
-    /// Only this runtime
+    /// Check only this runtime
     #[arg(long, value_name = "NAME", conflicts_with = "leaks")]
     runtime: Option<String>,
 
-    /// Do not try to get out of anything
+    /// Skip the escape attempts
     #[arg(long, conflicts_with = "leaks")]
     no_battery: bool,
 
-    /// The data directory to look at, or to leave results in [default: as for serve]
+    /// Data directory to check, or to store results in [default: as for serve]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 
@@ -80,8 +79,8 @@ fn print_leaks(leaks: &Leaks) -> Result<(), Failure> {
     }
     let unowned = leaks.found.iter().filter(|found| found.owner.is_none()).count();
     print::line(&match unowned {
-        0 => format!("clean: {} things, each with an owner", leaks.found.len()),
-        _ => format!("{unowned} of {} things belong to nobody", leaks.found.len()),
+        0 => format!("clean: {} resources, each with an owner", leaks.found.len()),
+        _ => format!("{unowned} of {} resources have no owner", leaks.found.len()),
     })
 }
 
@@ -110,7 +109,7 @@ async fn examine(
     };
     if let Err(error) = place.remove() {
         let path = place.path().display();
-        print::note(&format!("{path} is kept, and the next run tries to clear it: {error}"));
+        print::note(&format!("{path} could not be removed; the next run tries again: {error}"));
     }
     let diagnosis: Diagnosis = result?;
     diagnosis.print(args.format)?;

@@ -7,10 +7,10 @@ use crate::cli::{Format, print, spinner};
 use sandkeep_client::Client;
 use sandkeep_core::api::Ensured;
 
-/// Print the id of the sandbox in a slot, made or replaced if need be
+/// Print the id of the sandbox in a slot; create or replace it if necessary
 ///
-/// A healthy sandbox in the slot is left as it is, whatever else is asked for; an unhealthy one is
-/// replaced. To call it again, also at the same time, changes nothing.
+/// A healthy sandbox is returned unchanged, whatever the other options say. A stopped one is started, a failed
+/// one replaced. Repeated and concurrent calls are safe.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]

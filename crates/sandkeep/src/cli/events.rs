@@ -41,7 +41,9 @@ pub async fn follow_begun(
                     OutputStream::Stderr => "stderr",
                 };
                 let missing = to.saturating_sub(from);
-                print::note(&format!("{missing} bytes of {stream} are not kept and missing here"));
+                print::note(&format!(
+                    "{missing} bytes of {stream} are missing because they were not kept"
+                ));
             }
             ExecEvent::Running => return Ok(Last::Running),
             ExecEvent::Detached { reason } => return Err(Error::Detached { reason }.into()),
@@ -63,9 +65,9 @@ pub fn ended(status: ExecStatus, ending: &Ending) -> Exit {
     print::ending(&outcome, ending.error.as_deref());
     match ending.shell {
         Some(ShellFate::Replaced) => {
-            print::note("the shell had to be replaced: it is as it was opened");
+            print::note("the shell had to be replaced and has lost its state");
         }
-        Some(ShellFate::Ended) => print::note("the shell has ended with it"),
+        Some(ShellFate::Ended) => print::note("the shell has ended"),
         Some(ShellFate::Kept) | None => {}
     }
     Exit::of_outcome(&outcome)

@@ -16,32 +16,32 @@ use sandkeep_client::{Client, ExecStarted};
 
 /// Run a command in a sandbox
 ///
-/// Its output appears as it comes, and its exit code becomes that of this command (128+n for signal n,
-/// 124 at the timeout, 137 out of memory, 125 if Sandkeep itself failed). Ctrl-C leaves it running; with
-/// -it it is a key like any other, and the command ends with this one.
+/// Prints the output as it arrives and exits with the command's exit code (128+n for signal n, 124 for a
+/// timeout, 137 for out of memory, 125 if Sandkeep itself failed). Ctrl-C disconnects and leaves the
+/// command running; with -it Ctrl-C goes to the command, which ends when the client disconnects.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Pass stdin on as it comes; with --json or -d it is read to its end first, up to 5 MiB
+    /// Stream stdin to the command; with --json or -d stdin is read completely first, up to 5 MiB
     #[arg(long, short = 'i')]
     stdin: bool,
-    /// Do not wait: print the exec's id; see it with `sandkeep logs` and `sandkeep ps`
+    /// Print the exec id and return at once; use `sandkeep logs` and `sandkeep ps` later
     #[arg(long, short = 'd', conflicts_with = "json")]
     detach: bool,
-    /// Give it a terminal; with -i also this one's keyboard
+    /// Allocate a terminal; with -i also connect this keyboard
     #[arg(long, short = 't', conflicts_with_all = ["json", "detach"])]
     tty: bool,
-    /// A variable for this command; may be given several times
+    /// Environment variable for this command; repeatable
     #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
     #[command(flatten)]
     format: Format,
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
     #[command(flatten)]
     pub exec: ExecArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// The command and its arguments; after `--` they may look like options [default: the image's]
+    /// Command and arguments, after `--` [default: the image's command]
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }

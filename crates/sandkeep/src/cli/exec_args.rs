@@ -6,16 +6,16 @@ use crate::cli::argument::duration;
 
 #[derive(Debug, clap::Args)]
 pub struct ExecArgs {
-    /// The working directory [default: the image's, else the user's home]
+    /// Working directory [default: from the image, else the user's home]
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
-    /// Who runs it: a name or uid, and maybe :group or :gid [default: the image's, else user]
+    /// User name or uid, optionally with :group or :gid [default: from the image, else `user`]
     #[arg(long, short = 'u', value_name = "USER")]
     pub user: Option<String>,
-    /// Kill it and all it started after this long, such as 500ms, 30s or 5m
+    /// Kill the whole process tree after this time, such as 500ms, 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
-    /// The same in milliseconds
+    /// The timeout in milliseconds
     #[arg(long, value_name = "MS", conflicts_with = "timeout")]
     timeout_ms: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What the process ends with. The numbers are part of the interface: `docs/exit-codes.md` lists them,
+//! What the process ends with. The numbers are part of the interface: `docs/reference/exit-codes.md` lists them,
 //! and a test keeps the two alike.
 
 use crate::cli::failure::Failure;
@@ -66,23 +66,21 @@ impl Exit {
 
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Ok => "all went well",
-            Self::RequestFailed => "the request failed, or `doctor` found something wrong",
-            Self::Usage => "the command line or the configuration is not valid",
-            Self::CannotListen => "`serve`: the port is taken or the address cannot be listened on",
+            Self::Ok => "success",
+            Self::RequestFailed => "the request failed, or `doctor` found a problem",
+            Self::Usage => "invalid command line or configuration",
+            Self::CannotListen => "`serve`: cannot listen on the address; the port may be in use",
             Self::DataDirUnusable => "`serve`: the data directory cannot be used",
             Self::DataDirInUse => "`serve`: another daemon uses the data directory",
-            Self::StorageUnusable => "`serve`: the storage cannot be used here",
-            Self::RuntimeUnusable => {
-                "`serve`: no runtime can be used here, a kernel feature is missing"
-            }
-            Self::Conflicts => "`apply`: files were changed on both sides, and nothing was applied",
-            Self::TimedOut => "`exec`, `run`: the command was killed at its timeout",
+            Self::StorageUnusable => "`serve`: the storage cannot be used on this machine",
+            Self::RuntimeUnusable => "`serve`: no runtime is usable; a kernel feature is missing",
+            Self::Conflicts => "`apply`: conflicting changes; nothing was applied",
+            Self::TimedOut => "`exec`, `run`: the command timed out and was killed",
             Self::SandkeepFailed => {
-                "`exec`, `run`: Sandkeep itself failed, or nobody knows how the command ended"
+                "`exec`, `run`: Sandkeep itself failed, or the outcome is unknown"
             }
-            Self::OomKilled => "`exec`, `run`: the command was killed for want of memory",
-            Self::OutputClosed => "whoever read the output stopped reading",
+            Self::OomKilled => "`exec`, `run`: killed: out of memory",
+            Self::OutputClosed => "the reader of the output closed it",
             Self::Command(_) => "`exec`, `run`: the command's own code",
         }
     }
@@ -226,8 +224,8 @@ mod tests {
     fn table() -> String {
         let mut text = String::from(
             "# Exit codes\n\n\
-             `sandkeep` prints one line to stderr when it fails and ends with one of these. `exec` and `run` end with\n\
-             the command's own code, and with 128 + n if signal n killed it.\n\n\
+             `sandkeep` prints one line to stderr when it fails, and exits with one of these codes. `exec` and `run` exit with\n\
+             the command's own code, or with 128 + n if signal n killed it.\n\n\
              <!-- Generated: SANDKEEP_REGENERATE=1 cargo nextest run exit_codes_md -->\n\n\
              | code | meaning |\n|---|---|\n",
         );
@@ -240,12 +238,15 @@ mod tests {
 
     #[test]
     fn exit_codes_md_lists_every_code() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exit-codes.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/exit-codes.md");
         if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
             std::fs::write(path, table()).expect("docs can be written");
         }
-        let written = std::fs::read_to_string(path).expect("docs/exit-codes.md exists");
-        assert!(written == table(), "docs/exit-codes.md is stale: run with SANDKEEP_REGENERATE=1");
+        let written = std::fs::read_to_string(path).expect("docs/reference/exit-codes.md exists");
+        assert!(
+            written == table(),
+            "docs/reference/exit-codes.md is stale: run with SANDKEEP_REGENERATE=1"
+        );
     }
 
     #[test]

@@ -27,9 +27,7 @@ pub enum Failure {
         #[source]
         source: io::Error,
     },
-    #[error(
-        "{address} is not a loopback address: others could use it, and nobody would have to say who they are"
-    )]
+    #[error("{address} is not a loopback address, and no credentials are required yet")]
     NotLoopback { address: SocketAddr },
     #[error("{problem}")]
     Usage { problem: String },
@@ -91,18 +89,18 @@ impl Failure {
             Self::Broker(error) => Some(error.remedy()),
             Self::Api(error) => remedy_of_api(error),
             Self::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
-                Some("stop what uses the port, or choose another with --listen".to_owned())
+                Some("stop the process that uses the port, or choose another with --listen".to_owned())
             }
             Self::Listen { .. } => Some("choose another address with --listen".to_owned()),
             Self::NotLoopback { .. } => Some(
-                "make a key first with `sandkeep keys create`, or configure an OIDC issuer, or listen on 127.0.0.1"
+                "create a key first with `sandkeep keys create`, configure an OIDC issuer, or listen on 127.0.0.1"
                     .to_owned(),
             ),
             Self::TooMuchStdin { .. } => {
-                Some("leave out --json and -d, and it is passed on as it comes".to_owned())
+                Some("omit --json and -d to stream stdin".to_owned())
             }
             Self::Config(ConfigError::Unreadable { .. }) => {
-                Some("name another with --config or SANDKEEP_CONFIG".to_owned())
+                Some("name another file with --config or SANDKEEP_CONFIG".to_owned())
             }
             Self::Config(ConfigError::Invalid(_))
             | Self::Usage { .. }
@@ -121,17 +119,17 @@ fn remedy_of_api(error: &Api) -> Option<String> {
         Api::Refused(problem) => problem.remediation.as_str(),
         Api::Unreachable { source, .. } if !source.is_connect() => "check --url",
         Api::Unreachable { url, .. } if url.starts_with("https:") => {
-            "check --url, and --ca-file if its certificate is of its own making"
+            "check --url, and --ca-file if the certificate is self-signed"
         }
-        Api::Unreachable { .. } => "start one with `sandkeep serve`, or say where it is with --url",
+        Api::Unreachable { .. } => "start one with `sandkeep serve`, or set its address with --url",
         Api::BrokeOff { .. } => {
-            "try again: it may have changed while it was read, or the sandbox ended"
+            "try again: the file may have changed, or the sandbox may have ended"
         }
         Api::Detached { .. } | Api::WentAway { .. } => {
-            "once the daemon is back, find it with `sandkeep ps` and go on with `sandkeep logs -f`"
+            "when the daemon is back, find the exec with `sandkeep ps` and follow it with `sandkeep logs -f`"
         }
         Api::NotSandkeep { .. } => "check --url",
-        Api::NoMatch { .. } => "`sandkeep ls` shows them all",
+        Api::NoMatch { .. } => "`sandkeep ls` lists all sandboxes",
         Api::Ambiguous { .. } => "give more of the id",
         Api::InvalidUrl { .. }
         | Api::InvalidKey { .. }

@@ -4,13 +4,13 @@ use crate::cli::argument::pair;
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Filter {
-    /// Only those with this label; may be given several times
+    /// Only sandboxes with this label; repeatable
     #[arg(long = "label", short = 'l', value_name = "NAME=VALUE", value_parser = pair)]
     pub labels: Vec<(String, String)>,
-    /// Only those in this state, such as running or stopped
+    /// Only sandboxes in this state, such as running or stopped
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
-    /// Only those of this project
+    /// Only sandboxes of this project
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
 }

@@ -11,20 +11,20 @@ use crate::cli::{Format, print, spinner};
 use sandkeep_client::Client;
 use sandkeep_core::{SnapshotName, api::Forks};
 
-/// Make new sandboxes with the files of one, as they are now or were at a snapshot
+/// Create new sandboxes with the files of an existing one
 ///
-/// Processes are not copied. All are made, or none.
+/// Copies the current files, or those of a snapshot. Processes are not copied. Either all forks are created or none.
 #[derive(Debug, clap::Args)]
 pub struct ForkArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The snapshot's name or id [default: as it is now]
+    /// Snapshot name or id [default: the current files]
     #[arg(long, short = 's', value_name = "SNAPSHOT")]
     snapshot: Option<SnapshotName>,
-    /// How many
+    /// Number of forks
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
     count: usize,
-    /// A label for them, besides those of the sandbox; several times for several
+    /// Label for the forks, in addition to the sandbox's own; repeatable
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
     #[command(flatten)]

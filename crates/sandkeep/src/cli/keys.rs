@@ -23,11 +23,11 @@ use sandkeep_core::{
     api::{KeyDraft, KeyInfo, NewKey},
 };
 
-/// Make, list and revoke API keys
+/// Create, list and revoke API keys
 ///
-/// From the first key on, every request needs one, for good. It works on the data directory, beside a
-/// running daemon too, which heeds it at once; or through the API, if --url or SANDKEEP_URL says where
-/// and no --data-dir is given, with an admin's key in SANDKEEP_API_KEY.
+/// After the first key, every request needs one, permanently. Works on the data directory, also while the
+/// daemon runs, and takes effect at once. With --url or SANDKEEP_URL, and without --data-dir, it uses the API
+/// and needs an admin key in SANDKEEP_API_KEY.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -36,31 +36,31 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Make a key and show it, this once
+    /// Create a key and print it; it is shown only once
     Create(Box<CreateArgs>),
     /// List the keys
     Ls(LsArgs),
-    /// Revoke keys: they are refused from the next request on
+    /// Revoke keys; they are refused from the next request on
     Revoke(RevokeArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct CreateArgs {
-    /// Whose key it is
+    /// Organization that the key belongs to
     #[arg(long, value_name = "NAME")]
     organization: String,
     #[arg(long, value_name = "NAME")]
     user: String,
-    /// Bind the key to one project
+    /// Restrict the key to one project
     #[arg(long, value_name = "NAME")]
     project: Option<String>,
-    /// What it may do; can be given more than once [default: read, write]
+    /// Scope of the key; repeatable [default: read, write]
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', value_parser = scope())]
     scopes: Vec<Scope>,
-    /// When it ends: after a while (30d, 12h) or at a time (2030-01-31T12:00:00Z)
+    /// Expiry: a duration (30d, 12h) or a time (2030-01-31T12:00:00Z)
     #[arg(long, value_name = "WHEN", value_parser = argument::expiry)]
     expires: Option<Timestamp>,
-    /// What it is for
+    /// Description of the key
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
     #[command(flatten)]
@@ -88,7 +88,7 @@ struct RevokeArgs {
 /// Where the keys are.
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// The data directory [default: as for serve]
+    /// Data directory [default: as for serve]
     #[arg(long, env = "SANDKEEP_DATA_DIR", hide_env_values = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -151,7 +151,7 @@ async fn create(args: CreateArgs, global: &Global, around: &Surroundings) -> Res
         return Ok(Exit::Ok);
     }
     print::line(&made.key)?;
-    print::note(&format!("{}: keep it, it is not shown again", made.info.id));
+    print::note(&format!("{}: store the key, it is not shown again", made.info.id));
     Ok(Exit::Ok)
 }
 

@@ -7,20 +7,20 @@ use crate::cli::failure::Failure;
 use sandkeep_client::Client;
 use sandkeep_core::Signal;
 
-/// Signal an exec, or kill all of it
+/// Send a signal to an exec, or kill its process tree
 ///
-/// A signal goes to the first process of the exec. `--all` kills every process that came of it.
+/// The signal goes to the first process of the exec. `--all` kills its whole process tree.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which signal, by name or number [default: SIGTERM]
+    /// Signal name or number [default: SIGTERM]
     #[arg(long, short = 's', value_name = "SIGNAL")]
     signal: Option<Signal>,
-    /// Kill its whole tree of processes
+    /// Kill the whole process tree
     #[arg(long, conflicts_with = "signal")]
     all: bool,
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The exec's id, or the beginning of it
+    /// Exec id or unique prefix
     exec: String,
 }
 

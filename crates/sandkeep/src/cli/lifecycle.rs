@@ -10,7 +10,7 @@ use sandkeep_core::Verb;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
     #[command(flatten)]
     format: Format,

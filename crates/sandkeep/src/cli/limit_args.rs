@@ -4,13 +4,13 @@ use serde_json::{Map, Value};
 
 #[derive(Debug, clap::Args)]
 pub struct LimitArgs {
-    /// The most memory for it alone, in MiB
+    /// Memory limit of this command, in MiB
     #[arg(long, visible_alias = "memory", value_name = "MIB")]
     memory_mb: Option<u64>,
-    /// How many processors' worth of time it gets, such as 0.5
+    /// CPU limit of this command, such as 0.5
     #[arg(long, value_name = "N")]
     cpus: Option<f64>,
-    /// The most processes and threads of it at once
+    /// Limit of processes and threads of this command
     #[arg(long, value_name = "N")]
     pids: Option<u64>,
 }

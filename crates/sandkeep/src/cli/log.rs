@@ -9,12 +9,12 @@ use crate::cli::{Format, print};
 use sandkeep_client::{Client, Items};
 use sandkeep_core::api::{Happening, LogEntry};
 
-/// What happened to a sandbox: states, turns, snapshots, rollbacks, forks, execs
+/// Show the history of a sandbox: states, turns, snapshots, rollbacks, forks, execs
 #[derive(Debug, clap::Args)]
 pub struct LogArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// How many entries, the last ones
+    /// Number of most recent entries to show
     #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
     limit: usize,
     #[command(flatten)]

@@ -5,17 +5,17 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use sandkeep_client::Client;
 
-/// Print what an exec said
+/// Print the output of an exec
 ///
-/// Its stdout goes to stdout and its stderr to stderr. How it ended is told by `sandkeep ps`.
+/// Its stdout goes to stdout and its stderr to stderr. `sandkeep ps` shows its exit code.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Go on until the exec ends
+    /// Follow the output until the exec ends
     #[arg(long, short = 'f')]
     follow: bool,
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The exec's id, or the beginning of it
+    /// Exec id or unique prefix
     exec: String,
 }
 

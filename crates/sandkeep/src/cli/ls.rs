@@ -14,7 +14,7 @@ use sandkeep_core::api::Sandbox;
 pub struct Args {
     #[command(flatten)]
     pub filter: Filter,
-    /// No more than this many
+    /// List at most this many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
 pub fn condition(sandbox: &Sandbox) -> String {
     let mut text = words(sandbox.state);
     if let Some(operation) = sandbox.operation {
-        text = format!("{text} ({} under way)", words(operation));
+        text = format!("{text} ({} in progress)", words(operation));
     }
     match &sandbox.reason {
         Some(reason) => format!("{text}: {reason}"),

@@ -25,10 +25,10 @@ use sandkeep_client::Client;
 use sandkeep_doors::{Front, kit::Origins, mcp::Mcp};
 use sandkeep_home::DataDir;
 
-/// Serve the Model Context Protocol on stdio, for an agent that starts it
+/// Serve the Model Context Protocol (MCP) on stdio
 ///
-/// With --url (or SANDKEEP_URL) the sandboxes are those of that daemon, and stay. Without, they live in
-/// this process and end with it.
+/// With --url (or SANDKEEP_URL) it uses that daemon, and sandboxes stay when it exits. Without, it needs no
+/// daemon, and its sandboxes are destroyed when it exits.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub async fn alone(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     let result = in_place(&settings, data, &parent, signals.next()).await;
     if let Err(error) = place.remove() {
         let path = place.path().display();
-        print::note(&format!("{path} is kept, and the next run tries to clear it: {error}"));
+        print::note(&format!("{path} could not be removed; the next run tries again: {error}"));
     }
     result
 }

@@ -8,17 +8,17 @@ use crate::cli::failure::Failure;
 use crate::cli::lifecycle;
 use sandkeep_client::Client;
 
-/// Let all processes of a sandbox stand still, until `sandkeep resume`
+/// Freeze all processes of a sandbox until `sandkeep resume`
 ///
-/// Execs that run may end first. If they do not in time, nothing happens and they are named.
+/// Waits for running execs to end first. If they do not end in time, nothing is frozen and they are listed.
 #[derive(Debug, clap::Args)]
 pub struct PauseArgs {
     #[command(flatten)]
     subject: lifecycle::Args,
-    /// Let execs that run stand still as they are
+    /// Freeze running execs instead of waiting for them
     #[arg(long, short = 'f', conflicts_with = "drain")]
     force: bool,
-    /// How long execs may take to end, such as 30 (seconds) or 5m [default: 10]
+    /// How long to wait for running execs, such as 30 (seconds) or 5m [default: 10]
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     drain: Option<u64>,
 }

@@ -8,24 +8,23 @@ use crate::cli::{Format, argument, print};
 use sandkeep_client::Client;
 use sandkeep_core::{Port, api::Ports};
 
-/// Show where the ports of a sandbox are, or open one to others
+/// List the open ports of a sandbox, or print the address of one
 ///
-/// Without a port it lists those that are open. With one it prints the URL under which it is reached;
-/// --raw opens and prints a raw host:port for anything that speaks TCP, --sign prints a URL that lets
-/// anybody who has it reach the port until it expires.
+/// Without PORT, lists the open ports. With PORT, prints its URL. --raw opens a host:port for any TCP
+/// protocol; --sign prints a URL that works for anyone until it expires.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     pub id: String,
-    /// The port inside
+    /// Port inside the sandbox
     pub port: Option<Port>,
-    /// Open a raw host:port on this machine that leads there
+    /// Open a host:port on this machine that forwards to the port
     #[arg(long, requires = "port", conflicts_with = "sign")]
     pub raw: bool,
-    /// Print a URL that lets anybody reach it
+    /// Print a signed URL that works for anyone
     #[arg(long, requires = "port")]
     pub sign: bool,
-    /// How long that URL holds [default: 1h]
+    /// How long the signed URL is valid [default: 1h]
     #[arg(long, requires = "sign", value_name = "DURATION", value_parser = argument::seconds)]
     pub expires: Option<u64>,
     #[command(flatten)]

@@ -34,14 +34,14 @@ pub fn stderr(bytes: &[u8]) -> Result<(), Failure> {
     io::stderr().lock().write_all(bytes).map_err(Failure::system("write to stderr"))
 }
 
-/// Tells how a command ended where its exit code alone would not.
+/// Prints how a command ended if its exit code alone does not show it.
 pub fn ending(outcome: &Outcome, error: Option<&str>) {
     let what = match outcome {
         Outcome::Exited(_) | Outcome::Signaled(_) => None,
-        Outcome::TimedOut => Some("the command was killed at its timeout"),
+        Outcome::TimedOut => Some("the command timed out and was killed"),
         Outcome::Canceled => Some("the command was canceled"),
-        Outcome::OomKilled => Some("the command was killed for want of memory"),
-        Outcome::Lost => Some("nobody knows how the command ended"),
+        Outcome::OomKilled => Some("the command was killed: out of memory"),
+        Outcome::Lost => Some("the outcome of the command is unknown"),
     };
     match (what, error) {
         (Some(what), Some(error)) => note(&format!("{what}: {error}")),

@@ -9,7 +9,7 @@ use sandkeep_core::api::Process;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     pub id: String,
     #[command(flatten)]
     format: Format,

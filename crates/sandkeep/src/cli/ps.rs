@@ -13,7 +13,7 @@ const COMMAND_MAX_CHARS: usize = 60;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
     #[command(flatten)]
     format: Format,

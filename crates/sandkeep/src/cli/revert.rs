@@ -8,15 +8,15 @@ use crate::cli::{Format, print};
 use sandkeep_client::Client;
 use sandkeep_core::api::Reverted;
 
-/// Let files and directories be again as they were in a snapshot
+/// Restore files and directories from a snapshot
 ///
-/// They are made, replaced or removed, whatever it takes; nothing else changes, and processes go on. Prints what
-/// was not already so.
+/// Creates, replaces or deletes the named paths so that they match the snapshot. Nothing else changes, and
+/// processes keep running. Prints the paths that were changed.
 #[derive(Debug, clap::Args)]
 pub struct RevertArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The snapshot, by its id or name
+    /// Snapshot name or id
     #[arg(long, value_name = "SNAPSHOT")]
     to: String,
     /// Paths in the sandbox

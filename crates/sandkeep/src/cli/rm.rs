@@ -14,13 +14,13 @@ use sandkeep_core::SandboxId;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Ids of sandboxes, or the beginnings of them
+    /// Sandbox ids or unique prefixes
     #[arg(required_unless_present = "all")]
     ids: Vec<String>,
-    /// All sandboxes that you can see, or those that the options below leave
+    /// Destroy all your sandboxes, or those that match the filters below
     #[arg(long, conflicts_with = "ids")]
     all: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short = 'y')]
     yes: bool,
     #[command(flatten)]

@@ -8,17 +8,17 @@ use crate::cli::lifecycle;
 use sandkeep_client::Client;
 use sandkeep_core::SnapshotName;
 
-/// Bring the files of a sandbox back to a snapshot; its processes end
+/// Restore all files of a sandbox from a snapshot; its processes end
 ///
-/// A sandbox that was paused or has failed is running afterwards; one that is stopped stays stopped.
+/// A running, paused or failed sandbox runs afterwards; a stopped one stays stopped.
 #[derive(Debug, clap::Args)]
 pub struct RollbackArgs {
     #[command(flatten)]
     subject: lifecycle::Args,
-    /// The snapshot's name or id
+    /// Snapshot name or id
     #[arg(value_name = "SNAPSHOT")]
     snapshot: SnapshotName,
-    /// End execs that run, too
+    /// Kill running execs instead of refusing
     #[arg(long, short = 'f')]
     force: bool,
 }

@@ -26,9 +26,9 @@ use signals::Signals;
 
 /// Run one command in a throwaway sandbox, without a daemon
 ///
-/// Stdin, stdout, stderr and the exit code pass through (128+n for signal n, 124 at the timeout, 137
-/// out of memory, 125 if Sandkeep itself failed). The sandbox is destroyed at the end. The first
-/// Ctrl-C goes to the command, the second ends the sandbox.
+/// Stdin, stdout, stderr and the exit code pass through (128+n for signal n, 124 for a timeout, 137 for out
+/// of memory, 125 if Sandkeep itself failed). The sandbox is destroyed when the command ends. The first Ctrl-C
+/// goes to the command, the second destroys the sandbox.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub struct Args {
     file: ConfigFile,
     #[command(flatten)]
     pub exec: ExecArgs,
-    /// The command and its arguments; after `--` they may look like options
+    /// Command and arguments, after `--`
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
@@ -73,7 +73,7 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
     // What could not be destroyed keeps its directory, and so the next run finds it.
     if let Err(error) = place.remove() {
         let path = place.path().display();
-        print::note(&format!("{path} is kept, and the next run tries to clear it: {error}"));
+        print::note(&format!("{path} could not be removed; the next run tries again: {error}"));
     }
     result
 }

@@ -28,10 +28,10 @@ use sandkeep_broker::error::Error;
 use sandkeep_doors::{Front, auth::Latch, kit::Origins};
 use sandkeep_home::DataDir;
 
-/// Start the broker and serve its API
+/// Start the daemon
 ///
-/// It runs until SIGTERM or Ctrl-C. Its sandboxes go on running without it, and the next daemon on
-/// the same data directory takes them over.
+/// Serves the API until SIGTERM or Ctrl-C. Sandboxes keep running without the daemon; the next one on the same
+/// data directory takes them over.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -7,17 +7,17 @@ use sandkeep_client::Client;
 
 /// Open a shell in a sandbox, in this terminal
 ///
-/// It is bash where there is one, else sh. Its exit code becomes that of this command. If this command
-/// or its connection ends first, so does the shell.
+/// Runs bash if the sandbox has it, otherwise sh, and exits with the shell's exit code. The shell ends
+/// when this command exits or disconnects.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The working directory [default: the image's, else the user's home]
+    /// Working directory [default: from the image, else the user's home]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// Who runs it: a name or uid, and maybe :group or :gid [default: the image's, else user]
+    /// User name or uid, optionally with :group or :gid [default: from the image, else `user`]
     #[arg(long, short = 'u', value_name = "USER")]
     user: Option<String>,
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
 }
 

@@ -16,10 +16,10 @@ use crate::cli::{Format, print};
 use sandkeep_client::{Client, Items};
 use sandkeep_core::api::Shell;
 
-/// Run commands in a shell that keeps directory, variables, functions and options between them
+/// Run commands in a shell that keeps its state between commands
 ///
-/// Open one, give it commands one after the other, and close it. It lives on between the commands, also
-/// when the daemon is restarted. For a shell in this terminal see `sandkeep shell`.
+/// The shell keeps its directory, variables, functions and options, also when the daemon restarts. For an
+/// interactive shell in this terminal see `sandkeep shell`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -33,73 +33,75 @@ enum ShellsCommand {
     /// List the shells of a sandbox
     Ls(LsArgs),
     Exec(ExecArgs),
-    /// End shells and all that runs in them
+    /// Close shells and kill everything that runs in them
     Close(CloseArgs),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Program {
+    #[value(aliases = ["/bin/bash", "/usr/bin/bash"])]
     Bash,
+    #[value(aliases = ["/bin/sh", "/usr/bin/sh"])]
     Sh,
 }
 
 #[derive(Debug, clap::Args)]
 struct OpenArgs {
-    /// Which [default: bash where there is one, else sh]
+    /// Shell to run, by name or path [default: bash if the sandbox has it, else sh]
     #[arg(long, value_enum, value_name = "PROGRAM")]
     shell: Option<Program>,
-    /// The working directory [default: the image's, else the user's home]
+    /// Working directory [default: from the image, else the user's home]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// Who runs it: a name or uid, and maybe :group or :gid [default: the image's, else user]
+    /// User name or uid, optionally with :group or :gid [default: from the image, else `user`]
     #[arg(long, short = 'u', value_name = "USER")]
     user: Option<String>,
-    /// A variable for it; may be given several times
+    /// Environment variable for the shell; repeatable
     #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
     #[command(flatten)]
     format: Format,
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
 }
 
 #[derive(Debug, clap::Args)]
 struct LsArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
     #[command(flatten)]
     format: Format,
 }
 
-/// Run a command in a shell, after those before it
+/// Run a command in a shell, after any earlier ones
 ///
-/// Several words are joined with spaces, as ssh does: quote what the shell shall see as one. Output and exit
-/// code are those of the command, as with `sandkeep exec`. At the timeout the command is interrupted; if
-/// the shell had to be replaced, or has ended with the command, a note says so.
+/// Several words are joined with spaces, as ssh does, so quote what must stay one word. Output and exit code are
+/// those of the command, as with `sandkeep exec`. A timeout interrupts the command; a note says if the shell
+/// had to be replaced or has ended.
 #[derive(Debug, clap::Args)]
 struct ExecArgs {
-    /// Pass stdin on as it comes; with --json it is read to its end first, up to 5 MiB
+    /// Stream stdin to the command; with --json stdin is read completely first, up to 5 MiB
     #[arg(long, short = 'i')]
     stdin: bool,
-    /// Interrupt it after this long, such as 500ms, 30s or 5m
+    /// Interrupt the command after this time, such as 500ms, 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
     #[command(flatten)]
     format: Format,
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The shell's id, or the beginning of it
+    /// Shell id or unique prefix
     shell: String,
-    /// The command, in the language of the shell
+    /// Command line for the shell
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
 struct CloseArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The ids of shells, or the beginnings of them
+    /// Shell ids or unique prefixes
     #[arg(required = true, value_name = "SHELL")]
     shells: Vec<String>,
 }

@@ -12,7 +12,7 @@ use sandkeep_core::{api::Sandbox, limits::MIB};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
     #[command(flatten)]
     format: Format,
@@ -34,21 +34,21 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         ("profile", words(&sandbox.profile)),
         ("workspace", words(&sandbox.source)),
         ("privilege", words(sandbox.privilege)),
-        ("limits", words(&sandbox.resources)),
+        ("resources", words(&sandbox.resources)),
         ("owner", words(&sandbox.owner)),
         ("slot", words(&sandbox.slot)),
         ("labels", words(&sandbox.labels)),
         ("created", sandbox.created_at.to_string()),
         ("expires", words(sandbox.expires_at)),
         ("timeout", seconds(sandbox.timeout_secs)),
-        ("idle", seconds(sandbox.idle_timeout_secs)),
-        ("at the end", words(sandbox.on_timeout)),
+        ("idle timeout", seconds(sandbox.idle_timeout_secs)),
+        ("on timeout", words(sandbox.on_timeout)),
         ("turns", words(sandbox.turn_count)),
         ("snapshots", words(sandbox.snapshot_count)),
         ("space used", mebibytes(sandbox.space_used)),
     ];
     fields.retain(|(_, value)| !value.is_empty());
-    fields.iter().try_for_each(|(name, value)| print::line(&format!("{name:<10} {value}")))?;
+    fields.iter().try_for_each(|(name, value)| print::line(&format!("{name:<12} {value}")))?;
     Ok(Exit::Ok)
 }
 

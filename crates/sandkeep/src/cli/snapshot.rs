@@ -10,19 +10,19 @@ use crate::cli::{Format, print, spinner};
 use sandkeep_client::{Client, Items};
 use sandkeep_core::{SnapshotName, api::Snapshot};
 
-/// Make a snapshot of a sandbox's files, or remove some
+/// Take a snapshot of a sandbox's files, or delete snapshots
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct SnapshotArgs {
     #[command(subcommand)]
     command: Option<SnapshotCommand>,
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     #[arg(required = true)]
     id: Option<String>,
-    /// What to call it [default: its id]
+    /// Name of the snapshot [default: its id]
     #[arg(long, value_name = "NAME")]
     name: Option<SnapshotName>,
-    /// What it is for
+    /// Note to store with the snapshot
     #[arg(long, short = 'm', value_name = "TEXT")]
     note: Option<String>,
     #[command(flatten)]
@@ -31,15 +31,15 @@ pub struct SnapshotArgs {
 
 #[derive(Debug, Subcommand)]
 enum SnapshotCommand {
-    /// Remove snapshots
+    /// Delete snapshots
     Rm(RmArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct TurnArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// What was done in it
+    /// Note to store with the turn
     #[arg(long, short = 'm', value_name = "TEXT")]
     note: Option<String>,
     #[command(flatten)]
@@ -48,16 +48,16 @@ pub struct TurnArgs {
 
 #[derive(Debug, clap::Args)]
 struct RmArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// Their names or ids
+    /// Snapshot names or ids
     #[arg(required = true, value_name = "SNAPSHOT")]
     snapshots: Vec<SnapshotName>,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
     #[command(flatten)]
     format: Format,

@@ -20,16 +20,16 @@ const ENDINGS: [&str; 7] = [".gz", ".tgz", ".zst", ".tar", ".oci", ".docker", ".
 
 #[derive(Debug, Default, clap::Args)]
 pub struct SourceArgs {
-    /// A directory of the daemon's host, copied to /home/user/<its name>; it is never written to
+    /// Copy this directory of the daemon's host to /home/user/NAME; the original is never changed
     #[arg(long, value_name = "DIR", group = "source")]
     source_dir: Option<PathBuf>,
-    /// A repository, file:///… or https://…, cloned inside the sandbox to /home/user/<its name>
+    /// Clone this git repository (file:///… or https://…) to /home/user/NAME
     #[arg(long, value_name = "URL[#REF]", group = "source")]
     source_git: Option<String>,
-    /// A tar, plain, gzip or zstd, sent and unpacked to /home/user/<its name>; `-` is stdin
+    /// Upload this tar (plain, gzip or zstd) and unpack it to /home/user/NAME; `-` is stdin
     #[arg(long, value_name = "FILE|-", group = "source")]
     source_tar: Option<PathBuf>,
-    /// Another place than that, in /home/user
+    /// Use this path in /home/user instead of the source's own name
     #[arg(long, value_name = "PATH", requires = "source")]
     source_path: Option<String>,
 }

@@ -10,37 +10,37 @@ use crate::cli::source_args::SourceArgs;
 
 #[derive(Debug, clap::Args)]
 pub struct SpecArgs {
-    /// What the sandbox starts from [default: host, a safe part of this machine's own system]
+    /// Template to start from [default: host, a read-only part of the daemon's own system]
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
-    /// The isolation technology [default: native]
+    /// Runtime that isolates the sandbox [default: native]
     #[arg(long, value_name = "NAME")]
     runtime: Option<String>,
-    /// A named set of defaults from the configuration
+    /// Named set of defaults from the configuration
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// A label; may be given several times
+    /// Label; repeatable
     #[arg(long = "label", short = 'l', value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// A variable for all commands of the sandbox; may be given several times
+    /// Environment variable for all commands in the sandbox; repeatable
     #[arg(long = "env", short = 'e', value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
-    /// The most memory, in MiB
+    /// Memory limit, in MiB
     #[arg(long, value_name = "MIB")]
     memory_mb: Option<u64>,
-    /// How many processors' worth of time, such as 0.5
+    /// CPU limit, such as 0.5
     #[arg(long, value_name = "N")]
     cpus: Option<f64>,
-    /// The most processes and threads at once
+    /// Limit of processes and threads
     #[arg(long, value_name = "N")]
     pids: Option<u64>,
-    /// The most disk space, in MiB; needs btrfs or zfs storage
+    /// Disk limit, in MiB; needs btrfs or zfs storage
     #[arg(long, value_name = "MIB")]
     disk_mb: Option<u64>,
-    /// The most disk space with all snapshots, in MiB; needs btrfs or zfs storage
+    /// Disk limit including all snapshots, in MiB; needs btrfs or zfs storage
     #[arg(long = "disk-total", visible_alias = "disk-total-mb", value_name = "MIB")]
     disk_total_mb: Option<u64>,
-    /// `root`: what package managers and sudo need, inside the sandbox only
+    /// `root` allows package managers and sudo, inside the sandbox only
     #[arg(long, value_name = "none|root", value_parser = ["none", "root"])]
     privilege: Option<String>,
     #[command(flatten)]
@@ -50,25 +50,25 @@ pub struct SpecArgs {
 /// What only matters for a sandbox that outlives the command: whose it is, and for how long.
 #[derive(Debug, clap::Args)]
 pub struct KeptArgs {
-    /// The project it belongs to [default: that of the key, or default]
+    /// Project of the sandbox [default: that of the key, or default]
     #[arg(long, value_name = "NAME")]
     project: Option<String>,
-    /// A name of your choice that only one sandbox of its owner has at a time
+    /// Slot: a name that only one sandbox of an owner has at a time
     #[arg(long, value_name = "NAME")]
     pub slot: Option<String>,
-    /// How long it lives, such as 90 (seconds), 30m or 2h
+    /// Lifetime, such as 90 (seconds), 30m or 2h
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     timeout: Option<u64>,
-    /// How long it may be idle, such as 90 (seconds), 30m or 2h
+    /// Idle timeout, such as 90 (seconds), 30m or 2h
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     idle_timeout: Option<u64>,
-    /// What happens when its time is over
+    /// Action when a timeout expires
     #[arg(long, value_name = "destroy|stop|pause", value_parser = ["destroy", "stop", "pause"])]
     on_timeout: Option<String>,
-    /// The most snapshots at once; then the oldest turns give way
+    /// Maximum number of snapshots; the oldest turns are pruned first
     #[arg(long, value_name = "N")]
     max_snapshots: Option<usize>,
-    /// Make a snapshot after each call of a tool that may have changed files [default: the daemon's]
+    /// Take a snapshot after each tool call that may have changed files [default: the daemon's setting]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     snapshot_tool_calls: Option<bool>,
 }

@@ -16,7 +16,7 @@ use crate::cli::{Format, print};
 use sandkeep_client::{Client, Items};
 use sandkeep_core::{SnapshotName, TemplateName, api::Template};
 
-/// Import images and other templates, and make them of sandboxes
+/// Import, build, list and remove templates
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -31,23 +31,23 @@ enum TemplateCommand {
     From(FromArgs),
     /// List templates
     Ls(LsArgs),
-    /// Show one template
+    /// Show a template
     Show(OneArgs),
     /// Remove templates that no sandbox uses
     Rm(RmArgs),
 }
 
-/// Make a template of an archive or a directory
+/// Create a template from an archive or a directory
 ///
-/// An archive is a tar of a system's root, an OCI layout or what `docker save` writes, plain or compressed by
-/// gzip or zstd; it is sent to the daemon. A directory, an OCI layout or a system's root, is read by the daemon
-/// itself, so it must be on its machine.
+/// An archive is a tar of a root filesystem, an OCI layout or the output of `docker save`, plain or compressed with
+/// gzip or zstd; it is uploaded. A directory is an OCI layout or a root filesystem; the daemon reads it itself, so
+/// it must be on the daemon's machine.
 #[derive(Debug, clap::Args)]
 struct ImportArgs {
-    /// A file or a directory, or - for stdin
+    /// File or directory, or - for stdin
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// What to call it, such as python:3.12 [default: the file's name without its endings]
+    /// Name of the template, such as python:3.12 [default: the file name without extensions]
     #[arg(long, value_name = "NAME")]
     name: Option<TemplateName>,
     #[command(flatten)]
@@ -56,18 +56,18 @@ struct ImportArgs {
     format: Format,
 }
 
-/// Make a template of an image in a registry
+/// Create a template from an image in a registry
 ///
-/// The daemon pulls it, with the credentials that it has for the registry, or with those given here.
+/// The daemon pulls the image, with its own credentials for the registry or with those given here.
 #[derive(Debug, clap::Args)]
 struct PullArgs {
-    /// Such as python:3.12 or ghcr.io/acme/tools@sha256:…
+    /// Image name, such as python:3.12 or ghcr.io/acme/tools@sha256:…
     #[arg(value_name = "IMAGE")]
     image: String,
-    /// What to call it [default: as the image]
+    /// Name of the template [default: the image's name]
     #[arg(long, value_name = "NAME")]
     name: Option<TemplateName>,
-    /// Who asks the registry; the password is read from stdin
+    /// User name for the registry; the password is read from stdin
     #[arg(long, value_name = "USER")]
     username: Option<String>,
     #[command(flatten)]
@@ -76,18 +76,18 @@ struct PullArgs {
     format: Format,
 }
 
-/// Make a template of a sandbox as it is now, or was at a snapshot
+/// Create a template from a sandbox or one of its snapshots
 ///
-/// It may be running: then it stands still for a moment.
+/// A running sandbox is frozen for a moment.
 #[derive(Debug, clap::Args)]
 struct FromArgs {
-    /// The sandbox's id, or the beginning of it; with @NAME its snapshot
+    /// Sandbox id or unique prefix, with @NAME for one of its snapshots
     #[arg(value_name = "ID[@SNAPSHOT]")]
     id: String,
-    /// The snapshot's name or id
+    /// Snapshot name or id
     #[arg(long, value_name = "SNAPSHOT")]
     snapshot: Option<SnapshotName>,
-    /// What to call it
+    /// Name of the template
     #[arg(long, value_name = "NAME")]
     name: TemplateName,
     #[command(flatten)]
@@ -99,10 +99,10 @@ struct FromArgs {
 /// Whose a new template is.
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// For everybody; only an admin may
+    /// Make the template visible to everyone; needs the scope `admin`
     #[arg(long)]
     shared: bool,
-    /// The project it belongs to [default: the key's own, or default]
+    /// Project of the template [default: that of the key, or default]
     #[arg(long, value_name = "NAME")]
     project: Option<String>,
 }
@@ -116,7 +116,7 @@ struct LsArgs {
 #[derive(Debug, clap::Args)]
 struct OneArgs {
     name: TemplateName,
-    /// Whose it is [default: the key's own project, or default]
+    /// Project of the template [default: that of the key, or default]
     #[arg(long, value_name = "NAME")]
     project: Option<String>,
     #[command(flatten)]
@@ -127,7 +127,7 @@ struct OneArgs {
 struct RmArgs {
     #[arg(required = true, value_name = "NAME")]
     names: Vec<TemplateName>,
-    /// Whose they are [default: the key's own project, or default]
+    /// Project of the templates [default: that of the key, or default]
     #[arg(long, value_name = "NAME")]
     project: Option<String>,
 }

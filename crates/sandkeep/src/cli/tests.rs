@@ -25,6 +25,50 @@ fn every_command_explains_itself() {
     }
 }
 
+/// `docs/reference/cli.md`: the long help of every command, as a terminal of 100 columns shows it.
+fn reference() -> String {
+    let mut text = String::from(
+        "# Command line\n\n<!-- Generated: SANDKEEP_REGENERATE=1 cargo nextest run cli_md -->\n\n\
+         `sandkeep COMMAND --help` prints the same. The global options apply to every command.\n",
+    );
+    let mut whole = Cli::command().term_width(100);
+    whole.build();
+    describe(&mut whole, &mut text);
+    text
+}
+
+fn describe(command: &mut clap::Command, text: &mut String) {
+    const GLOBAL: &str = "Global options:\n";
+    let name = command.get_bin_name().unwrap_or("sandkeep").to_owned();
+    let mut help = command.render_long_help().to_string();
+    // They are shown once, with the program itself.
+    if name != "sandkeep"
+        && let Some(start) = help.find(GLOBAL)
+    {
+        help.truncate(start);
+    }
+    let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+    *text += &format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
+    for inner in command.get_subcommands_mut().filter(|inner| !inner.is_hide_set()) {
+        if inner.get_name() != "help" {
+            describe(inner, text);
+        }
+    }
+}
+
+#[test]
+fn cli_md_is_what_help_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/cli.md");
+    if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
+        std::fs::write(path, reference()).expect("docs can be written");
+    }
+    let written = std::fs::read_to_string(path).expect("docs/reference/cli.md exists");
+    assert!(
+        written == reference(),
+        "docs/reference/cli.md is stale: run with SANDKEEP_REGENERATE=1"
+    );
+}
+
 #[test]
 fn what_follows_the_dashes_belongs_to_the_command() {
     let Command::Run(args) = command("sandkeep run -- ls -la --json -- -x") else { panic!() };

@@ -13,14 +13,14 @@ use sandkeep_client::Client;
 
 /// Call a tool in a sandbox, as an agent does
 ///
-/// `sandkeep tools` lists them. Prints the text of the answer; ends with 1 if the tool says that it failed.
+/// `sandkeep tools` lists the tools. Prints the text of the answer; exits with 1 if the tool failed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id, or the beginning of it
+    /// Sandbox id or unique prefix
     id: String,
-    /// The tool, such as read_file, grep or bash
+    /// Tool name, such as read_file, grep or bash
     name: String,
-    /// Its arguments, each NAME=VALUE; a value that is JSON but no string is taken as it (limit=10, paths='["."]')
+    /// Tool arguments; numbers, booleans, lists and null are parsed as JSON (limit=10, paths='["."]')
     #[arg(value_name = "NAME=VALUE", value_parser = pair, conflicts_with = "json")]
     arguments: Vec<(String, String)>,
     /// All arguments as one JSON object
@@ -28,7 +28,7 @@ pub struct Args {
     json: Option<Map<String, Value>>,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Kill it and all it started after this long, such as 500ms, 30s or 5m
+    /// Kill the whole process tree after this time, such as 500ms, 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
     /// Print the whole answer as JSON

@@ -1,4 +1,4 @@
-//! `docs/configuration.md`, written from the table: what it says of names and defaults is what the
+//! `docs/reference/configuration.md`, written from the table: what it says of names and defaults is what the
 //! code does.
 
 use std::collections::BTreeMap;
@@ -12,20 +12,20 @@ const INTRODUCTION: &str = "\
 
 <!-- Generated: SANDKEEP_REGENERATE=1 cargo nextest run configuration_md -->
 
-`sandkeep serve` works without any configuration. What it can be told comes from four places, and each wins over those before it:
+`sandkeep serve` works without any configuration. Settings come from four places; each overrides those before it:
 
-1. the defaults,
-2. a file, `sandkeep.toml`: the one that `--config FILE` or `SANDKEEP_CONFIG` names, else `/etc/sandkeep/sandkeep.toml` for root and
-   `$XDG_CONFIG_HOME/sandkeep/sandkeep.toml` (`~/.config/sandkeep/sandkeep.toml`) for others, if it is there,
-3. variables: `SANDKEEP_*`; an empty one counts as not set,
+1. the defaults;
+2. a file, `sandkeep.toml`: named by `--config FILE` or `SANDKEEP_CONFIG`, otherwise `/etc/sandkeep/sandkeep.toml` for root and
+   `$XDG_CONFIG_HOME/sandkeep/sandkeep.toml` (`~/.config/sandkeep/sandkeep.toml`) for other users, if it exists;
+3. environment variables `SANDKEEP_*`; an empty one counts as unset;
 4. flags of `sandkeep serve`.
 
-`sandkeep config` shows every setting, its value, and where that came from (`default`, `file PATH:LINE`, `env NAME`, `flag`); with `--json` for programs.
-It takes the flags of `serve`. Secrets are shown as `***`. Whatever is wrong, in any place, is said at once, with its file and line or its name, and
-ends `serve` and `config` with 2; a key that there is not is wrong, too. A variable that only looks like one of these is mentioned and not read.
+`sandkeep config` shows every setting, its value and its origin (`default`, `file PATH:LINE`, `env NAME`, `flag`). It takes the flags of `serve`, and
+`--json` for programs. Secrets are shown as `***`. Invalid and unknown settings are reported together, each with its location; `serve` and `config` then
+exit with 2. A variable whose name is close to a setting's is reported and ignored.
 
-Names follow one rule: `memory_mb` in the table `[quotas.user]` is `SANDKEEP_QUOTAS_USER_MEMORY_MB` and `--quotas-user-memory-mb`. Lists are
-separated by commas outside of the file.
+Names follow one rule: `memory_mb` in the table `[quotas.user]` is `SANDKEEP_QUOTAS_USER_MEMORY_MB` and `--quotas-user-memory-mb`. In variables and
+flags, lists are separated by commas.
 
 ```toml
 listen = \"127.0.0.1:4500\"
@@ -52,8 +52,8 @@ on_timeout = \"stop\"
 const PROFILES: &str = "
 ## Profiles
 
-`[profiles.NAME]` is a name for what sandboxes of one kind have in common; `sandkeep create --profile NAME` or `\"profile\": \"NAME\"` asks for
-it. What a request says itself wins; its labels and variables are added to those of the profile. Profiles are in the file only.
+`[profiles.NAME]` is a named set of defaults for new sandboxes, selected by `sandkeep create --profile NAME` or `\"profile\": \"NAME\"`. Values
+in the request override the profile; its labels and variables are added to the profile's. Profiles can only be set in the file.
 
 | key | meaning |
 |---|---|
@@ -82,7 +82,7 @@ fn text() -> String {
     for row in PROFILE {
         text += &format!("| `{}` | {} |\n", row.key, row.help);
     }
-    text + "| `env.NAME` | A variable for all commands of the sandbox |\n| `labels.NAME` | A label |\n"
+    text + "| `env.NAME` | Environment variable for all commands in the sandbox |\n| `labels.NAME` | Label |\n"
 }
 
 /// The weaker names of a setting.
@@ -99,12 +99,15 @@ fn aliases(row: &Setting) -> String {
 
 #[test]
 fn configuration_md_lists_every_setting() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/configuration.md");
     if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
         std::fs::write(path, text()).expect("docs can be written");
     }
-    let written = std::fs::read_to_string(path).expect("docs/configuration.md exists");
-    assert!(written == text(), "docs/configuration.md is stale: run with SANDKEEP_REGENERATE=1");
+    let written = std::fs::read_to_string(path).expect("docs/reference/configuration.md exists");
+    assert!(
+        written == text(),
+        "docs/reference/configuration.md is stale: run with SANDKEEP_REGENERATE=1"
+    );
 }
 
 #[test]

@@ -70,11 +70,9 @@ impl TlsSettings {
 
     pub(super) fn contradiction(&self) -> Option<(String, String)> {
         let (key, problem) = match (&self.cert, &self.key, self.dev) {
-            (Some(_), None, _) => ("tls.cert", "needs tls.key beside it"),
-            (None, Some(_), _) => ("tls.key", "needs tls.cert beside it"),
-            (Some(_), Some(_), true) => {
-                ("tls.dev", "is for daemons without tls.cert; leave one out")
-            }
+            (Some(_), None, _) => ("tls.cert", "also needs tls.key"),
+            (None, Some(_), _) => ("tls.key", "also needs tls.cert"),
+            (Some(_), Some(_), true) => ("tls.dev", "cannot be combined with tls.cert"),
             (Some(_), Some(_), false) | (None, None, _) => return None,
         };
         Some((key.to_owned(), problem.to_owned()))
@@ -114,11 +112,9 @@ impl OidcSettings {
 
     pub(super) fn contradiction(&self) -> Option<(String, String)> {
         let (key, problem) = match (&self.issuer, &self.audience, &self.jwks_url) {
-            (Some(_), None, _) => {
-                ("oidc.issuer", "needs oidc.audience: whom its tokens are meant for")
-            }
-            (None, Some(_), _) => ("oidc.audience", "needs oidc.issuer beside it"),
-            (None, None, Some(_)) => ("oidc.jwks_url", "needs oidc.issuer and oidc.audience"),
+            (Some(_), None, _) => ("oidc.issuer", "also needs oidc.audience"),
+            (None, Some(_), _) => ("oidc.audience", "also needs oidc.issuer"),
+            (None, None, Some(_)) => ("oidc.jwks_url", "also needs oidc.issuer and oidc.audience"),
             (Some(_), Some(_), _) | (None, None, None) => {
                 let invalid = self.config().and_then(|config| Oidc::new(config).err())?;
                 return Some(("oidc.issuer".to_owned(), invalid.to_string()));

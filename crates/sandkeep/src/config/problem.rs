@@ -27,8 +27,8 @@ impl Problem {
         known: impl IntoIterator<Item = &'a str>,
     ) -> Self {
         let what = match nearest(key, known) {
-            Some(near) => format!("there is no such setting; did you mean `{near}`?"),
-            None => "there is no such setting; docs/configuration.md lists them".to_owned(),
+            Some(near) => format!("unknown setting; did you mean `{near}`?"),
+            None => "unknown setting; docs/reference/configuration.md lists them".to_owned(),
         };
         Self { source, key: Some(key.to_owned()), what }
     }
@@ -69,7 +69,7 @@ fn in_lines(problems: &[Problem]) -> String {
         several => {
             let lines: Vec<String> =
                 several.iter().map(|problem| format!("\n  {problem}")).collect();
-            format!("{} things are wrong with the configuration:{}", several.len(), lines.concat())
+            format!("the configuration has {} errors:{}", several.len(), lines.concat())
         }
     }
 }

@@ -181,7 +181,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known() {
             ":2: profiles.a.resources.memory_md",
             "memory_mb`",
         ),
-        ("[zzz]\nqqq = 1", ":2: zzz.qqq", "docs/configuration.md"),
+        ("[zzz]\nqqq = 1", ":2: zzz.qqq", "docs/reference/configuration.md"),
     ];
     for (file, place, hint) in cases {
         let said = machine(file).problem();
@@ -214,7 +214,7 @@ fn values_that_cannot_be_are_refused() {
         ("listen = 4500", "a string"),
         ("listen = 'localhost'", "127.0.0.1:4500"),
         ("cors_origins = 'https://a.example'", "a list of strings"),
-        ("cors_origins = ['*']", "name each origin"),
+        ("cors_origins = ['*']", "list each origin"),
         ("cors_origins = ['https://a.example/path']", "an origin"),
         ("cors_origins = [1]", "a list of strings"),
         ("log = 'loud'", "trace"),
@@ -228,12 +228,12 @@ fn values_that_cannot_be_are_refused() {
         ("[timeouts]\nmax_timeout_secs = 1\ndefault_timeout_secs = 2", ":3: timeouts.default"),
         ("[journal]\nmax_bytes = 1", "would not fit"),
         ("[journal]\nmax_bytes_per_exec = 1", "not between"),
-        ("[profiles.a]\nnetwork = 'host'", "not there yet"),
+        ("[profiles.a]\nnetwork = 'host'", "not supported yet"),
         ("[profiles.a]\non_timeout = 'explode'", "destroy, stop, pause"),
-        ("[profiles.a]\nenv = 3", "no such setting"),
+        ("[profiles.a]\nenv = 3", "unknown setting"),
         ("[profiles.a.resources]\npids = 1", "not between"),
         ("[profiles.'a b']\nruntime = 'x'", "letters"),
-        ("profiles = 3", "no such setting"),
+        ("profiles = 3", "unknown setting"),
         ("[profiles]\na = 3", "a table"),
         ("listen = ", "sandkeep.toml:1"),
         ("domain = 'a.example'\ndomain = 'b.example'", "sandkeep.toml:2"),

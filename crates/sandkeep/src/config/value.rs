@@ -62,7 +62,7 @@ pub fn turn_prefix(text: &str) -> Result<SnapshotName, Invalid> {
     let longest = SnapshotName::of_turn(&name, u64::MAX);
     match longest.as_str().parse::<SnapshotName>() {
         Ok(_) => Ok(name),
-        Err(_) => Err(Invalid::new("is too long for the name of a turn")),
+        Err(_) => Err(Invalid::new("is too long for a turn name")),
     }
 }
 
@@ -133,7 +133,7 @@ pub fn network(text: &str) -> Result<Network, Invalid> {
     match text {
         "none" => Ok(Network::None),
         _ => Err(Invalid::new(format!(
-            "{text:?} is not there yet: sandboxes have \"none\", their own loopback alone"
+            "{text:?} is not supported yet: use \"none\" (only its own loopback)"
         ))),
     }
 }
@@ -201,7 +201,7 @@ pub fn origins(text: &str) -> Result<Vec<String>, Invalid> {
 
 fn origin(text: &str) -> Result<String, Invalid> {
     if text == "*" {
-        let problem = "\"*\" would let every web page drive this daemon: name each origin";
+        let problem = "\"*\" would let every web page use this daemon: list each origin";
         return Err(Invalid::new(problem));
     }
     let wrong = || {

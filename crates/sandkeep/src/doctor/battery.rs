@@ -40,11 +40,11 @@ use tally::Tally;
 /// Why there is no verdict at all.
 #[derive(Debug, thiserror::Error)]
 pub enum BatteryError {
-    #[error("cannot lay out what the attempts are to find: {0}")]
+    #[error("cannot prepare the escape attempts: {0}")]
     Bait(#[source] std::io::Error),
     #[error("a throwaway sandbox could not be used: {0}")]
     Sandbox(#[from] Error),
-    #[error("the attempts could not be put into a sandbox: {0}")]
+    #[error("cannot copy the escape attempts into a sandbox: {0}")]
     Probe(String),
 }
 

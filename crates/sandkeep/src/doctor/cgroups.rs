@@ -26,7 +26,7 @@ pub fn found(groups: &[Group], owners: &Owners) -> Vec<Found> {
         kind: Kind::Cgroup,
         name: group.path.display().to_string(),
         owner: owners.of(&group.sandbox),
-        detail: "a sandbox's control group".to_owned(),
+        detail: "a sandbox's cgroup".to_owned(),
     };
     groups.iter().map(group).collect()
 }

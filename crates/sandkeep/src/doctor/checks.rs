@@ -27,8 +27,8 @@ pub fn checks() -> Vec<Check> {
         overall_landlock(),
         pidfds(),
         id_mapped_mounts(),
-        filesystem("btrfs", "no disk quotas, unless its module is only not loaded yet"),
-        filesystem("overlay", "no templates in layers, unless its module is only not loaded yet"),
+        filesystem("btrfs", "no disk quotas, unless its module can still be loaded"),
+        filesystem("overlay", "no layered templates, unless its module can still be loaded"),
         loop_devices(),
     ]
 }
@@ -46,7 +46,7 @@ fn namespaces() -> Check {
         .collect();
     let found = match missing.is_empty() {
         true => "all kinds".to_owned(),
-        false => format!("this kernel has none for: {}", missing.join(", ")),
+        false => format!("missing in this kernel: {}", missing.join(", ")),
     };
     Check { what: "namespaces", ok: missing.is_empty(), found }
 }
@@ -84,8 +84,8 @@ fn controllers() -> String {
 fn seccomp() -> Check {
     let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail");
     let found = match &actions {
-        Ok(_) => "filters of system calls".to_owned(),
-        Err(_) => "this kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)".to_owned(),
+        Ok(_) => "system call filters".to_owned(),
+        Err(_) => "this kernel has no system call filters (CONFIG_SECCOMP_FILTER)".to_owned(),
     };
     Check { what: "seccomp", ok: actions.is_ok(), found }
 }
@@ -95,7 +95,7 @@ fn overall_landlock() -> Check {
     let found = match (ok, landlock::abi()) {
         (true, Some(abi)) => format!("version {abi}: scopes signals and abstract sockets"),
         (_, Some(abi)) => format!("version {abi}; sandboxes run without the scopes of Linux 6.12"),
-        (_, None) => "none; sandboxes run without this extra wall".to_owned(),
+        (_, None) => "none; sandboxes run without this additional protection".to_owned(),
     };
     Check { what: "Landlock", ok, found }
 }
@@ -104,7 +104,7 @@ fn pidfds() -> Check {
     let own = rustix::process::getpid();
     let opened = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
     let found = match &opened {
-        Ok(_) => "processes are waited for without looking".to_owned(),
+        Ok(_) => "process exits are reported by the kernel".to_owned(),
         Err(error) => format!("needs Linux 5.3: {error}"),
     };
     Check { what: "pidfd", ok: opened.is_ok(), found }

@@ -147,8 +147,8 @@ fn homes_found(data: &Path, survey: &Survey, owners: &Owners) -> Vec<Found> {
         found.extend(journals_found(data, &home.id, owner.as_ref()));
         found.push(Found { kind: Kind::Home, name, owner, detail });
     }
-    let strange = survey.strange.iter().map(|name| (name, "not the name of a sandbox"));
-    let put_aside = survey.quarantined.iter().map(|name| (name, "quarantined: look at it"));
+    let strange = survey.strange.iter().map(|name| (name, "not a sandbox name"));
+    let put_aside = survey.quarantined.iter().map(|name| (name, "quarantined: inspect it"));
     for (name, detail) in strange.chain(put_aside) {
         let (name, detail) = (name.clone(), detail.to_owned());
         found.push(Found { kind: Kind::Home, name, owner: None, detail });

@@ -26,9 +26,9 @@ pub fn found(data: &Path, survey: &Survey, owners: &Owners) -> Result<Vec<Found>
             }
             Whose::Draft => {
                 let owner = survey.daemon_pid.and_then(|_| shared());
-                (Kind::Dataset, owner, "a layer in the making")
+                (Kind::Dataset, owner, "a layer being created")
             }
-            Whose::Needed => (Kind::Dataset, shared(), "removed; something stands on it"),
+            Whose::Needed => (Kind::Dataset, shared(), "removed; a clone still needs it"),
             Whose::Nobody(why) => (Kind::Dataset, None, why),
         };
         Found { kind, name, owner, detail: detail.to_owned() }

@@ -40,7 +40,7 @@ pub fn found(pids: &BTreeMap<u32, String>, owners: &Owners) -> Vec<Found> {
         kind: Kind::Namespace,
         name,
         owner,
-        detail: "kept by a sandbox's process".to_owned(),
+        detail: "held by a sandbox's process".to_owned(),
     }));
     found
 }

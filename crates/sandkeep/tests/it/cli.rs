@@ -60,6 +60,15 @@ fn every_answer_can_be_had_as_json() {
 }
 
 #[test]
+fn the_list_of_runtimes_fits_a_terminal_and_shows_capabilities_when_asked() {
+    let daemon = daemon!();
+    let narrow = ok(&daemon, &["runtimes"]);
+    assert!(narrow.lines().all(|line| line.chars().count() <= 100), "{narrow}");
+    assert!(!narrow.contains("exec_limits"), "{narrow}");
+    assert!(ok(&daemon, &["runtimes", "--wide"]).contains("exec_limits"));
+}
+
+#[test]
 fn the_beginning_of_an_id_is_enough_but_nothing_is_not() {
     let daemon = daemon!();
     let id = daemon.create();
@@ -330,7 +339,7 @@ fn an_exec_whose_daemon_dies_says_that_the_command_goes_on() {
         let ran: Ran = following.wait_with_output().expect("it ends").into();
         assert_eq!(ran.assert_no_panic().code, 125, "{ran:?}");
         let said = ran.complaint();
-        assert!(said.contains("went away") && said.contains("goes on"), "{ran:?}");
+        assert!(said.contains("lost the connection") && said.contains("continues"), "{ran:?}");
         daemon.start_again(&Setup::default());
     }
 }

@@ -9,6 +9,7 @@ mod client;
 mod crash;
 mod diff;
 mod doctor;
+mod documents;
 mod engines;
 mod events;
 mod examples;

@@ -37,7 +37,7 @@ fn a_shell_is_opened_listed_used_and_ended() {
     assert_eq!((&opened["shell"], &opened["state"]), (&json!("bash"), &json!("ready")), "{opened}");
     assert!(opened["created_at"].is_string(), "{opened}");
     let with_all =
-        json!({ "shell": "sh", "env": { "OWN": "shell" }, "cwd": "/tmp", "user": "root" });
+        json!({ "shell": "/bin/sh", "env": { "OWN": "shell" }, "cwd": "/tmp", "user": "root" });
     let sh = open(&daemon, &id, &with_all);
     assert_eq!(says(&daemon, &sh, "echo $FROM $OWN; pwd; id -u"), "sandbox shell\n/tmp\n0\n");
 

@@ -175,7 +175,7 @@ fn a_terminal_is_given_back_when_the_daemon_dies() {
     window.wait_for("up-2\r\n");
     daemon.kill_9();
     assert_eq!(shell.wait().expect("it ends").code(), Some(125), "{}", window.text());
-    window.wait_for("went away");
+    window.wait_for("lost the connection");
     assert_restored(&window, &before);
     daemon.start_again(&crate::support::Setup::default());
 }

@@ -3,6 +3,7 @@
 
 mod layers;
 mod promises;
+mod prose;
 mod rules;
 mod source;
 
@@ -42,6 +43,26 @@ fn sources() -> Vec<Source> {
         found.len()
     );
     found
+}
+
+/// Every Markdown document that a person reads, by its path. The reference has what `--help` and errors say.
+fn documents() -> Vec<(String, String)> {
+    let top = top();
+    let mut pending = vec![top.join("docs")];
+    let mut found: Vec<_> =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(String::from).into();
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(&dir).expect("a readable directory") {
+            let path = entry.expect("a readable entry").path();
+            if path.is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                let name = path.strip_prefix(&top).expect("beneath the top").to_string_lossy();
+                found.push(name.into_owned());
+            }
+        }
+    }
+    found.into_iter().map(|path| (path.clone(), read(&path))).collect()
 }
 
 /// The manifest of every crate, with the name of its directory.
@@ -131,14 +152,26 @@ fn failpoints_are_listed() {
 
 #[test]
 fn commands_are_documented() {
-    check_all(promises::commands_are_documented(&sources(), &read("README.md")));
+    let guides = documents().into_iter().filter(|(path, _)| path.starts_with("docs/guides/"));
+    let text: String = guides.map(|(_, text)| text).chain([read("README.md")]).collect();
+    check_all(promises::commands_are_documented(&sources(), &text));
 }
 
 #[test]
 fn links_lead_somewhere() {
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
-        check_all(promises::links_lead_somewhere(&read(document), |t| top().join(t).exists()));
+    for (path, text) in documents() {
+        let beside = top().join(&path);
+        let beside = beside.parent().expect("a directory");
+        let found = promises::links_lead_somewhere(&text, |target| beside.join(target).exists());
+        check_all(found.into_iter().map(|problem| format!("{path}: {problem}")).collect());
     }
+}
+
+#[test]
+fn documents_are_short_and_in_plain_english() {
+    let documents = documents();
+    assert!(documents.len() > 20, "only {} documents found", documents.len());
+    check_all(documents.iter().flat_map(|(path, text)| prose::problems(path, text)).collect());
 }
 
 #[test]

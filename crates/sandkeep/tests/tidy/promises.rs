@@ -54,7 +54,7 @@ pub fn commands_are_documented(sources: &[Source], document: &str) -> Vec<String
     commands
         .into_iter()
         .filter(|command| !document.contains(&format!("sandkeep {command}")))
-        .map(|command| format!("`sandkeep {command}` is not in the README"))
+        .map(|command| format!("`sandkeep {command}` is in neither README nor a guide"))
         .collect()
 }
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_the_readme_does_not_name_is_found() {
+    fn a_command_that_no_document_names_is_found() {
         let cli = "use clap::Subcommand;\n#[derive(Debug, Subcommand)]\nenum Command {\n/// x\nServe(A),\n#[command(hide = true)]\nLauncher,\nShowAll { id: String },\n}";
         let sources = [Source::new("crates/sandkeep/src/cli.rs", cli)];
         assert_eq!(commands_are_documented(&sources, "sandkeep serve, sandkeep show-all"), [""; 0]);

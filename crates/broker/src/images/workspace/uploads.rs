@@ -30,7 +30,7 @@ pub struct UploadView {
     pub id: UploadId,
     /// As it was sent.
     pub bytes: u64,
-    /// RFC 3339. It is gone earlier if the daemon ends.
+    /// RFC 3339. It is lost earlier if the daemon ends.
     pub expires_at: String,
 }
 

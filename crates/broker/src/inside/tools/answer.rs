@@ -70,9 +70,9 @@ mod tests {
     fn table() -> String {
         let mut text = String::from(
             "# Refusals\n\n\
-             What a tool cannot do is an answer with `is_error`; its text says what was refused, by which rule, and what to do\n\
-             instead, and `refusal` is the code. Here is one of each, with made-up names. What is wrong with the request itself or\n\
-             with its sandbox is a problem of the API: [errors.md](errors.md) lists those. The CLI prints both.\n\n\
+             When a tool refuses a call, its answer has `is_error` and the code in `refusal`. The text says what was refused, by\n\
+             which rule, and what to do instead. This table has one example of each. Problems with the request itself or with the\n\
+             sandbox are API errors: see [errors.md](errors.md).\n\n\
              <!-- Generated: SANDKEEP_REGENERATE=1 cargo nextest run refusals_md -->\n\n\
              | code | what was refused | rule | instead |\n|---|---|---|---|\n",
         );
@@ -87,11 +87,14 @@ mod tests {
 
     #[test]
     fn refusals_md_lists_every_refusal() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/refusals.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/refusals.md");
         if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
             std::fs::write(path, table()).expect("docs can be written");
         }
-        let written = std::fs::read_to_string(path).expect("docs/refusals.md exists");
-        assert!(written == table(), "docs/refusals.md is stale: run with SANDKEEP_REGENERATE=1");
+        let written = std::fs::read_to_string(path).expect("docs/reference/refusals.md exists");
+        assert!(
+            written == table(),
+            "docs/reference/refusals.md is stale: run with SANDKEEP_REGENERATE=1"
+        );
     }
 }

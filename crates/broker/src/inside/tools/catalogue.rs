@@ -28,7 +28,7 @@ pub enum Tier {
     Commands,
 }
 
-/// What may be expected of a tool, as the Model Context Protocol has it.
+/// Annotations of a tool, as in the Model Context Protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[schema(as = ToolAnnotations)]
 pub struct Annotations {
@@ -36,7 +36,7 @@ pub struct Annotations {
     pub read_only: bool,
     /// It may replace or remove what is there.
     pub destructive: bool,
-    /// To do it twice is to do it once.
+    /// Idempotent.
     pub idempotent: bool,
 }
 
@@ -61,7 +61,7 @@ impl Tool {
         listed(self.parameters.iter())
     }
 
-    /// What it takes, as a JSON Schema.
+    /// JSON Schema of the arguments.
     pub fn input_schema(&self) -> Value {
         Value::Object(schema(self.parameters.iter()))
     }

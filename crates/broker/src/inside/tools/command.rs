@@ -171,7 +171,7 @@ impl Ran {
             (Outcome::Signaled(signal), ..) => ended(format!("signal {signal} killed it")),
             (Outcome::Canceled, ..) => ended("it was canceled".to_owned()),
             (Outcome::Lost, error, _) => {
-                ended(error.clone().unwrap_or_else(|| "nobody knows how".to_owned()))
+                ended(error.clone().unwrap_or_else(|| "outcome unknown".to_owned()))
             }
         }
     }

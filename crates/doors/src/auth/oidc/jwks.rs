@@ -14,7 +14,7 @@ const COORDINATE_BYTES: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidKeySet {
-    #[error("it is no JSON Web Key Set: {0}")]
+    #[error("not a JSON Web Key Set: {0}")]
     Malformed(#[from] serde_json::Error),
     #[error("it has {count} keys, more than {JWKS_KEYS_MAX}")]
     TooMany { count: usize },

@@ -38,7 +38,7 @@ enum FetchError {
     Description(#[from] serde_json::Error),
     #[error("the description is that of another issuer, {issuer:?}")]
     OtherIssuer { issuer: String },
-    #[error("it was asked for its keys too often; the last time: {last}")]
+    #[error("its keys were requested too often; the last error: {last}")]
     TooOften { last: String },
 }
 

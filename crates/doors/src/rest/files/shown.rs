@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 use sandkeep_broker::error::Error;
 use sandkeep_core::limits;
 
-/// What there is at a path.
+/// Metadata of a path.
 #[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = File)]
 pub struct Shown {
-    /// As it was asked for, or beneath what was asked for. What is no UTF-8 in it is replaced by U+FFFD.
+    /// The requested path, or a path below it. Bytes that are not UTF-8 are replaced by U+FFFD.
     path: String,
     /// Its very bytes, if `path` cannot say them; base64.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -33,11 +33,11 @@ async fn a_problem_says_what_to_do() {
         answer.body,
         json!({
             "type": "urn:sandkeep:error:not_found",
-            "title": "there is no such sandbox",
+            "title": "sandbox not found",
             "status": 404,
             "detail": format!("there is no sandbox {id}"),
             "code": "not_found",
-            "remediation": "list those that exist with GET /api/v1/sandboxes (sandkeep ls)",
+            "remediation": "list sandboxes with GET /api/v1/sandboxes (sandkeep ls)",
             "retryable": false,
             "instance": path,
         })

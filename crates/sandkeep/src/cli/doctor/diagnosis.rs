@@ -60,7 +60,7 @@ pub async fn make(
     let known = ward.broker.runtimes();
     if let Some(name) = args.runtime.as_deref().filter(|n| known.iter().all(|k| k.name != *n)) {
         let names: Vec<&str> = known.iter().map(|runtime| runtime.name).collect();
-        let problem = format!("there is no runtime {name:?}; there are: {}", names.join(", "));
+        let problem = format!("unknown runtime {name:?}; available: {}", names.join(", "));
         return Err(Failure::Usage { problem });
     }
     let asked = |view: &RuntimeView| args.runtime.as_deref().is_none_or(|name| name == view.name);
@@ -95,7 +95,7 @@ impl RuntimeFound {
             Ok(battery) => {
                 if let Err(error) = battery.write(&settings.data_dir, self.name) {
                     let dir = settings.data_dir.display();
-                    self.failure = Some(format!("the daemon cannot be told, in {dir}: {error}"));
+                    self.failure = Some(format!("cannot store the result in {dir}: {error}"));
                 }
                 self.battery = Some(battery);
             }

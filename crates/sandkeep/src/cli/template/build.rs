@@ -30,28 +30,28 @@ use sandkeep_tree::archive::{Attributes, Filter, Kept, TreeArchive, TreeOwner, W
 const IGNORE_FILE: &str = ".dockerignore";
 const USUAL_FILE: &str = "Dockerfile";
 
-/// Make a template step by step, as a build file says
+/// Build a template from a Dockerfile
 ///
-/// The directory is sent to the daemon, without what its .dockerignore leaves out. Steps that were carried out before,
-/// above the same and with the same files, are not carried out again. If this command is ended, so is the build.
+/// Sends the directory to the daemon, except files that .dockerignore excludes. Unchanged steps are taken from the
+/// cache. Interrupting this command stops the build.
 #[derive(Debug, clap::Args)]
 pub struct BuildArgs {
-    /// The directory with the build file and what it copies
+    /// Directory with the build file and the files it copies
     #[arg(value_name = "CONTEXT", default_value = ".")]
     context: PathBuf,
-    /// What to call it, such as app:1 [default: the directory's name]
+    /// Name of the template, such as app:1 [default: the directory's name]
     #[arg(short = 't', long = "tag", visible_alias = "name", value_name = "NAME")]
     name: Option<TemplateName>,
-    /// The build file, or - for stdin [default: Dockerfile in the directory]
+    /// Build file, or - for stdin [default: Dockerfile in the directory]
     #[arg(short = 'f', long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What is given for an ARG; may be repeated
+    /// Value for an ARG; repeatable
     #[arg(long = "build-arg", value_name = "NAME=VALUE", value_parser = pair)]
     arguments: Vec<(String, String)>,
-    /// The stage that is wanted [default: the last]
+    /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE")]
     target: Option<String>,
-    /// Carry out every step, also those that were before
+    /// Run every step, ignoring the cache
     #[arg(long)]
     no_cache: bool,
     #[command(flatten)]

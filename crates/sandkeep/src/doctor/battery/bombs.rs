@@ -214,7 +214,7 @@ impl Used {
 
 fn judge(bomb: Bomb, small: &Small, blast: &Blast) -> (Verdict, String) {
     if let Err(kind) = blast.host {
-        return (Verdict::Leaked, format!("the host could start no process meanwhile: {kind}"));
+        return (Verdict::Leaked, format!("the host could not start a process meanwhile: {kind}"));
     }
     if let Some(excess) = blast.used.and_then(|used| excess(bomb, small, used)) {
         return (Verdict::Leaked, excess);
@@ -225,12 +225,12 @@ fn judge(bomb: Bomb, small: &Small, blast: &Blast) -> (Verdict, String) {
         }
         // The host's own table of open files was full.
         (Some((count, reason)), _) if reason == "ENFILE" => {
-            (Verdict::Leaked, format!("{count} open files, and the host had no more"))
+            (Verdict::Leaked, format!("{count} open files exhausted the host"))
         }
         (Some((count, reason)), _) => (Verdict::Held, format!("stopped at {count}: {reason}")),
-        (None, Outcome::OomKilled) => (Verdict::Held, "killed for want of memory".to_owned()),
+        (None, Outcome::OomKilled) => (Verdict::Held, "killed: out of memory".to_owned()),
         (None, Outcome::Signaled(libc::SIGKILL)) => (Verdict::Held, "killed".to_owned()),
-        (None, Outcome::Lost) => (Verdict::Held, "its whole sandbox ended with it".to_owned()),
+        (None, Outcome::Lost) => (Verdict::Held, "the whole sandbox ended".to_owned()),
         (None, outcome) => (Verdict::Leaked, format!("not judged: it ended as {outcome:?}")),
     }
 }

@@ -251,7 +251,7 @@ fn threat_model_md_lists_every_attempt() {
     let (_, after) = rest.split_once(END).expect("the table has an end");
     let row = |attempt: Attempt| format!("| `{}` | {} |\n", attempt.name(), attempt.proves());
     let rows: String = Attempt::ALL.into_iter().map(row).collect();
-    let table = format!("\n| attempt | what is true where it holds |\n|---|---|\n{rows}\n");
+    let table = format!("\n| attempt | what holds |\n|---|---|\n{rows}\n");
     let text = [before, BEGIN, &table, END, after].concat();
     if std::env::var_os("SANDKEEP_REGENERATE").is_some() {
         fs::write(path, &text).expect("docs can be written");

@@ -101,8 +101,10 @@ impl FileRefusal {
                 let rule =
                     "the path must exist; relative paths begin at the sandbox's working directory";
                 let instead = match near {
-                    Some(near) => format!("did you mean {near}? ls and glob show what there is"),
-                    None => "look with ls or glob, or make the file with write_file".to_owned(),
+                    Some(near) => format!("did you mean {near}? list files with ls or glob"),
+                    None => {
+                        "list files with ls or glob, or create the file with write_file".to_owned()
+                    }
                 };
                 Said::new("not_found", format!("there is no {path}"), rule, &instead)
             }
@@ -110,31 +112,31 @@ impl FileRefusal {
                 "is_directory",
                 format!("{path} is a directory"),
                 "this tool works on a file",
-                "name a file in it; ls shows which there are",
+                "name a file in it; ls lists them",
             ),
             Self::NotDirectory { path } => Said::new(
                 "not_directory",
                 format!("{path} is not a directory, or a part of it is not"),
-                "every part of a path but the last must be a directory, and for ls the last, too",
-                "name its directory, or read it with read_file",
+                "all parent parts of a path must be directories; for ls also the last part",
+                "use its parent directory, or read it with read_file",
             ),
             Self::NotRegular { path } => Said::new(
                 "not_regular",
                 format!("{path} is a pipe, socket or device"),
                 "only regular files are read and written",
-                "use bash if you really mean it",
+                "use bash instead, if intended",
             ),
             Self::Binary { path } => Said::new(
                 "binary",
                 format!("{path} is a binary file"),
                 "only text is shown and edited",
-                "look at it with bash: file, xxd, strings",
+                "inspect it with bash: file, xxd, strings",
             ),
             Self::TooLarge { path, bytes } => Said::new(
                 "too_large",
                 format!("{path} has {bytes} bytes"),
-                "files of more than 10 MB are neither read nor edited as a whole",
-                "find the place with grep, or cut a part out with bash: sed -n '1000,1200p' FILE",
+                "files over 10 MB cannot be read or edited as a whole",
+                "find the place with grep, or print a part with bash: sed -n '1000,1200p' FILE",
             ),
             Self::BeyondEnd { path, offset, lines } => Said::new(
                 "beyond_end",
@@ -144,39 +146,39 @@ impl FileRefusal {
             ),
             Self::NotPermitted { path } => Said::new(
                 "not_permitted",
-                format!("the sandbox's user may not do this to {path}"),
+                format!("permission denied: {path}"),
                 "tools run as the sandbox's user, with that user's rights",
-                "work beneath your home directory, or change the rights with bash if it is yours",
+                "work under your home directory, or change the permissions with bash if you own it",
             ),
             Self::ReadOnly { path } => Said::new(
                 "read_only",
-                format!("{path} is on a read-only file system"),
-                "what the sandbox shares with its host (/usr, /etc) cannot be changed",
-                "write beneath your home directory or /tmp",
+                format!("{path} is on a read-only filesystem"),
+                "directories shared with the host (/usr, /etc) cannot be changed",
+                "write under your home directory or /tmp",
             ),
             Self::QuotaReached { path } => Said::new(
                 "quota_reached",
-                format!("there is no room to write {path}; it is as it was"),
+                format!("no space left to write {path}; it was not changed"),
                 "the sandbox's disk quota, resources.disk_mb",
-                "remove what is not needed (bash: du -sh * | sort -h), or ask for a sandbox with more",
+                "delete unneeded files (bash: du -sh * | sort -h), or use a sandbox with a larger disk",
             ),
             Self::NameUnusable { path } => Said::new(
                 "name_unusable",
-                format!("{path:?} cannot be the name of a file"),
-                "a name has at most 255 bytes and a path 4095, and neither holds NUL",
+                format!("{path:?} is not a valid file name"),
+                "a name has at most 255 bytes, a path 4095, and neither contains NUL",
                 "use a shorter name",
             ),
             Self::LinkLoop { path } => Said::new(
                 "link_loop",
-                format!("{path} is a symbolic link that leads in a circle"),
+                format!("{path} is a symbolic link loop"),
                 "at most 40 links are followed",
                 "remove the link with bash: rm PATH",
             ),
             Self::Failed { path, problem } => Said::new(
                 "failed",
                 format!("{path}: {problem}"),
-                "the sandbox's own system refused it",
-                "look at it with ls, or with bash: stat PATH",
+                "the operating system refused the operation",
+                "inspect it with ls, or with bash: stat PATH",
             ),
         }
     }

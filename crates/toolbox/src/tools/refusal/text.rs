@@ -48,16 +48,16 @@ impl TextRefusal {
                 Said::new(
                     "no_match",
                     format!(
-                        "old_string is not in {path}; the nearest text begins at line {line} and is {percent}% the \
-                         same (- what you gave, + what the file has):\n{difference}"
+                        "old_string is not in {path}; the most similar text begins at line {line} and matches to \
+                         {percent}% (- your text, + the file's text):\n{difference}"
                     ),
                     EXACTLY,
-                    "give what the file has as old_string",
+                    "use the file's text as old_string",
                 )
             }
             Self::NoMatch { path, nearest: None } => Said::new(
                 "no_match",
-                format!("old_string is not in {path}, nor anything like it"),
+                format!("old_string is not in {path}, and no similar text"),
                 EXACTLY,
                 "read the file with read_file, and copy the text from there",
             ),
@@ -67,35 +67,35 @@ impl TextRefusal {
                 Said::new(
                     "not_unique",
                     format!(
-                        "old_string is {count} times in {path}: lines {}{more}",
+                        "old_string occurs {count} times in {path}: lines {}{more}",
                         places.join(", ")
                     ),
-                    "old_string must be in the file exactly once, unless replace_all is true",
-                    "add lines before or after it until it is unique, or set replace_all to change them all",
+                    "old_string must occur exactly once, unless replace_all is true",
+                    "include more lines before or after it, or set replace_all to change all of them",
                 )
             }
             Self::NothingToReplace => Said::new(
                 "nothing_to_replace",
                 "old_string is empty".to_owned(),
-                "edit_file replaces text that is there",
-                "give the text to replace; to make a file or write it anew use write_file",
+                "edit_file replaces existing text",
+                "give the text to replace; use write_file to create or overwrite a file",
             ),
             Self::NothingChanges => Said::new(
                 "nothing_changes",
                 "old_string and new_string are the same".to_owned(),
-                "an edit changes something; line endings are kept as the file has them",
+                "an edit must change the file; line endings are always kept",
                 "give the new text as new_string, or leave the file as it is",
             ),
             Self::BadPattern { pattern, problem } => Said::new(
                 "bad_pattern",
                 format!("{pattern:?} is not a regular expression: {problem}"),
-                "pattern is a regular expression as ripgrep has them, and matches within a line",
-                "put a backslash before characters that are meant as they stand: ( ) [ ] { } . * + ? | ^ $ \\",
+                "pattern is a regular expression in ripgrep's syntax and matches within a line",
+                "escape literal characters with a backslash: ( ) [ ] { } . * + ? | ^ $ \\",
             ),
             Self::BadGlob { glob, problem } => Said::new(
                 "bad_glob",
                 format!("{glob:?} is not a glob: {problem}"),
-                "a glob is made of *, ?, [abc], {a,b}, and ** for any number of directories",
+                "a glob consists of *, ?, [abc], {a,b}, and ** for any number of directories",
                 "use something like **/*.rs or src/**/*.{ts,tsx}",
             ),
         }
