@@ -54,7 +54,7 @@ use crate::error::Error;
 use crate::records::events::{EventLog, LogBounds};
 use crate::telemetry::Telemetry;
 use sandkeep_core::event::EventSeq;
-use sandkeep_core::{Principal, Purpose, SandboxId, limits};
+use sandkeep_core::{ExecId, Principal, Purpose, SandboxId, Verb, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::{Battery, DataDir};
 use sandkeep_image::{Template, source::registry::Registries};
@@ -66,7 +66,9 @@ use shared::Shared;
 pub use clock::{Clock, SystemClock};
 pub use execs::processes::{ProcessStatus, ProcessView};
 pub use execs::shells::{ShellDraft, ShellExecDraft, ShellView};
-pub use execs::{ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told};
+pub use execs::{
+    Detached, ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn,
+};
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use images::workspace::UploadView;
 pub use images::{
@@ -97,7 +99,7 @@ pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use sandkeep_core::api::ExecLimits;
 pub use stats::StatsView;
-pub use view::{Cursor, Filter, InvalidCursor, Page, View};
+pub use view::{Cursor, Filter, InvalidCursor, Order, Page, View};
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
 pub struct Parts {
@@ -171,11 +173,11 @@ impl Broker {
         self.shared.find(who, id).map(drop)
     }
 
-    /// Those that this principal may see and the filter lets through, the oldest first.
+    /// Those that this principal may see and the filter lets through, in the order that it says.
     pub async fn list(&self, who: &Principal, filter: &Filter) -> Result<Page, Error> {
         let mut handles = self.shared.handles();
         handles.retain(|handle| handle.meta().spec.purpose() == Purpose::Use);
-        Ok(filter.page(who, handles))
+        filter.page(who, handles)
     }
 
     /// What a sandbox uses now.
@@ -205,7 +207,9 @@ impl Broker {
         draft: ExecDraft,
     ) -> Result<Running, Error> {
         let handle = self.shared.find(who, id)?;
-        execs::measured(&self.shared, &handle, draft).await
+        let runtime = self.shared.runtime_label(Some(handle.meta().spec.runtime()));
+        let begun = execs::exec(&self.shared, &handle, draft, ExecId::random());
+        self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
     }
 
     /// Sends everybody away who watches an exec, and soon after who is connected to a port: they can come

@@ -51,16 +51,18 @@ impl Client {
         self.get(&path(id)).await
     }
 
-    /// All sandboxes that the filter leaves: `label=name=value`, `state` and `project`, each maybe several times.
+    /// All sandboxes that the filter leaves, the oldest first unless `sort` is `-created_at`: `label=name=value` and
+    /// `state`, each maybe several times, and `project`.
     pub async fn sandboxes(&self, filter: &[(&str, String)]) -> Result<Vec<Sandbox>, Error> {
         self.list(SANDBOXES, filter, None).await
     }
 
     /// One page of them.
     pub async fn sandbox_page(&self, request: &ListSandboxes) -> Result<Sandboxes, Error> {
-        let ListSandboxes { label, state, project, limit, cursor } = request;
+        let ListSandboxes { label, state, project, sort, limit, cursor } = request;
         let mut query: Vec<_> = label.iter().map(|label| ("label", label.clone())).collect();
-        query.extend(state.map(|state| ("state", state.to_string())));
+        query.extend(state.iter().map(|state| ("state", state.to_string())));
+        query.push(("sort", sort.as_str().to_owned()));
         query.extend(project.clone().map(|project| ("project", project)));
         query.extend(limit.map(|limit| ("limit", limit.to_string())));
         query.extend(cursor.clone().map(|cursor| ("cursor", cursor)));

@@ -1,5 +1,6 @@
 //! What the REST API is asked and answers, for those who write it and those who read it.
 
+pub mod data;
 mod exec;
 mod key;
 mod log;
@@ -14,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use exec::{
-    Ending, Exec, ExecAnswer, ExecLimits, ExecStatus, OutputStream, StderrFields, StdinSource,
-    StdoutFields,
+    Ending, Exec, ExecAnswer, ExecEvent, ExecLimits, ExecStatus, OutputStream, StderrFields,
+    StdinSource, StdoutFields,
 };
 pub use key::{KeyDraft, KeyInfo, NewKey};
 pub use log::{Happening, LogEntry};
@@ -24,13 +25,13 @@ pub use process::{
 };
 pub use request::{
     CreateProcess, CreateSnapshot, DeleteFile, DiffFormat, DiffSandbox, FilePath, ForkSandbox,
-    ListFiles, ListSandboxes, MakeDirectory, MoveFile, PauseSandbox, ProcessReady, ReadOutput,
-    Revert, RollbackSandbox, SealTurn, SignPortUrl,
+    ListFiles, ListSandboxes, MakeDirectory, MoveFile, Order, PauseSandbox, ProcessReady,
+    ReadOutput, Revert, RollbackSandbox, SealTurn, SignPortUrl,
 };
 pub use sandbox::{Ensured, Forks, Reverted, Sandbox, Sandboxes, Snapshot, Snapshots};
 pub use shell::{Shell, ShellFate, ShellProgram, ShellState};
 pub use template::{Template, TemplateConfig};
-pub use tool::{OutputPiece, ToolAnswer, ToolBlock, ToolEvent};
+pub use tool::{ToolAnswer, ToolBlock, ToolEvent};
 
 /// The body of every answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

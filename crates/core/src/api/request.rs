@@ -1,6 +1,7 @@
 //! What the REST API is asked. `/openapi.json`, the tools that a model is shown and the client all have these types, so
 //! none of them can say something else than the others.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -17,16 +18,47 @@ pub struct ListSandboxes {
     #[serde(default)]
     #[param(required = false)]
     pub label: Vec<String>,
-    /// Only those in this state.
-    #[param(inline)]
-    pub state: Option<State>,
+    /// Only those in one of these states: `state=running&state=paused` or `state=running,paused`.
+    #[serde(default)]
+    #[param(required = false)]
+    pub state: Vec<State>,
     /// Only those of this project.
     pub project: Option<String>,
-    /// The length of a page; 100 if it is left out.
+    /// `created_at` for oldest first, the default; `-created_at` for newest first.
+    #[serde(default)]
+    #[param(required = false, inline)]
+    pub sort: Order,
+    /// Length of a page; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<usize>,
-    /// The `next_cursor` of the page before.
+    /// `next_cursor` of the previous page; `sort` must be the same.
     pub cursor: Option<String>,
+}
+
+/// The order of a list, by creation; the id decides between sandboxes of the same moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum Order {
+    #[default]
+    #[serde(rename = "created_at")]
+    OldestFirst,
+    #[serde(rename = "-created_at")]
+    NewestFirst,
+}
+
+impl Order {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OldestFirst => "created_at",
+            Self::NewestFirst => "-created_at",
+        }
+    }
+
+    pub fn compare<T: Ord>(self, a: &T, b: &T) -> Ordering {
+        match self {
+            Self::OldestFirst => a.cmp(b),
+            Self::NewestFirst => b.cmp(a),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]

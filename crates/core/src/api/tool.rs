@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Problem;
+use super::{OutputStream, Problem};
 use crate::{ExecId, SnapshotId};
 
 /// The answer to a call.
@@ -53,8 +54,6 @@ pub enum ToolEvent {
     Started {
         exec_id: ExecId,
     },
-    Stdout(OutputPiece),
-    Stderr(OutputPiece),
     /// How far a search is.
     Progress {
         files_seen: u64,
@@ -64,17 +63,15 @@ pub enum ToolEvent {
     Failed {
         problem: Problem,
     },
-}
-
-/// A piece of a stream: text as it is, anything else in base64.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputPiece {
-    /// Of its first byte.
-    pub offset: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data_b64: Option<String>,
+    /// Bytes of a stream, the first of them at this offset.
+    #[serde(untagged)]
+    Output {
+        #[serde(rename = "type")]
+        stream: OutputStream,
+        offset: u64,
+        #[serde(flatten, with = "super::data")]
+        data: Bytes,
+    },
 }
 
 impl ToolEvent {
@@ -82,8 +79,7 @@ impl ToolEvent {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Started { .. } => "started",
-            Self::Stdout(_) => "stdout",
-            Self::Stderr(_) => "stderr",
+            Self::Output { stream, .. } => stream.as_str(),
             Self::Progress { .. } => "progress",
             Self::Result(_) => "result",
             Self::Failed { .. } => "failed",

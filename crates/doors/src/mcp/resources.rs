@@ -33,7 +33,7 @@ pub async fn list(
     from: &Extensions,
 ) -> Result<ListResourcesResult, ErrorData> {
     let running = ListSandboxes {
-        state: Some(State::Running),
+        state: vec![State::Running],
         limit: Some(limits::MCP_LISTED_SANDBOXES_MAX),
         ..ListSandboxes::default()
     };

@@ -67,9 +67,7 @@ pub async fn followed(
 /// What an event says, for a person who waits.
 fn message(event: &ToolEvent) -> String {
     match event {
-        ToolEvent::Stdout(piece) | ToolEvent::Stderr(piece) if piece.data.is_some() => {
-            piece.data.clone().unwrap_or_default()
-        }
+        ToolEvent::Output { data, .. } => String::from_utf8_lossy(data).into_owned(),
         event => json!(event).to_string(),
     }
 }

@@ -5,7 +5,7 @@ use axum::http::request::Parts;
 
 use crate::kit::Refusal;
 use crate::kit::query::query;
-use sandkeep_broker::{Cursor, Filter, Page};
+use sandkeep_broker::{Cursor, Filter, Order, Page};
 use sandkeep_core::api::{ListSandboxes, Sandboxes};
 use sandkeep_core::{State, limits};
 
@@ -33,18 +33,32 @@ fn read(pairs: Vec<(String, String)>) -> Result<ListSandboxes, Refusal> {
     let mut asked = ListSandboxes::default();
     let mut seen = Vec::new();
     for (name, value) in pairs {
-        if name != "label" && seen.contains(&name) {
+        if !["label", "state"].contains(&name.as_str()) && seen.contains(&name) {
             return wrong(&name, "it is given twice".to_owned());
         }
         match name.as_str() {
             "label" => asked.label.push(value),
-            "state" => match State::ALL.into_iter().find(|state| state.to_string() == value) {
-                Some(state) => asked.state = Some(state),
-                None => {
-                    let states = State::ALL.map(|state| state.to_string()).join(", ");
-                    return wrong("state", format!("{value:?} is none of {states}"));
+            "state" => {
+                for wanted in value.split(',') {
+                    let Some(state) =
+                        State::ALL.into_iter().find(|state| state.to_string() == wanted)
+                    else {
+                        let states = State::ALL.map(|state| state.to_string()).join(", ");
+                        return wrong("state", format!("{wanted:?} is none of {states}"));
+                    };
+                    asked.state.push(state);
                 }
-            },
+            }
+            "sort" => {
+                let orders = [Order::OldestFirst, Order::NewestFirst];
+                match orders.into_iter().find(|order| order.as_str() == value) {
+                    Some(order) => asked.sort = order,
+                    None => {
+                        let known = orders.map(Order::as_str).join(", ");
+                        return wrong("sort", format!("{value:?} is none of {known}"));
+                    }
+                }
+            }
             "project" => asked.project = Some(value),
             "limit" => match value.parse() {
                 Ok(limit) => asked.limit = Some(limit),
@@ -52,7 +66,7 @@ fn read(pairs: Vec<(String, String)>) -> Result<ListSandboxes, Refusal> {
             },
             "cursor" => asked.cursor = Some(value),
             other => {
-                let known = "label, state, project, limit and cursor";
+                let known = "label, state, project, sort, limit and cursor";
                 return wrong(other, format!("there is no such parameter; there are {known}"));
             }
         }
@@ -63,7 +77,7 @@ fn read(pairs: Vec<(String, String)>) -> Result<ListSandboxes, Refusal> {
 
 /// What the broker is asked for.
 pub fn filter(asked: ListSandboxes) -> Result<Filter, Refusal> {
-    let ListSandboxes { label, state, project, limit, cursor } = asked;
+    let ListSandboxes { label, state: states, project, sort: order, limit, cursor } = asked;
     let labels = label.iter().map(|label| match label.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => wrong("label", format!("{label:?} is not name=value")),
@@ -77,7 +91,7 @@ pub fn filter(asked: ListSandboxes) -> Result<Filter, Refusal> {
         Ok(after) => after,
         Err(error) => return wrong("cursor", error.to_string()),
     };
-    Ok(Filter { labels, state, project, limit, after })
+    Ok(Filter { labels, states, project, order, limit, after })
 }
 
 #[cfg(test)]
@@ -94,14 +108,17 @@ mod tests {
         let filter = query(&[
             ("label", "a=1"),
             ("label", "b=x=y"),
-            ("state", "stopped"),
+            ("state", "stopped,paused"),
+            ("state", "running"),
+            ("sort", "-created_at"),
             ("project", "web"),
             ("limit", "7"),
         ]);
         let filter = filter.expect("valid");
         let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(filter.labels, [label("a", "1"), label("b", "x=y")]);
-        assert_eq!((filter.state, filter.limit), (Some(State::Stopped), 7));
+        assert_eq!(filter.states, [State::Stopped, State::Paused, State::Running]);
+        assert_eq!((filter.order, filter.limit), (Order::NewestFirst, 7));
         assert_eq!(filter.project.as_deref(), Some("web"));
         assert_eq!(query(&[]).expect("valid"), Filter::default());
     }
@@ -112,6 +129,9 @@ mod tests {
             ("label", "a"),
             ("state", "asleep"),
             ("state", ""),
+            ("state", "running,asleep"),
+            ("sort", "id"),
+            ("sort", "+created_at"),
             ("limit", "0"),
             ("limit", "1001"),
             ("limit", "many"),

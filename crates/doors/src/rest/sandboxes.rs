@@ -109,7 +109,7 @@ pub async fn ensure(
     Ok(Json(broker.ensure(&who, draft).await?))
 }
 
-/// List sandboxes, oldest first
+/// List sandboxes, oldest first by default
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes",
     params(ListSandboxes),

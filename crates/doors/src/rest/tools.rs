@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
@@ -21,12 +21,12 @@ use tokio::sync::mpsc;
 use toolbox::tools::Progress;
 use utoipa::{IntoParams, ToSchema};
 
-use super::exec_stream::{Form, framed};
 use super::openapi::{Guarded, Inside, Journaled, Keyed, OfSandbox, WithBody};
 use super::output::{Carry, Piece};
 use super::problem::Problem;
 use crate::kit::Refusal;
 use crate::kit::body;
+use crate::kit::frames::Form;
 use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
@@ -34,7 +34,7 @@ use sandkeep_broker::{
     Annotations, Broker, Listener, SnapshotAfter, Tool, ToolDraft, ToolEvent as Told, ToolName,
     ToolResources, catalogue, error::Error,
 };
-use sandkeep_core::api::{OutputPiece, ToolAnswer, ToolEvent};
+use sandkeep_core::api::{ToolAnswer, ToolEvent};
 use sandkeep_core::{InvalidCallerId, Principal, SandboxId};
 use sandkeep_guestlink::OutputStream;
 
@@ -176,8 +176,7 @@ pub struct Live {
     /// `None` once it is over.
     done: Option<Done>,
     events: mpsc::Receiver<Told>,
-    stdout: Carry,
-    stderr: Carry,
+    carry: Carry,
     ready: VecDeque<ToolEvent>,
 }
 
@@ -185,29 +184,20 @@ impl Live {
     pub fn begin(broker: Broker, who: Principal, id: SandboxId, draft: ToolDraft) -> Self {
         let (listener, events) = Listener::channel();
         let done = async move { broker.call_tool(&who, &id, draft, listener).await };
-        Self {
-            done: Some(Box::pin(done)),
-            events,
-            stdout: Carry::default(),
-            stderr: Carry::default(),
-            ready: VecDeque::new(),
-        }
+        Self { done: Some(Box::pin(done)), events, carry: Carry::default(), ready: VecDeque::new() }
     }
 
     /// What is refused before anything was said has the status of its refusal.
     async fn answer(mut self, form: Form) -> Result<Response, Refusal> {
         self.step().await?;
-        let headers =
-            [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
         let events = stream::unfold(self, move |mut live| async move {
             let event = match live.next().await {
                 Ok(event) => event?,
                 Err(error) => ToolEvent::Failed { problem: Problem::from(&Refusal::from(error)) },
             };
-            let framed = framed(form, event.name(), None, &event);
-            Some((Ok::<_, Infallible>(framed), live))
+            Some((Ok::<_, Infallible>(form.frame(event.name(), None, &event)), live))
         });
-        Ok((headers, Body::from_stream(events)).into_response())
+        Ok(form.response(events))
     }
 
     /// The next event; none after the last, which is the answer or an error.
@@ -235,8 +225,8 @@ impl Live {
         }
         let answer = ended?;
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-            let rest = self.carry(stream).finish();
-            self.ready.extend(rest.map(|piece| output(stream, piece)));
+            let rest = self.carry.finish(stream);
+            self.ready.extend(rest.map(output));
         }
         self.ready.push_back(ToolEvent::Result(Arc::unwrap_or_clone(answer)));
         Ok(())
@@ -246,7 +236,7 @@ impl Live {
         let event = match event {
             Told::Started { exec_id } => Some(ToolEvent::Started { exec_id }),
             Told::Output { stream, offset, data } => {
-                self.carry(stream).push(offset, &data).map(|piece| output(stream, piece))
+                self.carry.push(stream, offset, data).map(output)
             }
             Told::Progress(Progress { files_seen, found }) => {
                 Some(ToolEvent::Progress { files_seen, found })
@@ -254,20 +244,8 @@ impl Live {
         };
         self.ready.extend(event);
     }
-
-    fn carry(&mut self, stream: OutputStream) -> &mut Carry {
-        match stream {
-            OutputStream::Stdout => &mut self.stdout,
-            OutputStream::Stderr => &mut self.stderr,
-        }
-    }
 }
 
-fn output(stream: OutputStream, piece: Piece) -> ToolEvent {
-    let (data, data_b64) = piece.data.fields();
-    let piece = OutputPiece { offset: piece.offset, data, data_b64 };
-    match stream {
-        OutputStream::Stdout => ToolEvent::Stdout(piece),
-        OutputStream::Stderr => ToolEvent::Stderr(piece),
-    }
+fn output(Piece { stream, offset, data }: Piece) -> ToolEvent {
+    ToolEvent::Output { stream, offset, data }
 }
