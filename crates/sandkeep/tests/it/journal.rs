@@ -417,7 +417,7 @@ fn only_the_last_execs_are_kept_and_a_lost_one_says_so() {
     });
     let problem = daemon.expect(404, "GET", &daemon.exec_path(&id, exec(0)), &Value::Null);
     assert!(
-        problem["detail"].as_str().is_some_and(|d| d.contains("the last 5 are kept")),
+        problem["detail"].as_str().is_some_and(|d| d.contains("the last 5 ended execs are kept")),
         "{problem}"
     );
     assert_eq!(daemon.exec_view(&id, exec(11))["status"], "exited");

@@ -92,7 +92,7 @@ fn who_passes_the_limit_of_its_command_ends_alone_and_is_told_why() {
     let answer = daemon.expect(200, "POST", &target, &call);
     assert_eq!((&answer["is_error"], &answer["refusal"]), (&json!(true), &json!("out_of_memory")));
     let said = answer["content"].to_string();
-    assert!(said.contains("the 32 MiB of this call") && said.contains("instead: "), "{said}");
+    assert!(said.contains("limit of this call: 32 MiB") && said.contains("instead: "), "{said}");
     let target = format!("/api/v1/sandboxes/{id}/tools/ls");
     let files = json!({ "path": "/", "resources": { "memory_mb": 16, "cpus": 0.5, "pids": 8 } });
     assert_eq!(daemon.expect(200, "POST", &target, &files)["is_error"], false);
