@@ -25,6 +25,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
@@ -35,10 +36,10 @@ use crate::lifecycle::activity::{Activity, Busy};
 use crate::lifecycle::supervisor::denied_error;
 use sandkeep_core::{Event, ExecId, NamesOnly, Verb, apply, failpoint, limits};
 use sandkeep_guestlink::{
-    ExecEvent, ExecRequest, ExecutionInput, Guest, LeafLimits, Stdin, TerminalSize,
+    ExecEnd, ExecEvent, ExecRequest, ExecutionInput, Guest, LeafLimits, OutputStream, Stdin,
+    TerminalSize,
     journal::{
-        Description, From, JOURNALS, Journal, JournalLimits, Keep, Seen, Shelf, StdinSource,
-        Unfinished,
+        Description, From, JOURNALS, Journal, JournalLimits, Keep, Shelf, StdinSource, Unfinished,
     },
 };
 use sandkeep_home::Home;
@@ -53,7 +54,7 @@ pub use known::{ExecPage, ExecView};
 pub use own_limits::ExecLimits;
 pub(crate) use place::{Place, Wanted, as_asked};
 pub use stdin::StdinTurn;
-pub use watching::{ExecWatch, Told};
+pub use watching::{Detached, ExecWatch};
 
 /// One command as a caller asks for it, before it is checked.
 #[derive(Clone, Default)]
@@ -202,17 +203,20 @@ impl Running {
         self.pump.as_mut()?.next().await
     }
 
-    /// The same as a watcher sees it.
-    async fn seen(&mut self) -> Option<Seen> {
-        loop {
-            match self.next().await? {
-                ExecEvent::Started => {}
-                ExecEvent::Output { stream, offset, data } => {
-                    return Some(Seen::Output { stream, offset, data });
-                }
-                ExecEvent::Ended(_) => return Some(Seen::Ended(self.pump().journal().end()?)),
+    /// Waits for the end, and hands on all output until then. Dropping the call leaves the command running, and
+    /// its output in the journal.
+    pub async fn collect<F: Future<Output = ()>>(
+        mut self,
+        mut take: impl FnMut(OutputStream, u64, Bytes) -> F,
+    ) -> ExecEnd {
+        while let Some(event) = self.next().await {
+            match event {
+                ExecEvent::Started | ExecEvent::Gap { .. } => {}
+                ExecEvent::Output { stream, offset, data } => take(stream, offset, data).await,
+                ExecEvent::Ended(end) => return end,
             }
         }
+        ExecEnd::lost("its end was taken before", Duration::ZERO)
     }
 
     fn pump(&self) -> &Pump {
@@ -253,28 +257,8 @@ impl Drop for Running {
     }
 }
 
-/// As `exec`, counted and timed.
-pub(crate) async fn measured(
-    shared: &Arc<Shared>,
-    handle: &Handle,
-    draft: ExecDraft,
-) -> Result<Running, Error> {
-    let runtime = shared.runtime_label(Some(handle.meta().spec.runtime()));
-    let begun = exec(shared, handle, draft);
-    shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
-}
-
-/// Admits a command, begins its journal, and starts it.
+/// Admits a command, begins its journal, and starts it under this id, which no other exec of the sandbox has had.
 pub(crate) async fn exec(
-    shared: &Arc<Shared>,
-    handle: &Handle,
-    draft: ExecDraft,
-) -> Result<Running, Error> {
-    exec_as(shared, handle, draft, ExecId::random()).await
-}
-
-/// The same under an id that was chosen before, which no other exec of the sandbox has had.
-pub(crate) async fn exec_as(
     shared: &Arc<Shared>,
     handle: &Handle,
     draft: ExecDraft,
@@ -286,47 +270,32 @@ pub(crate) async fn exec_as(
     let guest = admitted(handle)?;
     let (source, keep, on_disconnect) = (draft.stdin, draft.keep.clone(), draft.on_disconnect);
     let limits = draft.limits.check(shared, &handle.meta().spec)?;
-    let request = ExecRequest { id: id.clone(), limits, ..request(handle, draft)? };
+    let request = request(handle, draft, id, limits)?;
     failpoint!("exec.after_admission");
-    let berth = berth(shared, handle, &description(&request, source, keep))?;
-    failpoint!("exec.after_journal");
-    let terminal = request.terminal;
-    let pump = sending::send(&guest, request, berth).await?;
-    failpoint!("exec.after_start");
-    if source == StdinSource::Open {
-        handle.execs.stdins.open(id.clone(), pump.input());
-    }
-    if terminal.is_some() {
-        handle.execs.terminals.open(id, pump.input());
-    }
-    Ok(Running::new(guest, pump, on_disconnect))
-}
-
-/// Counts an exec and begins its journal. Who was admitted before a pause that has not seen it yet is turned away.
-fn berth(shared: &Arc<Shared>, handle: &Handle, description: &Description) -> Result<Berth, Error> {
-    let berth = Berth::begin(shared, &handle.execs, description)?;
-    match admitted(handle) {
-        Ok(_) => Ok(berth),
-        Err(refused) => {
-            berth.abandon();
-            Err(refused)
-        }
-    }
-}
-
-fn description(request: &ExecRequest, stdin: StdinSource, keep: Keep) -> Description {
-    Description {
+    let description = Description {
         exec_id: request.id.clone(),
         argv: request.argv.clone(),
         cwd: request.cwd.clone(),
         user: as_asked(&request.user).to_owned(),
         started_at: Timestamp::now(),
         timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
-        stdin,
+        stdin: source,
         terminal: request.terminal.is_some(),
         keep,
         shell_id: None,
+    };
+    let berth = Berth::begin(shared, handle, &description)?;
+    failpoint!("exec.after_journal");
+    let answer = guest.exec(request);
+    let pump = sending::watch_over(&guest, &description.exec_id, answer, berth).await?;
+    failpoint!("exec.after_start");
+    if source == StdinSource::Open {
+        handle.execs.stdins.open(description.exec_id.clone(), pump.input());
     }
+    if description.terminal {
+        handle.execs.terminals.open(description.exec_id, pump.input());
+    }
+    Ok(Running::new(guest, pump, on_disconnect))
 }
 
 /// The way inside, if the sandbox is in a state for it.
@@ -341,8 +310,13 @@ pub(crate) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     published.guest.clone().ok_or_else(unreachable)
 }
 
-/// A command as the guest is asked for it, without limits of its own.
-pub(crate) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecRequest, Error> {
+/// A command as the guest is asked for it.
+pub(crate) fn request(
+    handle: &Handle,
+    mut draft: ExecDraft,
+    id: ExecId,
+    limits: LeafLimits,
+) -> Result<ExecRequest, Error> {
     if draft.argv.is_empty() {
         draft.argv = place::own_command(&handle.meta().spec)?;
     }
@@ -350,7 +324,7 @@ pub(crate) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecReque
     let wanted = Wanted { env: draft.env, cwd: draft.cwd, user: draft.user };
     let Place { env, cwd, user } = Place::fill(&handle.meta().spec, wanted)?;
     let request = ExecRequest {
-        id: ExecId::random(),
+        id,
         argv: draft.argv,
         env,
         cwd,
@@ -362,7 +336,7 @@ pub(crate) fn request(handle: &Handle, mut draft: ExecDraft) -> Result<ExecReque
         terminal: draft.terminal,
         timeout: draft.timeout,
         privilege: handle.meta().spec.privilege(),
-        limits: LeafLimits::NONE,
+        limits,
     };
     let env: usize = request.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     let argv: usize = request.argv.iter().map(|argument| argument.len() + 1).sum();

@@ -40,7 +40,7 @@ use tracing::warn;
 
 use crate::error::Error;
 use crate::telemetry::Telemetry;
-use sandkeep_core::{Principal, Purpose, SandboxId, limits};
+use sandkeep_core::{ExecId, Principal, Purpose, SandboxId, Verb, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::{Battery, DataDir};
 use sandkeep_image::{Template, source::registry::Registries};
@@ -53,7 +53,8 @@ pub use clock::{Clock, SystemClock};
 pub use execs::processes::{ProcessStatus, ProcessView};
 pub use execs::shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use execs::{
-    ExecDraft, ExecLimits, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn, Told,
+    Detached, ExecDraft, ExecLimits, ExecPage, ExecView, ExecWatch, OnDisconnect, Running,
+    StdinTurn,
 };
 pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
 pub use images::workspace::UploadView;
@@ -83,7 +84,7 @@ pub use records::directory::{
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use stats::StatsView;
-pub use view::{Cursor, Filter, InvalidCursor, Page, View};
+pub use view::{Cursor, Filter, InvalidCursor, Order, Page, View};
 
 /// The parts a broker is made of. `main` chooses them; the broker knows only the contracts.
 pub struct Parts {
@@ -155,11 +156,11 @@ impl Broker {
         self.shared.find(who, id).map(drop)
     }
 
-    /// Those that this principal may see and the filter lets through, the oldest first.
+    /// Those that this principal may see and the filter lets through, in the order that it says.
     pub async fn list(&self, who: &Principal, filter: &Filter) -> Result<Page, Error> {
         let mut handles = self.shared.handles();
         handles.retain(|handle| handle.meta().spec.purpose() == Purpose::Use);
-        Ok(filter.page(who, handles))
+        filter.page(who, handles)
     }
 
     /// What a sandbox uses now.
@@ -184,7 +185,9 @@ impl Broker {
         draft: ExecDraft,
     ) -> Result<Running, Error> {
         let handle = self.shared.find(who, id)?;
-        execs::measured(&self.shared, &handle, draft).await
+        let runtime = self.shared.runtime_label(Some(handle.meta().spec.runtime()));
+        let begun = execs::exec(&self.shared, &handle, draft, ExecId::random());
+        self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
     }
 
     /// Sends everybody away who watches an exec, and soon after who is connected to a port: they can come

@@ -1,12 +1,15 @@
 //! How a sandbox is shown, and how many are listed.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::lifecycle::handle::Handle;
+use crate::error::Error;
 use sandkeep_core::{Principal, SandboxId, State, limits};
 
 pub use sandkeep_core::api::Sandbox as View;
@@ -58,19 +61,39 @@ impl Handle {
 pub struct Filter {
     /// It has all of these.
     pub labels: Vec<(String, String)>,
-    pub state: Option<State>,
+    /// It is in one of these; in any if there are none.
+    pub states: Vec<State>,
     pub project: Option<String>,
+    pub order: Order,
     pub limit: usize,
-    /// Those that come after this place.
+    /// Those that come after this place, which must be of the same order.
     pub after: Option<Cursor>,
+}
+
+/// The order of a list, by creation; the id decides between sandboxes of the same moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    #[default]
+    OldestFirst,
+    NewestFirst,
+}
+
+impl Order {
+    fn compare<T: Ord>(self, a: &T, b: &T) -> Ordering {
+        match self {
+            Self::OldestFirst => a.cmp(b),
+            Self::NewestFirst => b.cmp(a),
+        }
+    }
 }
 
 impl Default for Filter {
     fn default() -> Self {
         Self {
             labels: Vec::new(),
-            state: None,
+            states: Vec::new(),
             project: None,
+            order: Order::default(),
             limit: limits::PAGE_DEFAULT,
             after: None,
         }
@@ -85,33 +108,41 @@ impl Filter {
             return false;
         }
         let project = self.project.as_ref().is_none_or(|project| *project == meta.owner.project);
-        let after = self
-            .after
-            .as_ref()
-            .is_none_or(|at| (meta.created_at, &handle.id) > (at.created_at, &at.id));
+        let after = self.after.as_ref().is_none_or(|at| {
+            let (place, at) = ((meta.created_at, &handle.id), (at.created_at, &at.id));
+            self.order.compare(&place, &at).is_gt()
+        });
         if !project || !after {
             return false;
         }
-        let state = self.state.is_none_or(|state| state == published.status.state());
+        let state = self.states.is_empty() || self.states.contains(&published.status.state());
         let mut wanted = self.labels.iter();
         state && wanted.all(|(name, value)| meta.terms.labels.get(name) == Some(value))
     }
 
-    /// The page, the oldest first. Every sandbox that exists from the first page to the last is on
-    /// exactly one of them, whatever is made or destroyed meanwhile: its place never changes.
-    pub(super) fn page(&self, who: &Principal, mut all: Vec<std::sync::Arc<Handle>>) -> Page {
+    /// The page. Every sandbox that exists from the first page to the last is on exactly one of them, whatever is
+    /// made or destroyed meanwhile: its place never changes.
+    pub(super) fn page(&self, who: &Principal, mut all: Vec<Arc<Handle>>) -> Result<Page, Error> {
+        if self.after.as_ref().is_some_and(|after| after.order != self.order) {
+            let problem = "it belongs to the other order; repeat the sort of the page before";
+            return Err(Error::InvalidField { field: "cursor", problem: problem.to_owned() });
+        }
+        let compare = |a: &Arc<Handle>, b: &Arc<Handle>| self.order.compare(&a.place(), &b.place());
         all.retain(|handle| self.lets_through(who, handle));
         let more = all.len() > self.limit;
         if more {
             // Only the page is put in order, not all that come after it.
-            all.select_nth_unstable_by(self.limit, |a, b| a.place().cmp(&b.place()));
+            all.select_nth_unstable_by(self.limit, compare);
             all.truncate(self.limit);
         }
-        all.sort_unstable_by(|a, b| a.place().cmp(&b.place()));
+        all.sort_unstable_by(compare);
         let last = all.last().filter(|_| more);
-        let next =
-            last.map(|last| Cursor { created_at: last.meta().created_at, id: last.id.clone() });
-        Page { items: all.iter().map(|handle| handle.view()).collect(), next }
+        let next = last.map(|last| Cursor {
+            order: self.order,
+            created_at: last.meta().created_at,
+            id: last.id.clone(),
+        });
+        Ok(Page { items: all.iter().map(|handle| handle.view()).collect(), next })
     }
 }
 
@@ -122,10 +153,11 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
-/// A place in the list: after this sandbox, whether or not it still exists. Callers see only a string
+/// A place in a list of this order: after this sandbox, whether or not it still exists. Callers see only a string
 /// that means nothing to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
+    order: Order,
     created_at: jiff::Timestamp,
     id: SandboxId,
 }
@@ -135,9 +167,16 @@ pub struct Cursor {
 #[error("it is not a next_cursor of this list")]
 pub struct InvalidCursor;
 
+/// What the text of a cursor begins with that is not of the default order.
+const NEWEST_FIRST: &str = "newest ";
+
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = format!("{} {}", self.created_at.as_nanosecond(), self.id);
+        let order = match self.order {
+            Order::OldestFirst => "",
+            Order::NewestFirst => NEWEST_FIRST,
+        };
+        let place = format!("{order}{} {}", self.created_at.as_nanosecond(), self.id);
         f.write_str(&URL_SAFE_NO_PAD.encode(place))
     }
 }
@@ -148,11 +187,15 @@ impl FromStr for Cursor {
     fn from_str(text: &str) -> Result<Self, InvalidCursor> {
         let decoded = URL_SAFE_NO_PAD.decode(text).map_err(|_| InvalidCursor)?;
         let place = std::str::from_utf8(&decoded).map_err(|_| InvalidCursor)?;
+        let (order, place) = match place.strip_prefix(NEWEST_FIRST) {
+            Some(place) => (Order::NewestFirst, place),
+            None => (Order::OldestFirst, place),
+        };
         let (nanoseconds, id) = place.split_once(' ').ok_or(InvalidCursor)?;
         let nanoseconds = nanoseconds.parse().map_err(|_| InvalidCursor)?;
         let created_at =
             jiff::Timestamp::from_nanosecond(nanoseconds).map_err(|_| InvalidCursor)?;
-        Ok(Self { created_at, id: id.parse().map_err(|_| InvalidCursor)? })
+        Ok(Self { order, created_at, id: id.parse().map_err(|_| InvalidCursor)? })
     }
 }
 
@@ -162,8 +205,11 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_as_it_was_written_and_nothing_else_is_one() {
-        let cursor = Cursor { created_at: jiff::Timestamp::now(), id: SandboxId::random() };
-        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            let (created_at, id) = (jiff::Timestamp::now(), SandboxId::random());
+            let cursor = Cursor { order, created_at, id };
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
         let far = URL_SAFE_NO_PAD.encode(format!("{} {}", i128::MAX, SandboxId::random()));
         for bad in
             ["", "x", "!", &URL_SAFE_NO_PAD.encode("1 sb"), &URL_SAFE_NO_PAD.encode(b"\xff"), &far]

@@ -46,12 +46,12 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 pub use answers::{Battery, Ensured, ExecStarted, Forked, Items, Reverted, Runtime, Runtimes};
 pub use connect::{ApiKey, URL_DEFAULT};
 pub use error::Error;
-pub use events::{ExecEvent, ExecEvents};
+pub use events::ExecEvents;
 pub use lines::Lines;
 pub use requests::ExecRequest;
 pub use reqwest::{Body, Method, Response, Url};
 pub use sandkeep_core::SpecDraft;
-pub use sandkeep_core::api::Problem;
+pub use sandkeep_core::api::{ExecEvent, Problem};
 
 /// A connection that carries messages both ways.
 pub type WebSocket = WebSocketStream<reqwest::Upgraded>;

@@ -36,8 +36,4 @@ impl Lines {
             }
         }
     }
-
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
-    }
 }

@@ -45,7 +45,8 @@ impl Client {
         self.get(&path(id)).await
     }
 
-    /// All sandboxes that the filter leaves: `label=name=value`, `state` and `project`, each maybe several times.
+    /// All sandboxes that the filter leaves, the oldest first unless `sort` is `-created_at`: `label=name=value` and
+    /// `state`, each maybe several times, and `project`.
     pub async fn sandboxes(&self, filter: &[(&str, String)]) -> Result<Vec<Sandbox>, Error> {
         self.list(SANDBOXES, filter, None).await
     }

@@ -58,7 +58,7 @@ async fn what_an_exec_says_is_a_stream_of_events_that_ends_with_it() {
         "\n",
         r#"{"type":"gap","stream":"stderr","from":4,"to":9}"#,
         "\n",
-        r#"{"type":"exited","exec_id":"x","exit_code":3,"truncated":false,"duration_ms":5,"stdout_bytes":3}"#,
+        r#"{"type":"exited","exec_id":"ex00000000000000000001","exit_code":3,"truncated":false,"duration_ms":5,"stdout_bytes":3,"stderr_bytes":9}"#,
         "\n",
     );
     let id = sandkeep_core::ExecId::random();
@@ -78,7 +78,7 @@ async fn what_an_exec_says_is_a_stream_of_events_that_ends_with_it() {
     assert_eq!(*err, output(OutputStream::Stderr, 3, b"\xff"));
     assert_eq!(*gap, ExecEvent::Gap { stream: OutputStream::Stderr, from: 4, to: 9 });
     assert!(
-        matches!(ended, ExecEvent::Ended { status: ExecStatus::Exited, ending } if ending.exit_code == Some(3))
+        matches!(ended, ExecEvent::Ended { status: ExecStatus::Exited, ending, .. } if ending.exit_code == Some(3))
     );
 }
 

@@ -1,5 +1,6 @@
 //! What the REST API answers, for those who write it and those who read it.
 
+pub mod data;
 mod exec;
 mod key;
 mod log;
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use exec::{
-    Ending, Exec, ExecAnswer, ExecStatus, OutputStream, StderrFields, StdinSource, StdoutFields,
+    Ending, Exec, ExecAnswer, ExecEvent, ExecStatus, OutputStream, StderrFields, StdinSource,
+    StdoutFields,
 };
 pub use key::{KeyDraft, KeyInfo, NewKey};
 pub use log::{Happening, LogEntry};

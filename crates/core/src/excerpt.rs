@@ -77,3 +77,40 @@ fn orphaned_prefix(bytes: &[u8]) -> usize {
     let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
     bytes.iter().take(INCOMPLETE_MAX_BYTES).take_while(is_continuation).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: usize = 300;
+    const TAIL: usize = 200;
+
+    fn cut(chunks: &[&[u8]]) -> Cut {
+        let mut kept = Excerpt::within(HEAD, TAIL);
+        chunks.iter().for_each(|chunk| kept.push(chunk));
+        kept.cut()
+    }
+
+    #[test]
+    fn short_output_is_kept_whole() {
+        assert_eq!(cut(&[b"one ", b"two"]), Cut { bytes: b"one two".to_vec(), omitted: None });
+    }
+
+    #[test]
+    fn a_flood_keeps_head_and_tail_and_counts_the_rest() {
+        let total = HEAD + TAIL + 123;
+        let flood: Vec<u8> = (0..total).map(|i| b'a' + (i % 23) as u8).collect();
+        let shown = cut(&flood.chunks(51).collect::<Vec<_>>());
+        assert_eq!(shown.omitted, Some(Omitted { at: HEAD as u64, bytes: 123 }));
+        assert_eq!(shown.bytes, [&flood[..HEAD], &flood[total - TAIL..]].concat());
+    }
+
+    #[test]
+    fn the_gap_takes_half_characters_with_it_so_text_stays_text() {
+        let euros = "€".repeat(HEAD + TAIL);
+        let shown = cut(&[b"x", euros.as_bytes()]);
+        let text = String::from_utf8(shown.bytes).expect("text became binary");
+        let omitted = shown.omitted.expect("it is over the limits");
+        assert_eq!(text.len() as u64 + omitted.bytes, 1 + euros.len() as u64);
+    }
+}

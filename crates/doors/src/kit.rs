@@ -14,6 +14,7 @@ pub mod body;
 pub mod correlation;
 pub mod credential;
 mod dialect;
+pub mod frames;
 mod gate;
 mod leash;
 mod listen;

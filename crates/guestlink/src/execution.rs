@@ -79,10 +79,9 @@ impl Execution {
                 if *phase != Phase::Running {
                     return None;
                 }
-                let event = events
-                    .recv()
-                    .await
-                    .unwrap_or_else(|| ExecEvent::Ended(lost("the runtime went away", *since)));
+                let event = events.recv().await.unwrap_or_else(|| {
+                    ExecEvent::Ended(ExecEnd::lost("the runtime went away", since.elapsed()))
+                });
                 if let ExecEvent::Ended(_) = event {
                     *phase = Phase::Over;
                 }
@@ -90,14 +89,17 @@ impl Execution {
             }
         }
     }
-}
 
-fn lost(reason: impl Into<String>, since: Instant) -> ExecEnd {
-    ExecEnd {
-        outcome: Outcome::Lost,
-        error: Some(reason.into()),
-        duration: since.elapsed(),
-        shell: None,
+    /// Waits for the end, and hands on all output until then.
+    pub async fn collect(&mut self, mut take: impl FnMut(Bytes)) -> ExecEnd {
+        while let Some(event) = self.next().await {
+            match event {
+                ExecEvent::Started | ExecEvent::Gap { .. } => {}
+                ExecEvent::Output { data, .. } => take(data),
+                ExecEvent::Ended(end) => return end,
+            }
+        }
+        ExecEnd::lost("its end was taken before", Duration::ZERO)
     }
 }
 
@@ -185,11 +187,11 @@ struct Progress {
     taken: u64,
     acknowledged: u64,
     /// Whether any output has come on this connection: the first may start later than asked for.
-    seen: Seen,
+    came: Came,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Seen {
+enum Came {
     #[default]
     Nothing,
     Some,
@@ -197,14 +199,14 @@ enum Seen {
 
 impl Progress {
     fn at(offset: u64) -> Self {
-        Self { taken: offset, acknowledged: offset, seen: Seen::Nothing }
+        Self { taken: offset, acknowledged: offset, came: Came::Nothing }
     }
 
     /// Whether output at this offset can come now: without a gap, but for the first.
     fn fits(&self, offset: u64) -> bool {
-        match self.seen {
-            Seen::Some => offset == self.taken,
-            Seen::Nothing => offset >= self.taken,
+        match self.came {
+            Came::Some => offset == self.taken,
+            Came::Nothing => offset >= self.taken,
         }
     }
 }
@@ -314,7 +316,7 @@ impl GuestExecution {
         else {
             return self.lose("the guest broke the protocol: output out of order");
         };
-        progress.seen = Seen::Some;
+        progress.came = Came::Some;
         progress.taken = end;
         ExecEvent::Output { stream, offset, data: data.into() }
     }
@@ -344,14 +346,14 @@ impl GuestExecution {
             How::Signaled(signal) => Outcome::Signaled(signal),
         };
         let duration = Duration::from_millis(end.duration_ms);
-        ExecEvent::Ended(ExecEnd { outcome, error: end.error, duration, shell })
+        ExecEvent::Ended(ExecEnd { error: end.error, shell, ..ExecEnd::new(outcome, duration) })
     }
 
     /// The leaf stays in use: the command may run on, watched by a newer connection.
     fn lose(&mut self, reason: impl Into<String>) -> ExecEvent {
         self.phase = Phase::Over;
         self.link.close_stdin();
-        ExecEvent::Ended(lost(reason, self.since))
+        ExecEvent::Ended(ExecEnd::lost(reason, self.since.elapsed()))
     }
 
     /// The caller has the end: the guest may let go, and the leaf is free.

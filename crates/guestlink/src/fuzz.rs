@@ -37,6 +37,7 @@ async fn listen(mut execution: Execution, said_max: usize) {
     loop {
         match execution.next().await.expect("an end comes before the events are over") {
             ExecEvent::Started => panic!("it started twice"),
+            gap @ ExecEvent::Gap { .. } => panic!("{gap:?} from a guest"),
             ExecEvent::Output { stream, offset, data } => {
                 let end = match stream {
                     OutputStream::Stdout => &mut ends[0],

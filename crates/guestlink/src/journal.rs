@@ -36,10 +36,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::{InShell, Offsets, Outcome};
+use crate::{ExecEnd, Offsets};
 use sandkeep_core::{ExecId, ProcessTerms, ShellId, limits};
 
-pub use follow::{Follow, From, Seen, Watch};
+pub use follow::{Follow, From, Watch};
 pub use recover::Unfinished;
 pub use sandkeep_core::api::StdinSource;
 pub use shelf::{Shelf, journals_in};
@@ -99,23 +99,6 @@ pub enum Keep {
     WithSandbox(ProcessTerms),
 }
 
-/// How an exec ended: written once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct End {
-    pub outcome: Outcome,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    pub duration_ms: u64,
-    pub ended_at: Timestamp,
-    /// How much it said.
-    pub written: Offsets,
-    /// How much of that is not in the journal.
-    pub dropped: Offsets,
-    /// For a command of a shell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shell: Option<InShell>,
-}
-
 /// How far a journal has come.
 #[derive(Clone, Debug)]
 pub struct Progress {
@@ -127,7 +110,7 @@ pub struct Progress {
     disk_bytes: u64,
     pub written: Offsets,
     pub dropped: Offsets,
-    pub end: Option<Arc<End>>,
+    pub end: Option<Arc<ExecEnd>>,
 }
 
 /// The journal of one exec, for its writer and all who look at it.
@@ -151,12 +134,12 @@ impl Journal {
         self.progress.borrow().clone()
     }
 
-    pub fn end(&self) -> Option<Arc<End>> {
+    pub fn end(&self) -> Option<Arc<ExecEnd>> {
         self.progress.borrow().end.clone()
     }
 
     /// Resolves when the exec has ended.
-    pub async fn ended(&self) -> Arc<End> {
+    pub async fn ended(&self) -> Arc<ExecEnd> {
         let mut progress = self.progress.subscribe();
         let ended = progress.wait_for(|progress| progress.end.is_some()).await;
         let ended = ended.expect("the journal holds the sender");

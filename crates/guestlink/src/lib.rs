@@ -16,6 +16,8 @@ mod source;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,38 +62,80 @@ pub enum Stdin {
     Piped,
 }
 
-/// What an exec tells, in this order: `Started`, output as it happens, one `Ended`.
+/// One event of an exec: `Started`, then output in order of arrival, then one `Ended`. The guest's client, the
+/// journal and every watcher speak of an exec in these; only a door encodes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecEvent {
     Started,
-    Output { stream: OutputStream, offset: u64, data: Bytes },
+    Output {
+        stream: OutputStream,
+        offset: u64,
+        data: Bytes,
+    },
+    /// Bytes that the journal does not have (any more). A guest has no gaps.
+    Gap {
+        stream: OutputStream,
+        from: u64,
+        to: u64,
+    },
     Ended(ExecEnd),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How an exec ended; a journal holds it in this form.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecEnd {
     pub outcome: Outcome,
     /// Why it could not be started, or why the outcome is what it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    #[serde(rename = "duration_ms", with = "millis")]
     pub duration: Duration,
+    pub ended_at: Timestamp,
+    /// How much it said, as its journal counted it; zero before that.
+    pub written: Offsets,
+    /// How much of that is not in the journal.
+    pub dropped: Offsets,
     /// For a command of a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<InShell>,
 }
 
 impl ExecEnd {
-    /// Of an exec whose events stopped without an end: the daemon shuts down.
-    pub fn unknown() -> Self {
+    /// It ended now.
+    pub fn new(outcome: Outcome, duration: Duration) -> Self {
         Self {
-            outcome: Outcome::Lost,
-            error: Some("the exec's events stopped before its end was known".to_owned()),
-            duration: Duration::ZERO,
+            outcome,
+            error: None,
+            duration,
+            ended_at: Timestamp::now(),
+            written: Offsets::default(),
+            dropped: Offsets::default(),
             shell: None,
         }
+    }
+
+    /// Nobody can know how it ended.
+    pub fn lost(reason: impl Into<String>, duration: Duration) -> Self {
+        Self { error: Some(reason.into()), ..Self::new(Outcome::Lost, duration) }
+    }
+}
+
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
     }
 }
 
 /// Every exec ends with exactly one of these.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Exited(i32),

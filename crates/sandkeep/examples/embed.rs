@@ -30,7 +30,7 @@ async fn run() -> Result<(), Error> {
     let mut exec = broker.exec(&who, &sandbox.id, draft).await?;
     while let Some(event) = exec.next().await {
         match event {
-            ExecEvent::Started => {}
+            ExecEvent::Started | ExecEvent::Gap { .. } => {}
             ExecEvent::Output { data, .. } => print!("{}", String::from_utf8_lossy(&data)),
             ExecEvent::Ended(end) => println!("it {}", end.outcome.name()),
         }

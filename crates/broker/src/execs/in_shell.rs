@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::pump::Berth;
 use super::{Running, admitted, check_timeout, invalid, sending};
 use crate::ShellExecDraft;
 use crate::error::Error;
@@ -38,7 +39,7 @@ pub(crate) async fn exec_in_shell(
     // It need not be known: a shell that is not there is found out when it gets the command.
     let user = guest.shell_user(&shell).await.unwrap_or_default();
     let description = description(&id, &shell, user, &draft);
-    let berth = super::berth(shared, handle, &description)?;
+    let berth = Berth::begin(shared, handle, &description)?;
     failpoint!("exec.after_journal");
     let request = ShellExecRequest {
         id: id.clone(),
@@ -51,11 +52,11 @@ pub(crate) async fn exec_in_shell(
         timeout: draft.timeout,
     };
     let answer = guest.exec_in_shell(request);
-    let pump = sending::watch_over(&guest, id.clone(), answer, berth).await?;
+    let pump = sending::watch_over(&guest, &id, answer, berth).await?;
     if draft.stdin == StdinSource::Open {
         handle.execs.stdins.open(id, pump.input());
     }
-    Ok(Running::new(Arc::clone(&guest), pump, draft.on_disconnect))
+    Ok(Running::new(guest, pump, draft.on_disconnect))
 }
 
 fn check(draft: &ShellExecDraft) -> Result<(), Error> {

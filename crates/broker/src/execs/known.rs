@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use sandkeep_core::{ExecId, Principal, SandboxId, api::ExecStatus, limits};
 use sandkeep_guestlink::{
     Guest, GuestError, Outcome, OutputStream, TerminalSize,
-    journal::{Description, End, From, Journal, Progress, StdinSource},
+    journal::{Description, From, Journal, Progress, StdinSource},
 };
 
 pub use sandkeep_core::api::Exec as ExecView;
@@ -30,7 +30,7 @@ fn shown(description: Description, progress: &Progress, stdins: &Stdins) -> Exec
     let id = &description.exec_id;
     let open = (description.stdin == StdinSource::Open).then(|| stdins.is_open(id));
     let stdin_bytes = stdins.position(id);
-    let end: Option<&End> = progress.end.as_deref();
+    let end = progress.end.as_deref();
     let (exit_code, signal) = end.map_or((None, None), |end| match end.outcome {
         Outcome::Exited(code) => (Some(code), None),
         Outcome::Signaled(signal) => (None, Some(signal)),
@@ -54,7 +54,7 @@ fn shown(description: Description, progress: &Progress, stdins: &Stdins) -> Exec
         ended_at: end.map(|end| end.ended_at),
         exit_code,
         signal,
-        duration_ms: end.map(|end| end.duration_ms),
+        duration_ms: end.map(|end| u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX)),
         stdout_bytes: written.stdout,
         stderr_bytes: written.stderr,
         truncated: dropped.stdout > 0 || dropped.stderr > 0,

@@ -203,7 +203,7 @@ async fn launch(
     id: ExecId,
 ) -> Result<Arc<Journal>, Error> {
     let draft = ExecDraft { keep: Keep::WithSandbox(terms.clone()), timeout: None, ..draft };
-    let running = crate::execs::exec_as(shared, handle, draft, id.clone()).await?;
+    let running = crate::execs::exec(shared, handle, draft, id.clone()).await?;
     // From here on a task takes what it says.
     drop(running);
     let journal = handle.execs.journal(&id)?;

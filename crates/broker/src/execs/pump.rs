@@ -12,13 +12,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Execs;
+use super::{Execs, admitted};
 use crate::error::Error;
 use crate::lifecycle::activity::Busy;
+use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
 use sandkeep_core::failpoint;
 use sandkeep_guestlink::{
-    ExecEnd, ExecEvent, Execution, ExecutionInput, Outcome,
+    ExecEnd, ExecEvent, Execution, ExecutionInput,
     journal::{Description, Journal, Writer},
 };
 
@@ -31,16 +32,25 @@ pub(crate) struct Berth {
 }
 
 impl Berth {
-    /// Counts an exec and begins its journal: the intent, before any effect.
+    /// Counts an exec and begins its journal: the intent, before any effect. An exec that was admitted before a pause
+    /// that has not counted it is refused.
     pub fn begin(
         shared: &Arc<Shared>,
-        execs: &Arc<Execs>,
+        handle: &Handle,
         description: &Description,
     ) -> Result<Self, Error> {
+        let execs = Arc::clone(&handle.execs);
         let permit = execs.place(&description.keep)?;
         let begun = execs.shelf.begin(description);
         let writer = begun.map_err(|source| Error::Journal { source })?;
-        Ok(Self { shared: Arc::clone(shared), execs: Arc::clone(execs), writer, permit })
+        let berth = Self { shared: Arc::clone(shared), execs, writer, permit };
+        match admitted(handle) {
+            Ok(_) => Ok(berth),
+            Err(refused) => {
+                berth.abandon();
+                Err(refused)
+            }
+        }
     }
 
     /// The exec runs.
@@ -103,44 +113,36 @@ impl Pump {
     /// The next event, which is in the journal by then; `None` after the one `Ended`. Cancel-safe.
     pub async fn next(&mut self) -> Option<ExecEvent> {
         let open = self.open.as_mut()?;
-        let event = match open.held.clone() {
-            Some(event) => event,
-            None => {
-                let event = open.execution.next().await;
-                let event = event.unwrap_or_else(|| ExecEvent::Ended(lost("it ended unseen")));
-                open.held.insert(event).clone()
-            }
-        };
-        match event {
-            ExecEvent::Started => open.held = None,
-            ExecEvent::Output { stream, offset, ref data } => {
-                open.writer.append(stream, offset, data).await;
-                open.held = None;
+        if open.held.is_none() {
+            let event = open.execution.next().await;
+            open.held = Some(event.unwrap_or_else(|| ExecEvent::Ended(lost("it ended unseen"))));
+        }
+        match &open.held {
+            Some(ExecEvent::Output { stream, offset, data }) => {
+                open.writer.append(*stream, *offset, data).await;
                 failpoint!("exec.after_output");
             }
-            ExecEvent::Ended(end) => {
+            Some(ExecEvent::Ended(_)) => {
                 open.writer.flush().await;
                 failpoint!("exec.after_end");
-                return Some(ExecEvent::Ended(self.end(end)));
             }
+            Some(ExecEvent::Started | ExecEvent::Gap { .. }) | None => {}
         }
-        Some(event)
+        match open.held.take() {
+            Some(ExecEvent::Ended(end)) => Some(ExecEvent::Ended(self.end(end))),
+            event => event,
+        }
     }
 
+    /// Writes the end, and answers with it as it is written.
     fn end(&mut self, end: ExecEnd) -> ExecEnd {
         let Some(Open { execution, writer, permit, .. }) = self.open.take() else { return end };
-        let duration = end.duration;
         let written = writer.end(end);
         failpoint!("exec.after_journal_end");
         // Now the guest may forget it.
         drop((execution, permit));
         self.execs.ended(&self.shared, self.journal.id());
-        ExecEnd {
-            outcome: written.outcome.clone(),
-            error: written.error.clone(),
-            duration,
-            shell: written.shell,
-        }
+        ExecEnd::clone(&written)
     }
 
     /// Takes everything until the exec ends or the broker does.
@@ -168,10 +170,5 @@ impl Pump {
 }
 
 fn lost(reason: &str) -> ExecEnd {
-    ExecEnd {
-        outcome: Outcome::Lost,
-        error: Some(reason.to_owned()),
-        duration: Duration::ZERO,
-        shell: None,
-    }
+    ExecEnd::lost(reason, Duration::ZERO)
 }

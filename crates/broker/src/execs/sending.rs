@@ -11,27 +11,18 @@ use tracing::{debug, warn};
 
 use super::pump::{Berth, Pump};
 use sandkeep_core::{ExecId, limits};
-use sandkeep_guestlink::{ExecRequest, Execution, Guest, GuestError, Offsets};
+use sandkeep_guestlink::{Execution, Guest, GuestError, Offsets};
 
-/// Starts a command. Cancel-safe: if the call is dropped, a command that begins goes on, is journaled,
-/// and keeps its place in the count until it ends. If it fails, a command that began is canceled.
-pub(crate) async fn send(
-    guest: &Arc<dyn Guest>,
-    request: ExecRequest,
-    berth: Berth,
-) -> Result<Pump, GuestError> {
-    let id = request.id.clone();
-    watch_over(guest, id, guest.exec(request), berth).await
-}
-
-/// As `send`, for a command that `answer` starts under this id.
+/// Waits for `answer`, which starts a command under this id. Cancel-safe: if the call is dropped, a command that
+/// begins goes on, is journaled, and keeps its place in the count until it ends. If it fails, a command that began is
+/// canceled.
 pub(crate) async fn watch_over(
     guest: &Arc<dyn Guest>,
-    id: ExecId,
+    id: &ExecId,
     answer: impl Future<Output = Result<Execution, GuestError>>,
     berth: Berth,
 ) -> Result<Pump, GuestError> {
-    let mut guard = Guard(Some(Sent { guest: guest.clone(), id, berth }));
+    let mut guard = Guard(Some(Sent { guest: Arc::clone(guest), id: id.clone(), berth }));
     let answer = answer.await;
     let sent = guard.0.take().expect("nobody else takes it");
     match answer {

@@ -123,8 +123,8 @@ impl Broker {
         draft: ShellExecDraft,
     ) -> Result<Running, Error> {
         let handle = self.shared.find(who, id)?;
-        let runtime = self.shared.runtime_label(Some(handle.meta().spec.runtime()));
         let command = ShellCommand { id: ExecId::random(), shell: shell.clone(), draft };
+        let runtime = self.shared.runtime_label(Some(handle.meta().spec.runtime()));
         let begun = exec_in_shell(&self.shared, &handle, command);
         self.shared.telemetry.verbs().measure(Verb::Exec, runtime, begun).await
     }

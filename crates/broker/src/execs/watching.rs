@@ -11,16 +11,19 @@ use super::{Execs, Running};
 use crate::shared::Shared;
 use sandkeep_core::ExecId;
 use sandkeep_guestlink::{
-    Guest, GuestError,
-    journal::{Follow, Journal, Seen, Watch},
+    ExecEvent, Guest, GuestError,
+    journal::{Follow, Journal, Watch},
 };
 
-/// What a watcher is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    Seen(Seen),
-    /// Nothing more comes, though the exec has not ended: the daemon shuts down.
-    Detached,
+/// Why a watcher gets no more events of an exec that has not ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Detached {
+    #[error("the daemon shuts down")]
+    ShuttingDown,
+    #[error("the exec is not kept any more")]
+    Removed,
+    #[error("the exec's journal cannot be read")]
+    Unreadable(#[source] io::Error),
 }
 
 /// One who watches an exec.
@@ -56,18 +59,21 @@ impl ExecWatch {
         }
     }
 
-    /// `None` after the end or, for who does not follow, after what is there.
-    pub async fn next(&mut self, follow: Follow) -> io::Result<Option<Told>> {
-        let seen = async {
+    /// The next event; `None` after the end or, without following, after what is there. Cancel-safe.
+    pub async fn next(&mut self, follow: Follow) -> Result<Option<ExecEvent>, Detached> {
+        let event = async {
             match &mut self.source {
                 Source::Journal(watch) => watch.next(follow).await,
-                Source::Exec(running) => Ok(running.seen().await),
+                Source::Exec(running) => Ok(running.next().await),
             }
         };
         tokio::select! {
             biased;
-            seen = seen => Ok(seen?.map(Told::Seen)),
-            () = self.detaching.cancelled() => Ok(Some(Told::Detached)),
+            event = event => event.map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => Detached::Removed,
+                _ => Detached::Unreadable(error),
+            }),
+            () = self.detaching.cancelled() => Err(Detached::ShuttingDown),
         }
     }
 }

@@ -414,7 +414,7 @@ impl ToolboxRun {
                 let room = limits::TOOLBOX_COMPLAINT_MAX_BYTES.saturating_sub(self.complaint.len());
                 self.complaint.extend_from_slice(&data[..data.len().min(room)]);
             }
-            Some(ExecEvent::Started) => {}
+            Some(ExecEvent::Started | ExecEvent::Gap { .. }) => {}
             Some(ExecEvent::Ended(end)) => {
                 return match self.decoder.is_empty() {
                     true => Err(self.ended(end)),

@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use super::world::{LONG, World, create, me, reaches};
 use crate::error::Error;
-use crate::{Broker, ExecDraft, ExecLimits, Running, Told};
+use crate::{Broker, ExecDraft, ExecLimits, Running};
 use sandkeep_core::{ExecId, Principal, SandboxId, Scope, Scopes, SpecDraft, State, Verb, limits};
 use sandkeep_guestlink::{
     ExecEvent, Outcome, OutputStream,
-    journal::{Follow, From, Seen, StdinSource},
+    journal::{Follow, From, StdinSource},
 };
 
 fn draft(argv: &[&str]) -> ExecDraft {
@@ -19,7 +19,7 @@ async fn collect(mut running: Running) -> (String, String, Outcome) {
     loop {
         let event = tokio::time::timeout(LONG, running.next()).await.expect("it ends");
         match event.expect("an end comes before the end") {
-            ExecEvent::Started => {}
+            ExecEvent::Started | ExecEvent::Gap { .. } => {}
             ExecEvent::Output { stream: OutputStream::Stdout, data, .. } => stdout.extend(data),
             ExecEvent::Output { stream: OutputStream::Stderr, data, .. } => stderr.extend(data),
             ExecEvent::Ended(end) => {
@@ -174,12 +174,11 @@ async fn watched(broker: &Broker, id: &SandboxId, exec: &ExecId) -> (String, Out
     loop {
         let told = tokio::time::timeout(LONG, watch.next(Follow::ToTheEnd)).await.expect("it ends");
         match told.expect("it can be read").expect("an end comes before the end") {
-            Told::Seen(Seen::Output { data, .. }) => text.extend(data),
-            Told::Seen(Seen::Ended(end)) => {
-                return (String::from_utf8(text).expect("text"), end.outcome.clone());
+            ExecEvent::Output { data, .. } => text.extend(data),
+            ExecEvent::Ended(end) => {
+                return (String::from_utf8(text).expect("text"), end.outcome);
             }
-            Told::Seen(gap @ Seen::Gap { .. }) => panic!("{gap:?}"),
-            Told::Detached => panic!("the broker is there"),
+            other @ (ExecEvent::Started | ExecEvent::Gap { .. }) => panic!("{other:?}"),
         }
     }
 }

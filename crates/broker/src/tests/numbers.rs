@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 
 use super::world::{World, create, list, me};
 use crate::error::Error;
-use crate::{Cursor, ExecDraft, Filter, Policy, Profile, Quota, Quotas, View};
+use crate::{Cursor, ExecDraft, Filter, Order, Policy, Profile, Quota, Quotas, View};
 use sandkeep_core::{Principal, SpecDraft, State};
 
 fn quota(sandboxes: u64) -> Quota {
@@ -139,6 +139,32 @@ async fn every_sandbox_is_on_one_page_whatever_comes_and_goes_meanwhile() {
 }
 
 #[tokio::test]
+async fn a_list_is_the_same_from_either_end_and_its_cursors_know_from_which() {
+    let world = World::new();
+    let broker = world.open().await;
+    for _ in 0..5 {
+        // Two of each moment: then the id decides.
+        create(&broker).await;
+        create(&broker).await;
+        world.clock.advance(Duration::from_secs(1));
+    }
+    let of = |order| Filter { limit: 3, order, ..Filter::default() };
+    let oldest = walk(&broker, of(Order::OldestFirst), async || {}).await;
+    let mut newest = walk(&broker, of(Order::NewestFirst), async || {}).await;
+    assert_eq!(newest.len(), 10);
+    assert!(newest.is_sorted_by(|a, b| a.created_at >= b.created_at));
+    newest.reverse();
+    assert_eq!(newest, oldest);
+    for (from, to) in
+        [(Order::OldestFirst, Order::NewestFirst), (Order::NewestFirst, Order::OldestFirst)]
+    {
+        let after = broker.list(&me(), &of(from)).await.expect("a page").next;
+        let refused = broker.list(&me(), &Filter { after, ..of(to) }).await.expect_err("mixed");
+        assert!(matches!(refused, Error::InvalidField { field: "cursor", .. }), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_list_shows_only_what_was_asked_for() {
     let world = World::new();
     let broker = world.open().await;
@@ -160,8 +186,16 @@ async fn a_list_shows_only_what_was_asked_for() {
     assert_eq!(ids(Filter { labels: vec![label("a", "1")], ..Filter::default() }).await, all);
     let both = vec![label("a", "1"), label("b", "2")];
     assert_eq!(ids(Filter { labels: both, ..Filter::default() }).await, [one]);
-    let stopped = Filter { state: Some(State::Stopped), ..Filter::default() };
+    let stopped = Filter { states: vec![State::Stopped], ..Filter::default() };
     assert_eq!(ids(stopped).await, std::slice::from_ref(&two));
+    let either = Filter {
+        states: vec![State::Stopped, State::Running],
+        order: Order::NewestFirst,
+        ..Filter::default()
+    };
+    assert_eq!(ids(either).await, [two.clone(), all[0].clone()]);
+    let neither = Filter { states: vec![State::Paused, State::Failed], ..Filter::default() };
+    assert_eq!(ids(neither).await, []);
     let web = Filter { project: Some("web".to_owned()), ..Filter::default() };
     assert_eq!(ids(web).await, [two]);
     assert_eq!(list(&broker).await.len(), 2);

@@ -10,9 +10,9 @@ use tokio::sync::mpsc;
 
 use super::world::{LONG, World, create, me};
 use crate::Broker;
-use crate::execs::Execs;
 use crate::execs::pump::{Berth, Pump};
-use crate::execs::sending::send;
+use crate::execs::sending::watch_over;
+use crate::lifecycle::handle::Handle;
 use sandkeep_core::{ExecId, Privilege, ShellId, limits};
 use sandkeep_guestlink::{
     ByteStream, ExecEnd, ExecEvent, ExecRequest, Execution, Guest, GuestError, KnownExec,
@@ -156,7 +156,7 @@ fn description(request: &ExecRequest) -> Description {
 struct Scene {
     world: World,
     broker: Broker,
-    execs: Arc<Execs>,
+    handle: Arc<Handle>,
     silent: Arc<SilentGuest>,
     watchers: mpsc::UnboundedReceiver<mpsc::Sender<ExecEvent>>,
 }
@@ -166,21 +166,23 @@ impl Scene {
         let world = World::new();
         let broker = world.open().await;
         let id = create(&broker).await.id;
-        let execs = broker.shared.find(&me(), &id).expect("it is there").execs.clone();
+        let handle = broker.shared.find(&me(), &id).expect("it is there");
         let (attached, watchers) = mpsc::unbounded_channel();
         let silent = Arc::new(SilentGuest { silence, calls: Mutex::default(), attached });
-        Self { world, broker, execs, silent, watchers }
+        Self { world, broker, handle, silent, watchers }
     }
 
     async fn send(&self, request: ExecRequest) -> Result<Pump, GuestError> {
-        let berth = Berth::begin(&self.broker.shared, &self.execs, &description(&request));
+        let description = description(&request);
+        let berth = Berth::begin(&self.broker.shared, &self.handle, &description);
         let guest = Arc::clone(&self.silent) as Arc<dyn Guest>;
-        send(&guest, request, berth.expect("a journal")).await
+        let answer = guest.exec(request);
+        watch_over(&guest, &description.exec_id, answer, berth.expect("a journal")).await
     }
 
     /// How many execs count.
     fn counted(&self) -> usize {
-        self.execs.activity.execs()
+        self.handle.execs.activity.execs()
     }
 }
 
@@ -195,20 +197,16 @@ async fn left_alone(silence: Silence) -> Vec<&'static str> {
     let watcher = tokio::time::timeout(LONG, scene.watchers.recv()).await;
     let events = watcher.expect("somebody attaches").expect("the guest is there");
     assert_eq!(scene.counted(), 1, "it counts for as long as it runs");
-    let end = ExecEnd {
-        outcome: Outcome::Exited(0),
-        error: None,
-        duration: Duration::from_millis(1),
-        shell: None,
-    };
+    let end = ExecEnd::new(Outcome::Exited(0), Duration::from_millis(1));
     for event in [ExecEvent::Started, ExecEvent::Ended(end)] {
         events.send(event).await.expect("somebody takes it");
     }
     let all = u32::try_from(limits::EXECS_PER_SANDBOX_MAX).expect("small");
     let freed =
-        tokio::time::timeout(LONG, scene.execs.activity.places().acquire_many_owned(all)).await;
+        tokio::time::timeout(LONG, scene.handle.execs.activity.places().acquire_many_owned(all))
+            .await;
     freed.expect("it leaves the count").expect("the count stays open").forget();
-    let journal = scene.execs.shelf.find(&id).expect("its journal is kept");
+    let journal = scene.handle.execs.shelf.find(&id).expect("its journal is kept");
     let end = journal.end().expect("it has an end");
     assert_eq!(end.outcome, Outcome::Exited(0));
     scene.silent.calls()
@@ -231,7 +229,7 @@ async fn a_refused_command_needs_no_cleaning_up() {
     let refused = scene.send(request()).await;
     assert!(matches!(refused, Err(GuestError::Refused { .. })));
     assert_eq!(scene.counted(), 0);
-    assert!(scene.execs.shelf.list().is_empty(), "what never began has no journal");
+    assert!(scene.handle.execs.shelf.list().is_empty(), "what never began has no journal");
     scene.world.crash(scene.broker).await;
     assert_eq!(scene.silent.calls(), [""; 0]);
 }

@@ -1,5 +1,8 @@
 //! Execs, and what they answer.
 
+use std::borrow::Cow;
+
+use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -107,6 +110,76 @@ pub enum OutputStream {
     Stderr,
 }
 
+impl OutputStream {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// An event of a live exec, as a line of NDJSON or an event of SSE. The last one is `Running`, `Detached` or `Ended`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ExecEvent {
+    Started {
+        exec_id: ExecId,
+    },
+    /// These bytes of a stream are not kept.
+    Gap {
+        stream: OutputStream,
+        from: u64,
+        to: u64,
+    },
+    /// The exec goes on, and nobody asked to wait for it.
+    Running {
+        exec_id: ExecId,
+    },
+    /// The daemon stops telling; the exec goes on.
+    Detached {
+        exec_id: ExecId,
+        reason: Cow<'static, str>,
+    },
+    /// Bytes of a stream, the first of them at this offset.
+    #[serde(untagged)]
+    Output {
+        #[serde(rename = "type")]
+        stream: OutputStream,
+        offset: u64,
+        #[serde(flatten, with = "super::data")]
+        data: Bytes,
+    },
+    #[serde(untagged)]
+    Ended {
+        #[serde(rename = "type")]
+        status: ExecStatus,
+        exec_id: ExecId,
+        #[serde(flatten)]
+        ending: Ending,
+        stdout_bytes: u64,
+        stderr_bytes: u64,
+    },
+}
+
+impl ExecEvent {
+    /// Its `type`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Started { .. } => "started",
+            Self::Gap { .. } => "gap",
+            Self::Running { .. } => "running",
+            Self::Detached { .. } => "detached",
+            Self::Output { stream, .. } => stream.as_str(),
+            Self::Ended { status, .. } => status.as_str(),
+        }
+    }
+
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Running { .. } | Self::Detached { .. } | Self::Ended { .. })
+    }
+}
+
 /// The answer to a blocking exec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecAnswer {
@@ -164,4 +237,69 @@ pub struct Ending {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(event: &ExecEvent) -> String {
+        let json = serde_json::to_string(event).expect("plain data");
+        assert_eq!(serde_json::from_str::<ExecEvent>(&json).expect("its own words"), *event);
+        json
+    }
+
+    #[test]
+    fn each_event_is_read_as_it_is_written() {
+        let id = || ExecId::random();
+        for event in [
+            ExecEvent::Started { exec_id: id() },
+            ExecEvent::Gap { stream: OutputStream::Stderr, from: 4, to: 9 },
+            ExecEvent::Running { exec_id: id() },
+            ExecEvent::Detached { exec_id: id(), reason: "removed".into() },
+        ] {
+            let json = written(&event);
+            assert!(json.starts_with(&format!(r#"{{"type":"{}","#, event.name())), "{json}");
+        }
+        let exec_id = id();
+        let ending = Ending {
+            exit_code: None,
+            signal: Some(9),
+            truncated: false,
+            duration_ms: 5,
+            error: None,
+            shell: None,
+            stdout_skipped_bytes: 0,
+            stderr_skipped_bytes: 0,
+        };
+        let status = ExecStatus::Signaled;
+        let expected = format!(
+            r#"{{"type":"signaled","exec_id":"{exec_id}","exit_code":null,"signal":9,"truncated":false,"duration_ms":5,"stdout_bytes":3,"stderr_bytes":0}}"#
+        );
+        let ended = ExecEvent::Ended { status, exec_id, ending, stdout_bytes: 3, stderr_bytes: 0 };
+        assert_eq!(written(&ended), expected);
+    }
+
+    #[test]
+    fn text_is_written_as_it_is_and_other_bytes_in_base64() {
+        let output = |data: &'static [u8]| ExecEvent::Output {
+            stream: OutputStream::Stdout,
+            offset: 7,
+            data: data.into(),
+        };
+        let text = written(&output("h€\n".as_bytes()));
+        assert_eq!(text, r#"{"type":"stdout","offset":7,"data":"h€\n"}"#);
+        let bytes = written(&output(b"\xff"));
+        assert_eq!(bytes, r#"{"type":"stdout","offset":7,"data_b64":"/w=="}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_survive(data in prop::collection::vec(any::<u8>(), 0..300), offset: u64) {
+            let stream = OutputStream::Stderr;
+            written(&ExecEvent::Output { stream, offset, data: data.into() });
+        }
+    }
 }

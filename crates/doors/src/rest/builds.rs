@@ -9,12 +9,12 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::exec_stream::Form;
 use super::import_events::answer;
 use super::openapi::{Carried, Guarded, InState, OfSandbox, Stored, Upstream, WithBody};
 use super::templates::audience;
 use super::uploads;
 use crate::kit::Refusal;
+use crate::kit::frames::Form;
 use crate::kit::path::Id;
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;

@@ -2,6 +2,7 @@
 //! once with its id. What can be done with it afterwards is in `known_execs`.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::time::Duration;
 
 use axum::Json;
@@ -16,12 +17,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::exec_stream::{self, Form, Opening};
+use super::exec_stream::{self, Opening};
 use super::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
-use super::output::{Encoded, Kept, Shown};
 use super::terminal::{Size, WhenGone};
 use crate::kit::Refusal;
 use crate::kit::body;
+use crate::kit::frames::Form;
 use crate::kit::path::Id;
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
@@ -29,10 +30,12 @@ use sandkeep_broker::{Broker, ExecDraft, ExecLimits, Running, error::Error};
 use sandkeep_core::{
     ExecId, SandboxId,
     api::{Ending, ExecAnswer, StderrFields, StdoutFields},
+    excerpt::{Cut, Excerpt},
+    limits::{OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES},
 };
 use sandkeep_guestlink::{
-    ExecEnd, ExecEvent, ExecutionInput, Offsets, Outcome, OutputStream,
-    journal::{End, Follow, Keep, StdinSource},
+    ExecEnd, ExecutionInput, Offsets, Outcome, OutputStream,
+    journal::{Follow, Keep, StdinSource},
 };
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -194,7 +197,20 @@ pub(super) async fn respond(
     pace: Pace,
 ) -> Result<Response, Refusal> {
     match mode {
-        Mode::Blocking => Ok(Json(collect(running).await).into_response()),
+        Mode::Blocking => {
+            let exec_id = running.id.clone();
+            let collected = Collected::of(running).await;
+            let truncated = collected.is_truncated();
+            let Collected { end, stdout: said, stderr: complained } = collected;
+            Ok(Json(ExecAnswer {
+                exec_id,
+                outcome: end.outcome.status(),
+                ending: ending(&end, truncated),
+                stdout: stdout(said),
+                stderr: stderr(complained),
+            })
+            .into_response())
+        }
         Mode::Live(form) => {
             let watch = match pace {
                 Pace::Journals => running.follow(),
@@ -305,8 +321,8 @@ pub(super) async fn feed(input: ExecutionInput, bytes: Bytes, then: Then) {
     }
 }
 
-fn ending(end: &ExecEnd, truncated: bool) -> Ending {
-    let ExecEnd { outcome, error, duration, shell } = end;
+pub(super) fn ending(end: &ExecEnd, truncated: bool) -> Ending {
+    let ExecEnd { outcome, error, duration, shell, .. } = end;
     let (exit_code, signal) = match *outcome {
         Outcome::Exited(code) => (Some(code), None),
         Outcome::Signaled(signal) => (None, Some(signal)),
@@ -325,81 +341,48 @@ fn ending(end: &ExecEnd, truncated: bool) -> Ending {
     }
 }
 
-/// As the journal has it.
-pub fn ending_of(end: &End) -> Ending {
-    let truncated = end.dropped != Offsets::default();
-    let end = ExecEnd {
-        outcome: end.outcome.clone(),
-        error: end.error.clone(),
-        duration: Duration::from_millis(end.duration_ms),
-        shell: end.shell,
-    };
-    ending(&end, truncated)
-}
-
 macro_rules! stream_fields {
-    ($name:ident, $text:ident, $b64:ident, $omitted:ident, $at:ident) => {
-        impl From<Shown> for $name {
-            fn from(shown: Shown) -> Self {
-                let ($text, $b64) = match shown.data {
-                    Encoded::Text(text) => (Some(text), None),
-                    Encoded::Base64(text) => (None, Some(text)),
-                };
-                let ($omitted, $at) = shown.omitted.map(|o| (o.bytes, o.at)).unzip();
-                Self { $text, $b64, $omitted, $at }
-            }
+    ($name:ident, $fields:ident, $text:ident, $b64:ident, $omitted:ident, $at:ident) => {
+        fn $name(cut: Cut) -> $fields {
+            let ($text, $b64) = match String::from_utf8(cut.bytes) {
+                Ok(text) => (Some(text), None),
+                Err(not_text) => (None, Some(STANDARD.encode(not_text.as_bytes()))),
+            };
+            let ($omitted, $at) = cut.omitted.map(|o| (o.bytes, o.at)).unzip();
+            $fields { $text, $b64, $omitted, $at }
         }
     };
 }
 
-stream_fields!(StdoutFields, stdout, stdout_b64, stdout_omitted_bytes, stdout_omitted_at);
-stream_fields!(StderrFields, stderr, stderr_b64, stderr_omitted_bytes, stderr_omitted_at);
+stream_fields!(stdout, StdoutFields, stdout, stdout_b64, stdout_omitted_bytes, stdout_omitted_at);
+stream_fields!(stderr, StderrFields, stderr, stderr_b64, stderr_omitted_bytes, stderr_omitted_at);
 
 /// All that a blocking exec said, within limits, and how it ended.
 pub struct Collected {
     pub end: ExecEnd,
-    pub stdout: Shown,
-    pub stderr: Shown,
+    pub stdout: Cut,
+    pub stderr: Cut,
 }
 
 impl Collected {
     /// Reads the exec to its end. If the client leaves, this future is dropped and with it `running`;
     /// the command goes on, and so does its journal.
-    pub async fn of(mut running: Running) -> Self {
-        let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
-        let end = loop {
-            match running.next().await {
-                Some(ExecEvent::Started) => {}
-                Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => {
-                    stdout.push(&data)
-                }
-                Some(ExecEvent::Output { stream: OutputStream::Stderr, data, .. }) => {
-                    stderr.push(&data)
-                }
-                Some(ExecEvent::Ended(end)) => break end,
-                None => break ExecEnd::unknown(),
+    pub async fn of(running: Running) -> Self {
+        let excerpt = || Excerpt::within(OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES);
+        let (mut stdout, mut stderr) = (excerpt(), excerpt());
+        let take = |stream, _, data: Bytes| {
+            match stream {
+                OutputStream::Stdout => stdout.push(&data),
+                OutputStream::Stderr => stderr.push(&data),
             }
+            ready(())
         };
-        Self { end, stdout: stdout.show(), stderr: stderr.show() }
+        let end = running.collect(take).await;
+        Self { end, stdout: stdout.cut(), stderr: stderr.cut() }
     }
 
     /// Whether something was left out.
     pub fn is_truncated(&self) -> bool {
         self.stdout.omitted.is_some() || self.stderr.omitted.is_some()
-    }
-}
-
-/// Answers when it is over.
-pub(super) async fn collect(running: Running) -> ExecAnswer {
-    let exec_id = running.id.clone();
-    let collected = Collected::of(running).await;
-    let truncated = collected.is_truncated();
-    let Collected { end, stdout, stderr } = collected;
-    ExecAnswer {
-        exec_id,
-        outcome: end.outcome.status(),
-        ending: ending(&end, truncated),
-        stdout: stdout.into(),
-        stderr: stderr.into(),
     }
 }

@@ -5,18 +5,17 @@
 //! ```
 
 use axum::Json;
-use axum::body::Body;
 use axum::http::StatusCode;
-use axum::http::header::{self, LOCATION};
+use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
 
-use super::exec_stream::{Form, framed};
-use super::output::{Carry, Encoded, Piece};
+use super::output::{Carry, Piece};
 use super::problem::Problem;
 use crate::kit::Refusal;
+use crate::kit::frames::Form;
 use sandkeep_broker::{BuildStep, Import, ImportProgress, ImportTold, TemplateView};
 use sandkeep_guestlink::OutputStream;
 
@@ -26,13 +25,12 @@ pub async fn answer(import: Import, live: Option<Form>) -> Result<Response, Refu
         let location = format!("/api/v1/templates/{}", encoded(&view.name));
         return Ok((StatusCode::CREATED, [(LOCATION, location)], Json(view)).into_response());
     };
-    let headers = [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
-    let teller = Teller { form, stdout: Carry::default(), stderr: Carry::default() };
+    let teller = Teller { form, carry: Carry::default() };
     let events = stream::unfold((import, teller), |(mut import, mut teller)| async move {
         let told = import.next().await?;
         Some((Ok::<_, std::convert::Infallible>(teller.tell(told)), (import, teller)))
     });
-    Ok((headers, Body::from_stream(events)).into_response())
+    Ok(form.response(events))
 }
 
 /// As one part of a path.
@@ -40,84 +38,72 @@ fn encoded(name: &str) -> String {
     name.replace('/', "%2F")
 }
 
-#[derive(Default, Serialize)]
-struct Event<'a> {
-    r#type: &'static str,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    progress: Option<ImportProgress>,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    step: Option<BuildStep>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stream: Option<OutputStream>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    data_b64: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    template: Option<&'a TemplateView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<Problem>,
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Event<'a> {
+    Progress(ImportProgress),
+    Step(BuildStep),
+    Output {
+        stream: OutputStream,
+        #[serde(flatten, with = "sandkeep_core::api::data")]
+        data: Bytes,
+    },
+    Done {
+        template: &'a TemplateView,
+    },
+    Failed {
+        problem: Problem,
+    },
+}
+
+impl Event<'_> {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Progress(_) => "progress",
+            Self::Step(_) => "step",
+            Self::Output { .. } => "output",
+            Self::Done { .. } => "done",
+            Self::Failed { .. } => "failed",
+        }
+    }
 }
 
 /// Writes events. A character of a build's output that is cut in two is told when the rest of it is there.
 struct Teller {
     form: Form,
-    stdout: Carry,
-    stderr: Carry,
+    carry: Carry,
 }
 
 impl Teller {
     fn tell(&mut self, told: ImportTold) -> Bytes {
-        let event = |r#type| Event { r#type, ..Event::default() };
-        match told {
-            ImportTold::Progress(progress) => {
-                self.say(&Event { progress: Some(progress), ..event("progress") })
-            }
+        let last = match told {
+            ImportTold::Progress(progress) => return self.say(&Event::Progress(progress)),
             ImportTold::Output { stream, data } => {
-                let carry = match stream {
-                    OutputStream::Stdout => &mut self.stdout,
-                    OutputStream::Stderr => &mut self.stderr,
-                };
                 // Where in its stream a piece is, nobody asks of a build.
-                let piece = carry.push(0, &data);
-                self.piece(stream, piece)
+                let piece = self.carry.push(stream, 0, data);
+                return self.output(piece);
             }
-            ImportTold::Step(step) => {
-                let rest = self.rest();
-                [rest, self.say(&Event { step: Some(step), ..event("step") })].concat().into()
+            ImportTold::Step(step) => self.say(&Event::Step(step)),
+            ImportTold::Done(Ok(template)) => self.say(&Event::Done { template: &template }),
+            ImportTold::Done(Err(error)) => {
+                let problem = Problem::from(&Refusal::from(error));
+                self.say(&Event::Failed { problem })
             }
-            ImportTold::Done(done) => {
-                let rest = self.rest();
-                let last = match done {
-                    Ok(view) => self.say(&Event { template: Some(&view), ..event("done") }),
-                    Err(error) => {
-                        let problem = Problem::from(&Refusal::from(error));
-                        self.say(&Event { problem: Some(problem), ..event("failed") })
-                    }
-                };
-                [rest, last].concat().into()
-            }
-        }
-    }
-
-    /// What was held back of both streams.
-    fn rest(&mut self) -> Bytes {
-        let (stdout, stderr) = (self.stdout.finish(), self.stderr.finish());
-        let told = [(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)];
-        told.map(|(stream, piece)| self.piece(stream, piece)).concat().into()
-    }
-
-    fn piece(&self, stream: OutputStream, piece: Option<Piece>) -> Bytes {
-        let Some(Piece { data, .. }) = piece else { return Bytes::new() };
-        let (data, data_b64) = match data {
-            Encoded::Text(text) => (Some(text), None),
-            Encoded::Base64(text) => (None, Some(text)),
         };
-        let stream = Some(stream);
-        self.say(&Event { r#type: "output", stream, data, data_b64, ..Event::default() })
+        // What was held back of both streams belongs before it.
+        let held = [OutputStream::Stdout, OutputStream::Stderr].map(|stream| {
+            let rest = self.carry.finish(stream);
+            self.output(rest)
+        });
+        [held.concat().as_slice(), &last].concat().into()
+    }
+
+    fn output(&self, piece: Option<Piece>) -> Bytes {
+        let Some(Piece { stream, data, .. }) = piece else { return Bytes::new() };
+        self.say(&Event::Output { stream, data })
     }
 
     fn say(&self, event: &Event<'_>) -> Bytes {
-        framed(self.form, event.r#type, None, event)
+        self.form.frame(event.name(), None, event)
     }
 }

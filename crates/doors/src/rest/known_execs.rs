@@ -9,10 +9,11 @@ use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::exec_stream::{self, Form, Opening};
+use super::exec_stream::{self, Opening};
 use super::openapi::{Guarded, Inside, OfSandbox, WithBody, WithQuery};
 use crate::kit::Refusal;
 use crate::kit::body;
+use crate::kit::frames::Form;
 use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;

@@ -7,10 +7,10 @@ use utoipa::ToSchema;
 
 use crate::kit::Refusal;
 use crate::kit::query::query;
-use sandkeep_broker::{Cursor, Filter, Page, View};
+use sandkeep_broker::{Cursor, Filter, Order, Page, View};
 use sandkeep_core::{State, limits};
 
-/// One page of sandboxes, the oldest first.
+/// One page of sandboxes, in the order that was asked for.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Sandboxes)]
 pub struct Listing {
@@ -45,7 +45,7 @@ fn read(pairs: Vec<(String, String)>) -> Result<Filter, Refusal> {
     let mut filter = Filter::default();
     let mut seen = Vec::new();
     for (name, value) in pairs {
-        if name != "label" && seen.contains(&name) {
+        if !["label", "state"].contains(&name.as_str()) && seen.contains(&name) {
             return wrong(&name, "it is given twice".to_owned());
         }
         match name.as_str() {
@@ -53,12 +53,21 @@ fn read(pairs: Vec<(String, String)>) -> Result<Filter, Refusal> {
                 Some((name, value)) => filter.labels.push((name.to_owned(), value.to_owned())),
                 None => return wrong("label", format!("{value:?} is not name=value")),
             },
-            "state" => match State::ALL.into_iter().find(|state| state.to_string() == value) {
-                Some(state) => filter.state = Some(state),
-                None => {
-                    let states = State::ALL.map(|state| state.to_string()).join(", ");
-                    return wrong("state", format!("{value:?} is none of {states}"));
+            "state" => {
+                for wanted in value.split(',') {
+                    let Some(state) =
+                        State::ALL.into_iter().find(|state| state.to_string() == wanted)
+                    else {
+                        let states = State::ALL.map(|state| state.to_string()).join(", ");
+                        return wrong("state", format!("{wanted:?} is none of {states}"));
+                    };
+                    filter.states.push(state);
                 }
+            }
+            "sort" => match value.as_str() {
+                "created_at" => filter.order = Order::OldestFirst,
+                "-created_at" => filter.order = Order::NewestFirst,
+                _ => return wrong("sort", format!("{value:?} is none of created_at, -created_at")),
             },
             "project" => filter.project = Some(value),
             "limit" => match value.parse() {
@@ -73,7 +82,7 @@ fn read(pairs: Vec<(String, String)>) -> Result<Filter, Refusal> {
                 Err(error) => return wrong("cursor", error.to_string()),
             },
             other => {
-                let known = "label, state, project, limit and cursor";
+                let known = "label, state, project, sort, limit and cursor";
                 return wrong(other, format!("there is no such parameter; there are {known}"));
             }
         }
@@ -95,14 +104,17 @@ mod tests {
         let filter = query(&[
             ("label", "a=1"),
             ("label", "b=x=y"),
-            ("state", "stopped"),
+            ("state", "stopped,paused"),
+            ("state", "running"),
+            ("sort", "-created_at"),
             ("project", "web"),
             ("limit", "7"),
         ]);
         let filter = filter.expect("valid");
         let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(filter.labels, [label("a", "1"), label("b", "x=y")]);
-        assert_eq!((filter.state, filter.limit), (Some(State::Stopped), 7));
+        assert_eq!(filter.states, [State::Stopped, State::Paused, State::Running]);
+        assert_eq!((filter.order, filter.limit), (Order::NewestFirst, 7));
         assert_eq!(filter.project.as_deref(), Some("web"));
         assert_eq!(query(&[]).expect("valid"), Filter::default());
     }
@@ -113,6 +125,9 @@ mod tests {
             ("label", "a"),
             ("state", "asleep"),
             ("state", ""),
+            ("state", "running,asleep"),
+            ("sort", "id"),
+            ("sort", "+created_at"),
             ("limit", "0"),
             ("limit", "1001"),
             ("limit", "many"),

@@ -1,110 +1,76 @@
-//! Output of a command as JSON can carry it. Bytes are text where they are UTF-8 and base64 where not;
-//! a character cut in two by a chunk or by a limit is no reason to call text binary.
+//! Output of a command on its way to a client.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
 
-use sandkeep_core::{
-    excerpt::{Cut, Excerpt, Omitted, incomplete_suffix},
-    limits::{OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES},
-};
+use sandkeep_core::{api::ExecEvent, excerpt::incomplete_suffix};
+use sandkeep_guestlink::OutputStream;
 
-/// Bytes in the form they travel in.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Encoded {
-    Text(String),
-    Base64(String),
-}
-
-impl Encoded {
-    pub fn of(bytes: Vec<u8>) -> Self {
-        match String::from_utf8(bytes) {
-            Ok(text) => Self::Text(text),
-            Err(not_text) => Self::Base64(STANDARD.encode(not_text.as_bytes())),
-        }
-    }
-
-    /// As text, for a dialect that has nothing else: what is not UTF-8 is replaced.
-    pub fn into_lossy(self) -> String {
-        match self {
-            Self::Text(text) => text,
-            Self::Base64(text) => {
-                let bytes = STANDARD.decode(text).expect("it was encoded here");
-                String::from_utf8_lossy(&bytes).into_owned()
-            }
-        }
-    }
-}
-
-/// One stream of a live exec: passes chunks on as they come, but holds back the beginning of a
-/// character until the rest of it is there.
+/// The output of a live exec: passes chunks on as they come, but holds back the beginning of a character until the
+/// rest of it is there. A character cut in two by a chunk is no reason to call text binary.
 #[derive(Debug, Default)]
 pub struct Carry {
-    held: Vec<u8>,
-    /// Where `held` starts in the stream.
+    stdout: Held,
+    stderr: Held,
+}
+
+/// The beginning of a character, and where it is in its stream.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: Bytes,
     offset: u64,
 }
 
 /// A piece of a stream that can be sent on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
+    pub stream: OutputStream,
     pub offset: u64,
-    /// In bytes, before it was encoded.
-    pub len: u64,
-    pub data: Encoded,
+    pub data: Bytes,
 }
 
 impl Carry {
-    /// Takes the chunk at `offset`; `None` if all of it is held back.
-    pub fn push(&mut self, offset: u64, chunk: &[u8]) -> Option<Piece> {
-        let start = if self.held.is_empty() { offset } else { self.offset };
-        let mut bytes = std::mem::take(&mut self.held);
-        bytes.extend_from_slice(chunk);
-        self.held = bytes.split_off(bytes.len() - incomplete_suffix(&bytes));
-        self.offset = start + bytes.len() as u64;
-        Piece::of(start, bytes)
+    /// Takes the chunk at `offset`; `None` if all of it is held back. A chunk is copied only if a held beginning must be
+    /// put before it.
+    pub fn push(&mut self, stream: OutputStream, offset: u64, chunk: Bytes) -> Option<Piece> {
+        let held = self.held(stream);
+        let (offset, mut data) = match held.bytes.is_empty() {
+            true => (offset, chunk),
+            false => {
+                let mut joined = BytesMut::with_capacity(held.bytes.len() + chunk.len());
+                joined.extend_from_slice(&held.bytes);
+                joined.extend_from_slice(&chunk);
+                (held.offset, joined.freeze())
+            }
+        };
+        held.bytes = data.split_off(data.len() - incomplete_suffix(&data));
+        held.offset = offset + data.len() as u64;
+        (!data.is_empty()).then_some(Piece { stream, offset, data })
     }
 
-    /// What is still held back when the stream ends.
-    pub fn finish(&mut self) -> Option<Piece> {
-        let held = std::mem::take(&mut self.held);
-        Piece::of(self.offset, held)
+    /// What is still held back of a stream when nothing follows that it belongs to.
+    pub fn finish(&mut self, stream: OutputStream) -> Option<Piece> {
+        let Held { bytes: data, offset } = std::mem::take(self.held(stream));
+        (!data.is_empty()).then_some(Piece { stream, offset, data })
+    }
+
+    fn held(&mut self, stream: OutputStream) -> &mut Held {
+        match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        }
     }
 }
 
 impl Piece {
-    fn of(offset: u64, bytes: Vec<u8>) -> Option<Self> {
-        let len = bytes.len() as u64;
-        (len > 0).then(|| Self { offset, len, data: Encoded::of(bytes) })
+    /// The offset after its last byte.
+    pub fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
     }
 }
 
-/// One stream of a blocking exec: its head and its tail, each up to a limit, and a count of what
-/// lay between.
-#[derive(Debug)]
-pub struct Kept(Excerpt);
-
-impl Default for Kept {
-    fn default() -> Self {
-        Self(Excerpt::within(OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES))
-    }
-}
-
-/// A stream as the answer of a blocking exec shows it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Shown {
-    pub data: Encoded,
-    pub omitted: Option<Omitted>,
-}
-
-impl Kept {
-    pub fn push(&mut self, chunk: &[u8]) {
-        self.0.push(chunk);
-    }
-
-    pub fn show(self) -> Shown {
-        let Cut { bytes, omitted } = self.0.cut();
-        Shown { data: Encoded::of(bytes), omitted }
+impl From<Piece> for ExecEvent {
+    fn from(Piece { stream, offset, data }: Piece) -> Self {
+        Self::Output { stream, offset, data }
     }
 }
 
@@ -114,22 +80,18 @@ mod tests {
 
     use super::*;
 
-    fn decode(data: &Encoded) -> Vec<u8> {
-        match data {
-            Encoded::Text(text) => text.as_bytes().to_vec(),
-            Encoded::Base64(text) => STANDARD.decode(text).expect("it was encoded here"),
-        }
-    }
+    const OUT: OutputStream = OutputStream::Stdout;
 
     /// Sends `bytes` through a carry in chunks of the given lengths.
     fn carried(bytes: &[u8], lengths: &[usize]) -> Vec<Piece> {
         let (mut carry, mut pieces, mut at) = (Carry::default(), Vec::new(), 0);
         for length in lengths.iter().copied().chain([bytes.len()]) {
             let end = (at + length).min(bytes.len());
-            pieces.extend(carry.push(at as u64, &bytes[at..end]));
+            let chunk = Bytes::copy_from_slice(&bytes[at..end]);
+            pieces.extend(carry.push(OUT, at as u64, chunk));
             at = end;
         }
-        pieces.extend(carry.finish());
+        pieces.extend(carry.finish(OUT));
         pieces
     }
 
@@ -137,9 +99,9 @@ mod tests {
         let mut at = 0;
         for piece in pieces {
             assert_eq!(piece.offset, at, "pieces follow each other without a gap");
-            at += decode(&piece.data).len() as u64;
+            at = piece.end();
         }
-        let joined: Vec<u8> = pieces.iter().flat_map(|piece| decode(&piece.data)).collect();
+        let joined: Vec<u8> = pieces.iter().flat_map(|piece| piece.data.to_vec()).collect();
         assert_eq!(joined, bytes);
     }
 
@@ -151,7 +113,7 @@ mod tests {
         ) {
             let pieces = carried(text.as_bytes(), &lengths);
             assert_complete(text.as_bytes(), &pieces);
-            prop_assert!(pieces.iter().all(|piece| matches!(piece.data, Encoded::Text(_))));
+            prop_assert!(pieces.iter().all(|piece| std::str::from_utf8(&piece.data).is_ok()));
         }
 
         #[test]
@@ -163,57 +125,32 @@ mod tests {
         }
     }
 
+    fn piece(offset: u64, data: &'static [u8]) -> Option<Piece> {
+        Some(Piece { stream: OUT, offset, data: data.into() })
+    }
+
     #[test]
     fn a_bad_byte_does_not_spoil_the_character_cut_after_it() {
         let mut carry = Carry::default();
         let euro = "€".as_bytes();
-        let first = carry.push(0, &[b"\xff", &euro[..2]].concat()).expect("a byte can be sent");
-        assert_eq!(first, Piece { offset: 0, len: 1, data: Encoded::Base64("/w==".to_owned()) });
-        let second = carry.push(3, &euro[2..]).expect("the character is whole");
-        assert_eq!(second, Piece { offset: 1, len: 3, data: Encoded::Text("€".to_owned()) });
-        assert_eq!(carry.finish(), None);
+        let first = carry.push(OUT, 0, [b"\xff", &euro[..2]].concat().into());
+        assert_eq!(first, piece(0, b"\xff"));
+        assert_eq!(carry.push(OUT, 3, euro[2..].into()), piece(1, euro));
+        assert_eq!(carry.finish(OUT), None);
     }
 
     #[test]
     fn half_a_character_at_the_end_is_not_lost() {
-        let mut carry = Carry::default();
-        assert_eq!(carry.push(0, &"€".as_bytes()[..2]), None);
-        let rest = carry.finish().expect("two bytes are held");
-        assert_eq!(decode(&rest.data), &"€".as_bytes()[..2]);
+        let (mut carry, euro) = (Carry::default(), "€".as_bytes());
+        assert_eq!(carry.push(OUT, 0, euro[..2].into()), None);
+        assert_eq!(carry.finish(OutputStream::Stderr), None, "each stream has its own");
+        assert_eq!(carry.finish(OUT), piece(0, &euro[..2]));
     }
 
     #[test]
-    fn short_output_is_kept_whole() {
-        let mut kept = Kept::default();
-        kept.push(b"one ");
-        kept.push(b"two");
-        let data = Encoded::Text("one two".to_owned());
-        assert_eq!(kept.show(), Shown { data, omitted: None });
-    }
-
-    #[test]
-    fn a_flood_keeps_head_and_tail_and_counts_the_rest() {
-        let total = OUTPUT_HEAD_MAX_BYTES + OUTPUT_TAIL_MAX_BYTES + 12_345;
-        let flood: Vec<u8> = (0..total).map(|i| b'a' + (i % 23) as u8).collect();
-        let mut kept = Kept::default();
-        flood.chunks(50_001).for_each(|chunk| kept.push(chunk));
-        let shown = kept.show();
-        let omitted = Omitted { at: OUTPUT_HEAD_MAX_BYTES as u64, bytes: 12_345 };
-        assert_eq!(shown.omitted, Some(omitted));
-        let bytes = decode(&shown.data);
-        assert!(bytes[..OUTPUT_HEAD_MAX_BYTES] == flood[..OUTPUT_HEAD_MAX_BYTES]);
-        assert!(bytes[OUTPUT_HEAD_MAX_BYTES..] == flood[total - OUTPUT_TAIL_MAX_BYTES..]);
-    }
-
-    #[test]
-    fn the_gap_takes_half_characters_with_it_so_text_stays_text() {
-        let mut kept = Kept::default();
-        let total = 3 * (OUTPUT_HEAD_MAX_BYTES + OUTPUT_TAIL_MAX_BYTES);
-        kept.push(b"x");
-        kept.push("€".repeat(total / 3).as_bytes());
-        let shown = kept.show();
-        let Encoded::Text(text) = &shown.data else { panic!("text became binary") };
-        let omitted = shown.omitted.expect("it is over the limits");
-        assert_eq!(text.len() as u64 + omitted.bytes, 1 + total as u64);
+    fn whole_chunks_are_passed_on_without_a_copy() {
+        let chunk = Bytes::from("text".to_owned());
+        let sent = Carry::default().push(OUT, 0, chunk.clone()).expect("it is whole");
+        assert_eq!(sent.data.as_ptr(), chunk.as_ptr());
     }
 }

@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
 use axum::{Extension, Json};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
@@ -80,7 +81,8 @@ pub struct Signed {
     /// Lets anybody who has it reach the port.
     url: String,
     /// RFC 3339.
-    expires_at: String,
+    #[schema(value_type = String)]
+    expires_at: Timestamp,
 }
 
 /// Make a URL that lets anybody reach a port, until it expires or the sandbox goes
@@ -102,7 +104,7 @@ pub async fn sign(
     let holds = expires_secs.map(Duration::from_secs);
     let pass: Pass = broker.sign_pass(&who, &sandbox, port, holds)?;
     let url = door.signed_url(&sandbox, port, &headers, &pass);
-    Ok(Json(Signed { url, expires_at: pass.expires_at.to_string() }))
+    Ok(Json(Signed { url, expires_at: pass.expires_at }))
 }
 
 #[derive(Debug, Serialize, ToSchema)]

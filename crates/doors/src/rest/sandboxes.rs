@@ -109,17 +109,21 @@ pub async fn ensure(
     Ok(Json(broker.ensure(&who, draft).await?))
 }
 
-/// List sandboxes, the oldest first
+/// List sandboxes, the oldest first unless `sort` says otherwise
 #[utoipa::path(
     get, path = "/api/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes",
     params(
         ("label" = Option<Vec<String>>, Query, description =
             "`name=value`: only those with this label; several times for those with all of them"),
-        ("state" = Option<SandboxState>, Query),
+        ("state" = Option<Vec<SandboxState>>, Query, description =
+            "only those in this state; several times, or with commas between, for those in any of them"),
         ("project" = Option<String>, Query),
+        ("sort" = Option<String>, Query, description =
+            "`created_at`, the oldest first, unless it is said; `-created_at` for the newest first"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description =
             "the length of a page: 100 unless it is said"),
-        ("cursor" = Option<String>, Query, description = "the `next_cursor` of the page before"),
+        ("cursor" = Option<String>, Query, description =
+            "the `next_cursor` of the page before; `sort` must be that page's"),
     ),
     responses((status = 200, body = Listing), Guarded, WithQuery)
 )]

@@ -10,12 +10,12 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::exec_stream::Form;
 use super::import_events::answer;
 use super::openapi::{Guarded, InState, OfSandbox, Stored, Upstream, WithBody, WithQuery};
 use super::uploads;
 use crate::kit::Refusal;
 use crate::kit::body;
+use crate::kit::frames::Form;
 use crate::kit::path::Id;
 use crate::kit::query::{Asked, query};
 use crate::kit::who::{MayName, Who};

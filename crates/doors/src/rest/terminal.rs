@@ -28,17 +28,18 @@ use crate::kit::Refusal;
 use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::{Who, require};
-use sandkeep_broker::{Broker, ExecDraft, ExecLimits, ExecWatch, OnDisconnect, Told};
+use sandkeep_broker::{Broker, Detached, ExecDraft, ExecLimits, ExecWatch, OnDisconnect};
 use sandkeep_core::{
     ExecId, Principal, SandboxId, Scope, Signal,
+    api::ExecEvent,
     limits::{
         EXEC_EVENTS_MAX, TERMINAL_GOODBYE, TERMINAL_MESSAGE_MAX_BYTES, TERMINAL_PING,
         TERMINAL_SILENCE_MAX,
     },
 };
 use sandkeep_guestlink::{
-    TerminalSize,
-    journal::{Follow, Keep, Seen, StdinSource},
+    self as guestlink, TerminalSize,
+    journal::{Follow, Keep, StdinSource},
 };
 
 /// The shell of whoever names no command.
@@ -283,7 +284,8 @@ impl Session {
 
     /// Carries bytes both ways until one side is done.
     async fn carry(&mut self, socket: &mut WebSocket, hands: &Hands) -> Closing {
-        if say(socket, exec_stream::started(&self.exec)).await.is_err() {
+        let started = ExecEvent::Started { exec_id: self.exec.clone() };
+        if say(socket, &started).await.is_err() {
             return Closing::Gone;
         }
         let mut pings = interval(TERMINAL_PING);
@@ -291,8 +293,8 @@ impl Session {
         let mut heard = Instant::now();
         loop {
             tokio::select! {
-                told = self.watch.next(Follow::ToTheEnd) => {
-                    match tell(socket, &self.exec, told).await {
+                next = self.watch.next(Follow::ToTheEnd) => {
+                    match tell(socket, &self.exec, next).await {
                         Ok(None) => {}
                         Ok(Some(closing)) => return closing,
                         Err(_) => return Closing::Gone,
@@ -315,34 +317,32 @@ impl Session {
     }
 }
 
-async fn say(socket: &mut WebSocket, event: String) -> Result<(), axum::Error> {
-    socket.send(Message::Text(event.into())).await
+async fn say(socket: &mut WebSocket, event: &ExecEvent) -> Result<(), axum::Error> {
+    let text = serde_json::to_string(event).expect("events hold only strings and numbers");
+    socket.send(Message::Text(text.into())).await
 }
 
 /// Tells a client what its exec has said; the last is followed by the close.
 async fn tell(
     socket: &mut WebSocket,
     exec: &ExecId,
-    told: std::io::Result<Option<Told>>,
+    next: Result<Option<guestlink::ExecEvent>, Detached>,
 ) -> Result<Option<Closing>, axum::Error> {
-    let last = match told {
-        Ok(Some(Told::Seen(Seen::Output { data, .. }))) => {
+    let last = match next {
+        Ok(Some(guestlink::ExecEvent::Started)) => return Ok(None),
+        Ok(Some(guestlink::ExecEvent::Output { data, .. })) => {
             socket.send(Message::Binary(data)).await?;
             return Ok(None);
         }
-        Ok(Some(Told::Seen(Seen::Gap { stream, from, to }))) => {
-            say(socket, exec_stream::gap(stream, from, to)).await?;
+        Ok(Some(guestlink::ExecEvent::Gap { stream, from, to })) => {
+            say(socket, &ExecEvent::Gap { stream, from, to }).await?;
             return Ok(None);
         }
-        Ok(Some(Told::Seen(Seen::Ended(end)))) => exec_stream::ended(exec, &end),
-        Ok(Some(Told::Detached)) => exec_stream::detached(exec, "shutting_down"),
-        Ok(None) => exec_stream::detached(exec, "removed"),
-        Err(error) => {
-            tracing::error!(%exec, %error, "cannot read a journal");
-            exec_stream::detached(exec, "journal_unreadable")
-        }
+        Ok(Some(guestlink::ExecEvent::Ended(end))) => exec_stream::ended(exec.clone(), &end),
+        Ok(None) => exec_stream::detached(exec.clone(), &Detached::Removed),
+        Err(why) => exec_stream::detached(exec.clone(), &why),
     };
-    say(socket, last).await?;
+    say(socket, &last).await?;
     Ok(Some(Closing::Over))
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
@@ -21,12 +21,12 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use utoipa::{IntoParams, ToSchema};
 
-use super::exec_stream::{Form, framed, output};
 use super::openapi::{Guarded, Inside, Journaled, Keyed, OfSandbox, WithBody};
-use super::output::Carry;
+use super::output::{Carry, Piece};
 use super::problem::Problem;
 use crate::kit::Refusal;
 use crate::kit::body;
+use crate::kit::frames::Form;
 use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
@@ -34,7 +34,7 @@ use sandkeep_broker::{
     Annotations, Broker, Listener, SnapshotAfter, Tool, ToolAnswer, ToolDraft, ToolEvent, ToolName,
     ToolResources, catalogue, error::Error,
 };
-use sandkeep_core::{ExecId, InvalidCallerId, SandboxId};
+use sandkeep_core::{ExecId, InvalidCallerId, SandboxId, api::ExecEvent};
 use sandkeep_guestlink::OutputStream;
 
 /// A tool as a model and a program know it.
@@ -180,8 +180,7 @@ struct Live {
     /// `None` once it is over.
     done: Option<Done>,
     events: mpsc::Receiver<ToolEvent>,
-    stdout: Carry,
-    stderr: Carry,
+    carry: Carry,
     ready: VecDeque<Bytes>,
 }
 
@@ -204,22 +203,13 @@ struct Failed {
 
 impl Live {
     fn new(form: Form, done: Done, events: mpsc::Receiver<ToolEvent>) -> Self {
-        Self {
-            form,
-            done: Some(done),
-            events,
-            stdout: Carry::default(),
-            stderr: Carry::default(),
-            ready: VecDeque::new(),
-        }
+        Self { form, done: Some(done), events, carry: Carry::default(), ready: VecDeque::new() }
     }
 
     /// What is refused before anything was said has the status of its refusal.
     async fn answer(mut self) -> Result<Response, Refusal> {
         self.step().await?;
         let form = self.form;
-        let headers =
-            [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
         let events = stream::unfold(self, |mut live| async move {
             while live.ready.is_empty() && live.done.is_some() {
                 if let Err(error) = live.step().await {
@@ -230,7 +220,7 @@ impl Live {
             let event = live.ready.pop_front()?;
             Some((Ok::<_, Infallible>(event), live))
         });
-        Ok((headers, Body::from_stream(events)).into_response())
+        Ok(form.response(events))
     }
 
     /// Takes the next event, or the end after all of them.
@@ -250,8 +240,8 @@ impl Live {
         }
         let answer = ended?;
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-            let rest = self.carry(stream).finish();
-            self.ready.extend(rest.map(|piece| output(self.form, stream, piece)));
+            let rest = self.carry.finish(stream);
+            self.output(rest);
         }
         self.say("result", &*answer);
         Ok(())
@@ -261,21 +251,19 @@ impl Live {
         match event {
             ToolEvent::Started { exec_id } => self.say("started", &Started { exec_id }),
             ToolEvent::Output { stream, offset, data } => {
-                let piece = self.carry(stream).push(offset, &data);
-                self.ready.extend(piece.map(|piece| output(self.form, stream, piece)));
+                let piece = self.carry.push(stream, offset, data);
+                self.output(piece);
             }
             ToolEvent::Progress(progress) => self.say("progress", &progress),
         }
     }
 
-    fn carry(&mut self, stream: OutputStream) -> &mut Carry {
-        match stream {
-            OutputStream::Stdout => &mut self.stdout,
-            OutputStream::Stderr => &mut self.stderr,
-        }
+    fn output(&mut self, piece: Option<Piece>) {
+        let Some(event) = piece.map(ExecEvent::from) else { return };
+        self.ready.push_back(self.form.frame(event.name(), None, &event));
     }
 
     fn say<T: Serialize>(&mut self, r#type: &'static str, rest: &T) {
-        self.ready.push_back(framed(self.form, r#type, None, &Event { r#type, rest }));
+        self.ready.push_back(self.form.frame(r#type, None, &Event { r#type, rest }));
     }
 }

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -45,8 +46,8 @@ pub struct Session {
     /// The id of the sandbox.
     session_id: SandboxId,
     status: SandboxState,
-    #[schema(format = DateTime)]
-    created_at: String,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
 }
 
 /// A session in a list.
@@ -93,7 +94,7 @@ impl Allocation {
 
 impl From<View> for Session {
     fn from(view: View) -> Self {
-        Self { session_id: view.id, status: view.state, created_at: view.created_at.to_string() }
+        Self { session_id: view.id, status: view.state, created_at: view.created_at }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::kit::who::Who;
 use crate::rest::execs::Collected;
 use crate::rest::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use sandkeep_broker::{Broker, ExecDraft, error::Error};
-use sandkeep_core::SandboxId;
+use sandkeep_core::{SandboxId, excerpt::Cut};
 use sandkeep_guestlink::Outcome;
 
 /// What `timeout(1)` exits with when the time is up.
@@ -100,7 +100,8 @@ impl From<Collected> for TaskResult {
             Outcome::TimedOut => (TIMED_OUT, name),
             Outcome::Canceled | Outcome::OomKilled | Outcome::Lost => (SIGNALED + SIGKILL, name),
         };
-        let (stdout, stderr) = (stdout.data.into_lossy(), stderr.data.into_lossy());
+        let text = |cut: Cut| String::from_utf8_lossy(&cut.bytes).into_owned();
+        let (stdout, stderr) = (text(stdout), text(stderr));
         Self { exit_code, stdout, stderr, outcome, error: end.error, truncated }
     }
 }

@@ -86,7 +86,7 @@ async fn run(
 async fn output(mut running: Running) -> Option<(std::io::Result<Bytes>, Running)> {
     loop {
         match running.next().await? {
-            ExecEvent::Started => {}
+            ExecEvent::Started | ExecEvent::Gap { .. } => {}
             ExecEvent::Output { data, .. } => return Some((Ok(data), running)),
             ExecEvent::Ended(_) => return None,
         }

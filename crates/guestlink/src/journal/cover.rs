@@ -17,8 +17,9 @@ use std::os::unix::fs::FileExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::Description;
 use super::record::check;
-use super::{Description, End};
+use crate::ExecEnd;
 
 const MAGIC: &[u8; 8] = b"SKexec1\n";
 const END_AT: usize = MAGIC.len();
@@ -36,7 +37,7 @@ pub const TAIL_MAGIC: &[u8; 8] = b"SKtail1\n";
 
 pub struct Cover {
     pub description: Description,
-    pub end: Option<End>,
+    pub end: Option<ExecEnd>,
     /// Where the output starts.
     pub len: u64,
 }
@@ -74,12 +75,12 @@ pub fn read(file: &File) -> io::Result<Option<Cover>> {
 }
 
 /// Writes the end of an exec.
-pub fn write_end(file: &File, end: &End) -> io::Result<()> {
+pub fn write_end(file: &File, end: &ExecEnd) -> io::Result<()> {
     file.write_all_at(&end_frame(end), END_AT as u64)
 }
 
 /// The error is the only part of an end that can be long; what does not fit of it is cut off.
-fn end_frame(end: &End) -> Vec<u8> {
+fn end_frame(end: &ExecEnd) -> Vec<u8> {
     let mut end = end.clone();
     loop {
         let framed = frame(&end);

@@ -13,25 +13,8 @@ use super::cover::{self, TAIL_MAGIC, read_up_to};
 use super::record::{HEADER_LEN, Header, RECORD_MAX};
 use super::recover::{BLOCK_LEN, header_at};
 use super::writer::TAILS_KEPT;
-use super::{End, Journal, Progress};
-use crate::{Offsets, OutputStream};
-
-/// What a watcher is told, in order of arrival. After [`Seen::Ended`] comes nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
-    Output {
-        stream: OutputStream,
-        offset: u64,
-        data: Bytes,
-    },
-    /// Bytes that the journal does not have (any more).
-    Gap {
-        stream: OutputStream,
-        from: u64,
-        to: u64,
-    },
-    Ended(Arc<End>),
-}
+use super::{Journal, Progress};
+use crate::{ExecEnd, ExecEvent, Offsets, OutputStream};
 
 /// Where a watcher begins in each stream; `None` leaves the stream out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +62,7 @@ pub struct Watch {
     segment: u32,
     file: Option<Arc<File>>,
     at: u64,
-    ready: VecDeque<Seen>,
+    ready: VecDeque<ExecEvent>,
     phase: Phase,
 }
 
@@ -120,10 +103,10 @@ impl Watch {
 
     /// What comes next; `None` after the end, or, for who only wants what is there, when that was all.
     /// Cancel-safe.
-    pub async fn next(&mut self, follow: Follow) -> io::Result<Option<Seen>> {
+    pub async fn next(&mut self, follow: Follow) -> io::Result<Option<ExecEvent>> {
         loop {
-            if let Some(seen) = self.ready.pop_front() {
-                return Ok(Some(seen));
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
             }
             if self.phase == Phase::Over {
                 return Ok(None);
@@ -131,7 +114,7 @@ impl Watch {
             let progress = self.progress.borrow_and_update().clone();
             match (self.read_on(&progress).await?, progress.end) {
                 (Step::Moved, _) => {}
-                (Step::UpToDate | Step::Removed, Some(end)) => self.finish(end),
+                (Step::UpToDate | Step::Removed, Some(end)) => self.finish(&end),
                 (Step::Removed, None) => return Err(io::ErrorKind::NotFound.into()),
                 (Step::UpToDate, None) => match follow {
                     Follow::WhatIsThere => return Ok(None),
@@ -143,20 +126,20 @@ impl Watch {
         }
     }
 
-    fn finish(&mut self, end: Arc<End>) {
+    fn finish(&mut self, end: &ExecEnd) {
         self.phase = Phase::Over;
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let to = super::record::of(&end.written, stream);
             self.skip_to(stream, to);
         }
-        self.ready.push_back(Seen::Ended(end));
+        self.ready.push_back(ExecEvent::Ended(end.clone()));
     }
 
     /// Says what is missing before this offset.
     fn skip_to(&mut self, stream: OutputStream, to: u64) {
         if let Some(from) = self.next.of_mut(stream).as_mut().filter(|from| **from < to) {
             let from = std::mem::replace(from, to);
-            self.ready.push_back(Seen::Gap { stream, from, to });
+            self.ready.push_back(ExecEvent::Gap { stream, from, to });
         }
     }
 
@@ -259,7 +242,7 @@ impl Watch {
         let known = next.saturating_sub(header.offset);
         let data = data.split_off(known as usize);
         *self.next.of_mut(stream) = Some(header.end());
-        self.ready.push_back(Seen::Output { stream, offset: header.offset + known, data });
+        self.ready.push_back(ExecEvent::Output { stream, offset: header.offset + known, data });
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::{ExecEnd, OutputStream};
+use crate::{ExecEnd, ExecEvent, Outcome, OutputStream};
 
 const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 
@@ -58,11 +58,11 @@ fn description() -> Description {
 
 fn exited(code: i32) -> ExecEnd {
     let duration = Duration::from_millis(7);
-    ExecEnd { outcome: Outcome::Exited(code), error: None, duration, shell: None }
+    ExecEnd::new(Outcome::Exited(code), duration)
 }
 
 /// Everything there is to see now.
-async fn all(journal: &Arc<Journal>, from: From) -> Vec<Seen> {
+async fn all(journal: &Arc<Journal>, from: From) -> Vec<ExecEvent> {
     let mut watch = journal.watch(from);
     let mut seen = Vec::new();
     while let Some(next) = watch.next(Follow::WhatIsThere).await.expect("it can be read") {
@@ -72,28 +72,31 @@ async fn all(journal: &Arc<Journal>, from: From) -> Vec<Seen> {
 }
 
 /// The bytes of one stream, and its gaps. Nothing comes twice and nothing is missing between.
-fn bytes(seen: &[Seen], wanted: OutputStream, start: u64) -> (Vec<u8>, Vec<(u64, u64)>) {
+fn bytes(seen: &[ExecEvent], wanted: OutputStream, start: u64) -> (Vec<u8>, Vec<(u64, u64)>) {
     let (mut text, mut gaps, mut at) = (Vec::new(), Vec::new(), start);
     for seen in seen {
         match seen {
-            Seen::Output { stream, offset, data } if *stream == wanted => {
+            ExecEvent::Output { stream, offset, data } if *stream == wanted => {
                 assert_eq!(*offset, at, "a hole or a repetition");
                 at += data.len() as u64;
                 text.extend_from_slice(data);
             }
-            Seen::Gap { stream, from, to } if *stream == wanted => {
+            ExecEvent::Gap { stream, from, to } if *stream == wanted => {
                 assert_eq!(*from, at, "a gap begins where the bytes end");
                 gaps.push((*from, *to));
                 at = *to;
             }
-            Seen::Output { .. } | Seen::Gap { .. } | Seen::Ended(_) => {}
+            ExecEvent::Started
+            | ExecEvent::Output { .. }
+            | ExecEvent::Gap { .. }
+            | ExecEvent::Ended(_) => {}
         }
     }
     (text, gaps)
 }
 
-fn ends(seen: &[Seen]) -> usize {
-    seen.iter().filter(|seen| matches!(seen, Seen::Ended(_))).count()
+fn ends(seen: &[ExecEvent]) -> usize {
+    seen.iter().filter(|seen| matches!(seen, ExecEvent::Ended(_))).count()
 }
 
 async fn say(writer: &mut Writer, stream: OutputStream, data: &[u8]) {
@@ -119,7 +122,7 @@ async fn what_was_said_is_read_back_in_order_with_one_end() {
     }] {
         let seen = all(&journal, From::start()).await;
         assert_eq!(seen[..3], before[..], "what was told stays the same");
-        assert_eq!(seen[3..], [Seen::Ended(Arc::clone(&end))]);
+        assert_eq!(seen[3..], [ExecEvent::Ended(ExecEnd::clone(&end))]);
         assert_eq!(journal.description().expect("it is there"), description);
         let one = all(&journal, From::only(OutputStream::Stdout, 6)).await;
         assert_eq!(bytes(&one, OutputStream::Stdout, 6).0, b"ree");
@@ -155,7 +158,7 @@ async fn a_journal_cut_anywhere_goes_on_without_a_hole_or_a_repetition() {
         // The guest sends again from where the journal is.
         let from = writer.written();
         for seen in &expected {
-            let Seen::Output { stream, offset, data } = seen else { panic!("{seen:?}") };
+            let ExecEvent::Output { stream, offset, data } = seen else { panic!("{seen:?}") };
             if offset + data.len() as u64 > record::of(&from, *stream) {
                 writer.append(*stream, *offset, data).await;
             }
@@ -273,7 +276,7 @@ async fn a_watcher_far_behind_slows_nobody_and_is_told_of_the_gap() {
     let journal = Arc::clone(writer.journal());
     let (mut slow, mut idle) = (journal.watch(From::start()), journal.watch(From::start()));
     say(&mut writer, OutputStream::Stdout, b"first").await;
-    assert!(matches!(slow.next(Follow::ToTheEnd).await, Ok(Some(Seen::Output { .. }))));
+    assert!(matches!(slow.next(Follow::ToTheEnd).await, Ok(Some(ExecEvent::Output { .. }))));
     flood(&mut writer).await;
     writer.end(exited(0));
     for watch in [&mut slow, &mut idle] {
@@ -281,7 +284,7 @@ async fn a_watcher_far_behind_slows_nobody_and_is_told_of_the_gap() {
         while let Some(next) = watch.next(Follow::ToTheEnd).await.expect("it can be read") {
             seen.push(next);
         }
-        assert!(seen.iter().any(|seen| matches!(seen, Seen::Gap { .. })));
+        assert!(seen.iter().any(|seen| matches!(seen, ExecEvent::Gap { .. })));
         assert_eq!(ends(&seen), 1);
     }
 }
@@ -295,9 +298,15 @@ async fn a_follower_waits_for_more_and_only_for_that() {
     assert!(watch.next(Follow::ToTheEnd).now_or_never().is_none());
     say(&mut writer, OutputStream::Stderr, b"x").await;
     let seen = watch.next(Follow::ToTheEnd).await.expect("readable");
-    assert!(matches!(seen, Some(Seen::Output { stream: OutputStream::Stderr, .. })), "{seen:?}");
+    assert!(
+        matches!(seen, Some(ExecEvent::Output { stream: OutputStream::Stderr, .. })),
+        "{seen:?}"
+    );
     let end = writer.end(exited(1));
-    assert_eq!(watch.next(Follow::ToTheEnd).await.expect("readable"), Some(Seen::Ended(end)));
+    assert_eq!(
+        watch.next(Follow::ToTheEnd).await.expect("readable"),
+        Some(ExecEvent::Ended(ExecEnd::clone(&end)))
+    );
     assert_eq!(watch.next(Follow::ToTheEnd).await.expect("readable"), None);
 }
 
@@ -384,4 +393,16 @@ async fn measure_what_a_journal_costs_a_short_command() {
     }
     let [begin, line, end] = taken.map(|taken| taken / ROUNDS);
     println!("begin {begin:?}, one line {line:?}, end {end:?}");
+}
+
+#[test]
+fn an_end_is_on_disk_as_earlier_daemons_wrote_it() {
+    let bare = r#"{"outcome":{"exited":3},"duration_ms":1500,"ended_at":"2026-01-02T03:04:05.000000006Z","written":{"stdout":7,"stderr":0},"dropped":{"stdout":2,"stderr":0}}"#;
+    let end: ExecEnd = serde_json::from_str(bare).expect("an end without what may be left out");
+    assert_eq!((end.outcome, end.duration), (Outcome::Exited(3), Duration::from_millis(1500)));
+    assert_eq!((end.written.stdout, end.dropped.stdout, end.error.as_ref()), (7, 2, None));
+    assert_eq!(serde_json::to_string(&end).expect("plain data"), bare);
+    let lost = r#"{"outcome":"lost","error":"gone","duration_ms":0,"ended_at":"2026-01-02T03:04:05Z","written":{"stdout":0,"stderr":0},"dropped":{"stdout":0,"stderr":0},"shell":{"fate":"replaced","skipped":{"stdout":1,"stderr":2}}}"#;
+    let end: ExecEnd = serde_json::from_str(lost).expect("an end with everything");
+    assert_eq!(serde_json::to_string(&end).expect("plain data"), lost);
 }

@@ -19,14 +19,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
 use super::record::{HEADER_LEN, Header, RECORD_MAX, of, of_mut};
-use super::{End, Journal, Progress, cover};
+use super::{Journal, Progress, cover};
 use crate::{ExecEnd, Offsets, OutputStream};
 use sandkeep_core::limits;
 
@@ -172,7 +170,7 @@ impl Writer {
         self.tell(None);
     }
 
-    fn tell(&self, end: Option<Arc<End>>) {
+    fn tell(&self, end: Option<Arc<ExecEnd>>) {
         let progress = Progress { end, ..self.place.progress() };
         self.journal.progress.send_replace(progress);
     }
@@ -218,17 +216,10 @@ impl Writer {
 
     /// Writes the end and tells it: the exec's own, and what could not be kept of its output. All that
     /// was appended must be flushed.
-    pub fn end(self, end: ExecEnd) -> Arc<End> {
+    pub fn end(self, mut end: ExecEnd) -> Arc<ExecEnd> {
         debug_assert!(self.pending.is_none(), "output is flushed before the end is written");
-        let mut end = End {
-            outcome: end.outcome,
-            shell: end.shell,
-            error: with_fault(end.error, self.fault.as_deref()),
-            duration_ms: millis(end.duration),
-            ended_at: Timestamp::now(),
-            written: self.place.written,
-            dropped: self.place.dropped,
-        };
+        end.error = with_fault(end.error, self.fault.as_deref());
+        (end.written, end.dropped) = (self.place.written, self.place.dropped);
         if let Err(error) = cover::write_end(&self.head, &end) {
             tracing::error!(exec = %self.journal.id, %error, "cannot write the end of an exec");
             let fault = format!("its end is not on disk: {error}");
@@ -246,10 +237,6 @@ fn with_fault(error: Option<String>, fault: Option<&str>) -> Option<String> {
         (Some(error), Some(fault)) => Some(format!("{error}; {fault}")),
         (error, fault) => error.or(fault),
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Options for a file that is written and read by nobody else.

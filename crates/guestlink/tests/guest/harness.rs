@@ -191,6 +191,7 @@ pub async fn collect_from(execution: &mut Execution, from: Offsets) -> Collected
         loop {
             match execution.next().await.expect("an exec ends before its events do") {
                 ExecEvent::Started => assert!(first, "it starts once"),
+                gap @ ExecEvent::Gap { .. } => panic!("{gap:?} from a guest"),
                 ExecEvent::Output { stream, offset, data } => {
                     let (kept, start) = match stream {
                         OutputStream::Stdout => (&mut stdout, from.stdout),
@@ -302,7 +303,7 @@ pub async fn wait_for_output(execution: &mut Execution, expected: &[u8]) {
         while said.len() < expected.len() {
             match execution.next().await.expect("it has not ended") {
                 ExecEvent::Output { stream: OutputStream::Stdout, data, .. } => said.extend(data),
-                ExecEvent::Started => {}
+                ExecEvent::Started | ExecEvent::Gap { .. } => {}
                 other => panic!("{other:?} instead of output"),
             }
         }

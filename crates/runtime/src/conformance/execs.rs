@@ -230,7 +230,7 @@ pub(super) async fn exec_left_alone_can_be_joined_at_an_offset(
     let cut_off = loop {
         match soon("the end of the second", second.next()).await? {
             Some(ExecEvent::Ended(end)) => break end,
-            Some(ExecEvent::Started | ExecEvent::Output { .. }) => {}
+            Some(ExecEvent::Started | ExecEvent::Output { .. } | ExecEvent::Gap { .. }) => {}
             None => return Err(Failure("the second ended without an end".to_owned())),
         }
     };

@@ -174,6 +174,7 @@ pub(super) async fn listen(mut execution: Execution) -> Result<Said, Failure> {
             }
             Some(ExecEvent::Ended(end)) => break end,
             Some(ExecEvent::Started) => return Err(Failure("it started twice".to_owned())),
+            Some(gap @ ExecEvent::Gap { .. }) => return Err(Failure(format!("{gap:?}"))),
             None => return Err(Failure("the events end without an end".to_owned())),
         }
     };

@@ -39,7 +39,7 @@ async fn end_of(execution: &mut Execution) -> Result<Outcome, Failure> {
     loop {
         match soon("the end", execution.next()).await? {
             Some(ExecEvent::Ended(end)) => return Ok(end.outcome),
-            Some(ExecEvent::Started | ExecEvent::Output { .. }) => {}
+            Some(ExecEvent::Started | ExecEvent::Output { .. } | ExecEvent::Gap { .. }) => {}
             None => return Err(Failure("it ended without an end".to_owned())),
         }
     }

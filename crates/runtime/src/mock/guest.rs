@@ -159,7 +159,7 @@ impl MockExec {
             () = elapsed(request.timeout) => (Outcome::TimedOut, None),
             Ok(how) = interruption.wait_for(Option::is_some) => interrupted(*how),
         };
-        let end = ExecEnd { outcome, error, duration: started.elapsed(), shell: None };
+        let end = ExecEnd { error, ..ExecEnd::new(outcome, started.elapsed()) };
         self.log.send_modify(|log| log.end = Some(end));
     }
 }

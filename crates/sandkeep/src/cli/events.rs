@@ -36,16 +36,17 @@ pub async fn follow_begun(
             ExecEvent::Output { stream: OutputStream::Stdout, data, .. } => print::stdout(&data)?,
             ExecEvent::Output { stream: OutputStream::Stderr, data, .. } => print::stderr(&data)?,
             ExecEvent::Gap { stream, from, to } => {
-                let stream = match stream {
-                    OutputStream::Stdout => "stdout",
-                    OutputStream::Stderr => "stderr",
-                };
+                let stream = stream.as_str();
                 let missing = to.saturating_sub(from);
                 print::note(&format!("{missing} bytes of {stream} are not kept and missing here"));
             }
-            ExecEvent::Running => return Ok(Last::Running),
-            ExecEvent::Detached { reason } => return Err(Error::Detached { reason }.into()),
-            ExecEvent::Ended { status, ending } => return Ok(Last::Ended(ended(status, &ending))),
+            ExecEvent::Running { .. } => return Ok(Last::Running),
+            ExecEvent::Detached { reason, .. } => {
+                return Err(Error::Detached { reason: reason.into_owned() }.into());
+            }
+            ExecEvent::Ended { status, ending, .. } => {
+                return Ok(Last::Ended(ended(status, &ending)));
+            }
         }
     }
 }

@@ -17,6 +17,9 @@ pub struct Args {
     /// No more than this many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
+    /// The newest first instead of the oldest
+    #[arg(long, short)]
+    reverse: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -24,7 +27,10 @@ pub struct Args {
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let limit = args.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let path = "/api/v1/sandboxes";
-    let query = args.filter.query();
+    let mut query = args.filter.query();
+    if args.reverse {
+        query.push(("sort", "-created_at".to_owned()));
+    }
     if args.format.json {
         let items: Vec<Value> = client.list(path, &query, limit).await?;
         print::json(&json!({ "items": items }))?;

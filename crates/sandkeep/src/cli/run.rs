@@ -172,7 +172,7 @@ async fn pass_output(running: &mut Running, signals: &mut Signals) -> Result<End
     loop {
         tokio::select! {
             event = running.next() => match event {
-                Some(ExecEvent::Started) => {}
+                Some(ExecEvent::Started | ExecEvent::Gap { .. }) => {}
                 Some(ExecEvent::Output { stream: OutputStream::Stdout, data, .. }) => print::stdout(&data)?,
                 Some(ExecEvent::Output { stream: OutputStream::Stderr, data, .. }) => print::stderr(&data)?,
                 Some(ExecEvent::Ended(end)) => return Ok(Ended::ByItself(end)),

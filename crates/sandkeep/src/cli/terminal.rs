@@ -193,8 +193,10 @@ fn hear(client: &Client, message: Message) -> Result<Option<Over>, Failure> {
             ExecEvent::Started { .. } | ExecEvent::Gap { .. } | ExecEvent::Output { .. } => {
                 Ok(None)
             }
-            ExecEvent::Running | ExecEvent::Detached { .. } => Err(client.went_away().into()),
-            ExecEvent::Ended { status, ending } => Ok(Some(Over::Ended(status, ending))),
+            ExecEvent::Running { .. } | ExecEvent::Detached { .. } => {
+                Err(client.went_away().into())
+            }
+            ExecEvent::Ended { status, ending, .. } => Ok(Some(Over::Ended(status, ending))),
         },
         Message::Close(_) => Err(client.went_away().into()),
         Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(None),

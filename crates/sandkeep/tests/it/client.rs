@@ -105,6 +105,16 @@ fn ls_filters_and_follows_the_pages_to_their_end() {
 }
 
 #[test]
+fn ls_takes_several_states_and_either_order() {
+    let daemon = scripted(vec![(200, json!({ "items": [sandbox(TWO), sandbox(ONE)] }))]);
+    let ran = daemon.call(&["ls", "--state", "running", "--state", "stopped", "--reverse"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.find(TWO) < ran.stdout.find(ONE), "the daemon's order is kept: {ran:?}");
+    let asked = daemon.request().line;
+    assert!(asked.contains("state=running&state=stopped&sort=-created_at&limit="), "{asked}");
+}
+
+#[test]
 fn ls_asks_for_no_more_than_its_limit() {
     let daemon =
         scripted(vec![(200, json!({ "items": [sandbox(ONE), sandbox(TWO)], "next_cursor": "x" }))]);

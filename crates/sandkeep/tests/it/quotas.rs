@@ -71,7 +71,32 @@ fn a_list_comes_in_pages_and_only_what_was_asked_for() {
     assert_eq!(list("label=a=1&label=b=2")["items"].as_array().map(Vec::len), Some(1));
     assert_eq!(list("project=web&state=running")["items"][0]["id"], json!(two));
     assert_eq!(list("state=stopped")["items"], json!([]));
-    for wrong in ["limit=0", "cursor=x", "state=asleep", "label=a", "colour=blue"] {
+    daemon.expect(200, "POST", &format!("{SANDBOXES}/{two}/stop"), &Value::Null);
+    let ids = |query: &str| -> Vec<Value> {
+        let items = list(query)["items"].take();
+        items.as_array().expect("a list").iter().map(|item| item["id"].clone()).collect()
+    };
+    for both in ["state=running&state=stopped", "state=running,stopped", "sort=created_at"] {
+        assert_eq!(ids(both), [json!(one), json!(two)], "{both}");
+    }
+    assert_eq!(ids("state=paused,stopped"), [json!(two)]);
+    assert_eq!(ids("sort=-created_at"), [json!(two), json!(one)]);
+    let page = list("limit=1&sort=-created_at");
+    assert_eq!(page["items"][0]["id"], json!(two));
+    let next = page["next_cursor"].as_str().expect("there is more");
+    assert_eq!(ids(&format!("limit=1&sort=-created_at&cursor={next}")), [json!(one)]);
+    let mixed = format!("{SANDBOXES}?sort=created_at&cursor={next}");
+    let problem = daemon.expect(400, "GET", &mixed, &Value::Null);
+    assert!(problem["detail"].as_str().expect("a detail").contains("other order"), "{problem}");
+    for wrong in [
+        "limit=0",
+        "cursor=x",
+        "state=asleep",
+        "state=running,",
+        "sort=id",
+        "label=a",
+        "colour=blue",
+    ] {
         let problem = daemon.expect(400, "GET", &format!("{SANDBOXES}?{wrong}"), &Value::Null);
         let name = wrong.split('=').next().expect("a name");
         assert!(problem["detail"].as_str().expect("a detail").contains(name), "{problem}");

@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::execs::{ExecDraft, admitted, request};
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
-use sandkeep_core::{Asked, Port, ProcessTerms, limits};
-use sandkeep_guestlink::{ByteStream, ExecEvent, Execution, Outcome, journal::Journal};
+use sandkeep_core::{Asked, ExecId, Port, ProcessTerms, limits};
+use sandkeep_guestlink::{ByteStream, LeafLimits, Outcome, journal::Journal};
 
 /// How much of an answer is read: `HTTP/1.1 200`.
 const STATUS_LEN: usize = 12;
@@ -65,22 +65,12 @@ async fn answers(handle: &Handle, asked: &Asked) -> bool {
                 timeout: Some(limits::PROCESS_PROBE),
                 ..ExecDraft::default()
             };
-            let Ok(request) = request(handle, draft) else { return false };
+            let request = request(handle, draft, ExecId::random(), LeafLimits::NONE);
+            let Ok(request) = request else { return false };
             let Ok(mut command) = guest.exec(request).await else { return false };
-            succeeds(&mut command).await
+            command.collect(drop).await.outcome == Outcome::Exited(0)
         }
     }
-}
-
-/// Whether a command that nobody keeps anything of ends well.
-async fn succeeds(command: &mut Execution) -> bool {
-    while let Some(event) = command.next().await {
-        match event {
-            ExecEvent::Started | ExecEvent::Output { .. } => {}
-            ExecEvent::Ended(end) => return end.outcome == Outcome::Exited(0),
-        }
-    }
-    false
 }
 
 /// The status that a GET is answered with.

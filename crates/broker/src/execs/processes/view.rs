@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::lifecycle::handle::Handle;
 use sandkeep_core::{ProcessId, ProcessTerms, limits};
 use sandkeep_guestlink::{
-    Offsets, Outcome,
-    journal::{Follow, From, Journal, Keep, Seen},
+    ExecEvent, Offsets, Outcome,
+    journal::{Follow, From, Journal, Keep},
 };
 
 pub use sandkeep_core::api::{ProcessStatus, ProcessView};
@@ -66,9 +66,9 @@ pub(super) async fn last_output(journal: &Arc<Journal>) -> String {
     let mut said = Vec::new();
     while let Ok(Some(seen)) = watch.next(Follow::WhatIsThere).await {
         match seen {
-            Seen::Output { data, .. } => said.extend_from_slice(&data),
-            Seen::Gap { .. } => {}
-            Seen::Ended(_) => break,
+            ExecEvent::Output { data, .. } => said.extend_from_slice(&data),
+            ExecEvent::Started | ExecEvent::Gap { .. } => {}
+            ExecEvent::Ended(_) => break,
         }
     }
     String::from_utf8_lossy(&said).into_owned()

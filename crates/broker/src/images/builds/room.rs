@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use tracing::warn;
 
 use super::steps::{Builder, Built};
@@ -16,10 +17,10 @@ use crate::lifecycle::handle::Handle;
 use crate::lifecycle::request::Command;
 use crate::{Broker, policy::admission};
 use sandkeep_core::{
-    ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms, Verb, failpoint,
-    limits,
+    ExecId, ImageDefaults, ImportId, PinnedImage, Privilege, Spec, SpecDraft, Terms, Verb,
+    failpoint, limits,
 };
-use sandkeep_guestlink::{ExecEnd, ExecEvent, Outcome};
+use sandkeep_guestlink::{ExecEnd, Outcome};
 use sandkeep_image::recipe::{Running, Step};
 use sandkeep_runtime::Capabilities;
 use sandkeep_tree::digest::Digest;
@@ -118,19 +119,14 @@ impl Builder<'_> {
             on_disconnect: OnDisconnect::Kill,
             ..ExecDraft::default()
         };
-        let mut command = crate::execs::exec(&self.broker.shared, handle, draft).await?;
+        let command = crate::execs::exec(&self.broker.shared, handle, draft, ExecId::random());
         let mut tail = Tail::default();
-        while let Some(event) = command.next().await {
-            match event {
-                ExecEvent::Started => {}
-                ExecEvent::Output { stream, data, .. } => {
-                    tail.push(&data);
-                    self.events.output(stream, data).await;
-                }
-                ExecEvent::Ended(end) => return judge(&end, &tail, step),
-            }
-        }
-        Err(Error::SandboxFailed { id: handle.id.clone(), reason: "it is gone".to_owned() })
+        let take = |stream, _, data: Bytes| {
+            tail.push(&data);
+            self.events.output(stream, data)
+        };
+        let end = command.await?.collect(take).await;
+        judge(&end, &tail, step)
     }
 
     /// Makes a layer of what the sandbox has of its own, and removes it.

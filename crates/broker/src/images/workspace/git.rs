@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::opening::{Remote, without_git};
 use super::relay::{Relay, Trouble};
 use crate::error::Error;
 use crate::execs::{Place, Wanted};
 use crate::lifecycle::supervisor::Supervisor;
 use sandkeep_core::{ExecId, GitUrl, HOME, Privilege, limits};
-use sandkeep_guestlink::{ExecEvent, ExecRequest, Guest, LeafLimits, Outcome, Stdin};
+use sandkeep_guestlink::{ExecRequest, Guest, LeafLimits, Outcome, Stdin};
 
 /// Who clones. By number, because an image may name nobody.
 const USER: &str = "1000:1000";
@@ -224,23 +226,15 @@ fn how_to_clone(url: &GitUrl) -> Vec<&'static str> {
 }
 
 async fn to_the_end(guest: &dyn Guest, request: ExecRequest) -> Result<Ended, Error> {
-    let mut execution = guest.exec(request).await?;
     let mut said = Vec::new();
-    while let Some(event) = execution.next().await {
-        match event {
-            ExecEvent::Started => {}
-            ExecEvent::Output { data, .. } => {
-                said.extend_from_slice(&data);
-                let over = said.len().saturating_sub(limits::SOURCE_SAID_MAX_BYTES);
-                said.drain(..over);
-            }
-            ExecEvent::Ended(end) => {
-                let said = String::from_utf8_lossy(&said).into_owned();
-                return Ok(Ended { outcome: end.outcome, said: end.error.unwrap_or(said) });
-            }
-        }
-    }
-    Ok(Ended { outcome: Outcome::Lost, said: String::new() })
+    let take = |data: Bytes| {
+        said.extend_from_slice(&data);
+        let over = said.len().saturating_sub(limits::SOURCE_SAID_MAX_BYTES);
+        said.drain(..over);
+    };
+    let end = guest.exec(request).await?.collect(take).await;
+    let said = end.error.unwrap_or_else(|| String::from_utf8_lossy(&said).into_owned());
+    Ok(Ended { outcome: end.outcome, said })
 }
 
 fn how(outcome: &Outcome) -> String {

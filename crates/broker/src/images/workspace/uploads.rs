@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -31,7 +32,8 @@ pub struct UploadView {
     /// As it was sent.
     pub bytes: u64,
     /// RFC 3339. It is gone earlier if the daemon ends.
-    pub expires_at: String,
+    #[schema(value_type = String)]
+    pub expires_at: Timestamp,
 }
 
 impl Uploads {
@@ -89,7 +91,7 @@ impl Broker {
         uploads.all().insert(id.clone(), Kept { owner, file });
         self.forget_later(id.clone());
         let expires_at = self.shared.clock.wall() + limits::UPLOAD_KEPT;
-        Ok(UploadView { id, bytes, expires_at: expires_at.to_string() })
+        Ok(UploadView { id, bytes, expires_at })
     }
 
     fn forget_later(&self, id: UploadId) {

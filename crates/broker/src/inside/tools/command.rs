@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use toolbox::tools::{CommandRefusal, Refusal};
 
 use super::Scene;
@@ -11,13 +12,13 @@ use super::catalogue::Tool;
 use super::git;
 use super::work::Bounds;
 use crate::error::Error;
-use crate::execs::{ExecDraft, OnDisconnect, Running};
+use crate::execs::{ExecDraft, OnDisconnect, Running, exec};
 use sandkeep_core::{
-    ExecId,
+    ExecId, Verb,
     excerpt::{Cut, Excerpt},
     limits,
 };
-use sandkeep_guestlink::{ExecEnd, ExecEvent, Outcome, OutputStream};
+use sandkeep_guestlink::{ExecEnd, Outcome, OutputStream};
 
 /// What a program answers that was not there, as shells have it.
 const NOT_FOUND: i32 = 127;
@@ -63,7 +64,10 @@ impl Command {
                 on_disconnect: OnDisconnect::Kill,
                 ..ExecDraft::default()
             };
-            let running = crate::execs::measured(&scene.shared, &scene.handle, draft).await?;
+            let begun = exec(&scene.shared, &scene.handle, draft, ExecId::random());
+            let runtime = scene.shared.runtime_label(Some(scene.handle.meta().spec.runtime()));
+            let verbs = scene.shared.telemetry.verbs();
+            let running = verbs.measure(Verb::Exec, runtime, begun).await?;
             let this = Ran::to_its_end(running, scene).await;
             let missing = this.is_missing();
             ran = Some(this);
@@ -86,26 +90,20 @@ struct Ran {
 }
 
 impl Ran {
-    async fn to_its_end(mut running: Running, scene: &Scene) -> Self {
+    async fn to_its_end(running: Running, scene: &Scene) -> Self {
         let exec_id = running.id.clone();
         scene.listener.tell(ToolEvent::Started { exec_id: exec_id.clone() }).await;
         let excerpt =
             || Excerpt::within(limits::TOOL_OUTPUT_HEAD_BYTES, limits::TOOL_OUTPUT_TAIL_BYTES);
         let (mut stdout, mut stderr) = (excerpt(), excerpt());
-        let end = loop {
-            match running.next().await {
-                Some(ExecEvent::Started) => {}
-                Some(ExecEvent::Output { stream, offset, data }) => {
-                    match stream {
-                        OutputStream::Stdout => stdout.push(&data),
-                        OutputStream::Stderr => stderr.push(&data),
-                    }
-                    scene.listener.tell(ToolEvent::Output { stream, offset, data }).await;
-                }
-                Some(ExecEvent::Ended(end)) => break end,
-                None => break ExecEnd::unknown(),
+        let take = |stream, offset, data: Bytes| {
+            match stream {
+                OutputStream::Stdout => stdout.push(&data),
+                OutputStream::Stderr => stderr.push(&data),
             }
+            scene.listener.tell(ToolEvent::Output { stream, offset, data })
         };
+        let end = running.collect(take).await;
         Self { exec_id, end, stdout: shown(stdout), stderr: shown(stderr) }
     }
 

@@ -27,7 +27,8 @@ pub struct Shown {
     uid: u32,
     gid: u32,
     /// RFC 3339.
-    modified_at: String,
+    #[schema(value_type = String)]
+    modified_at: Timestamp,
     /// Where a symbolic link leads to.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
@@ -72,7 +73,7 @@ impl From<Entry> for Shown {
             None => (None, None),
         };
         // The sandbox says it, and may say anything.
-        let modified =
+        let modified_at =
             Timestamp::from_millisecond(entry.modified_ms).unwrap_or(Timestamp::UNIX_EPOCH);
         Self {
             path,
@@ -82,7 +83,7 @@ impl From<Entry> for Shown {
             mode: format!("{:04o}", entry.mode & 0o7777),
             uid: entry.uid,
             gid: entry.gid,
-            modified_at: modified.to_string(),
+            modified_at,
             target,
             target_b64,
         }

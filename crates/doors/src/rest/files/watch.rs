@@ -2,18 +2,17 @@
 
 use std::convert::Infallible;
 
-use axum::body::Body;
-use axum::http::{HeaderMap, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::HeaderMap;
+use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
 use toolbox::{Change, ChangeKind};
 
-use super::super::exec_stream::{Form, framed};
 use super::super::problem::Problem;
 use super::shown::written;
 use crate::kit::Refusal;
+use crate::kit::frames::Form;
 use sandkeep_broker::{FileWatch, Noticed};
 use sandkeep_core::limits::WATCH_SILENCE_MAX;
 
@@ -39,12 +38,11 @@ pub fn answer(watch: FileWatch, headers: &HeaderMap) -> Response {
         Some(Form::Ndjson) => Form::Ndjson,
         Some(Form::Sse | Form::Raw) | None => Form::Sse,
     };
-    let head = [(header::CONTENT_TYPE, form.media_type()), (header::CACHE_CONTROL, "no-store")];
     let events = stream::unfold(State::Opening(watch), move |state| async move {
         let (event, state) = next(form, state).await?;
         Some((Ok::<_, Infallible>(event), state))
     });
-    (head, Body::from_stream(events)).into_response()
+    form.response(events)
 }
 
 async fn next(form: Form, state: State) -> Option<(Bytes, State)> {
@@ -76,7 +74,7 @@ async fn next(form: Form, state: State) -> Option<(Bytes, State)> {
 }
 
 fn said(form: Form, event: Event) -> Bytes {
-    framed(form, event.r#type, None, &event)
+    form.frame(event.r#type, None, &event)
 }
 
 fn event(r#type: &'static str) -> Event {

@@ -147,3 +147,40 @@ async fn live_events_come_while_the_command_runs() {
     let answer = daemon.exec(&sandbox, json!({ "argv": ["echo", "still here"] })).await;
     assert_eq!(answer["stdout"], "still here\n");
 }
+
+/// The bytes of stdout in a list of events.
+fn bytes_of(events: &[Value]) -> Vec<u8> {
+    let piece = |event: &Value| match (event["data"].as_str(), event["data_b64"].as_str()) {
+        (Some(text), _) => text.as_bytes().to_vec(),
+        (None, Some(text)) => STANDARD.decode(text).expect("base64"),
+        (None, None) => Vec::new(),
+    };
+    events.iter().filter(|event| event["type"] == "stdout").flat_map(piece).collect()
+}
+
+#[tokio::test]
+async fn binary_output_survives_every_form_of_the_answer() {
+    let daemon = Daemon::start().await;
+    let sandbox = daemon.sandbox().await;
+    let bytes: Vec<u8> =
+        (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let body = json!({ "argv": ["cat"], "stdin_b64": STANDARD.encode(&bytes) });
+    let answer = daemon.exec(&sandbox, body.clone()).await;
+    assert!(
+        STANDARD.decode(answer["stdout_b64"].as_str().expect("base64")).expect("base64") == bytes
+    );
+    let events = live(&daemon, &sandbox, body).await;
+    assert!(bytes_of(&events) == bytes, "NDJSON");
+    let exec = events[0]["exec_id"].as_str().expect("an id");
+    let output = async |accept: &str| {
+        let path = format!("{sandbox}/execs/{exec}/output?stream=stdout");
+        let request = daemon.request(Method::GET, &path).header("accept", accept);
+        request.send().await.expect("an answer").bytes().await.expect("all of it")
+    };
+    assert!(output("application/octet-stream").await == bytes, "raw");
+    let told = output("text/event-stream").await;
+    let told = std::str::from_utf8(&told).expect("text");
+    let data = told.lines().filter_map(|line| line.strip_prefix("data: "));
+    let told: Vec<Value> = data.map(|json| serde_json::from_str(json).expect("JSON")).collect();
+    assert!(bytes_of(&told) == bytes, "SSE");
+}

@@ -177,7 +177,7 @@ async fn watch(subject: &Subject<'_>, mut running: Running) -> Result<Blast, Err
                     let _ = running.input.close().await;
                 }
             }
-            ExecEvent::Started | ExecEvent::Output { .. } => {}
+            ExecEvent::Started | ExecEvent::Output { .. } | ExecEvent::Gap { .. } => {}
             ExecEvent::Ended(end) => {
                 return Ok(Blast { reached: reached(&said), used, host, outcome: end.outcome });
             }

@@ -1,9 +1,13 @@
 //! A throwaway sandbox and commands in it.
 
+use std::future::ready;
+
+use bytes::Bytes;
+
 use super::{BatteryError, Ward};
 use sandkeep_broker::{ExecDraft, Running, StatsView, error::Error};
 use sandkeep_core::{Principal, Privilege, ResourcesDraft, SandboxId, SpecDraft, limits};
-use sandkeep_guestlink::{ExecEnd, ExecEvent, Outcome, OutputStream, journal::StdinSource};
+use sandkeep_guestlink::{ExecEnd, Outcome, OutputStream, journal::StdinSource};
 use sandkeep_tree::Root;
 
 const PROBE_PATH: &str = "/tmp/sandkeep-probe";
@@ -102,7 +106,7 @@ impl<'a> Subject<'a> {
             let _ = input.close().await;
         };
         let (ran, ()) = tokio::join!(to_the_end(running), write);
-        ran
+        Ok(ran)
     }
 
     /// Copies the probe in, and returns where a copy of it is that belongs to root and has the set-user-ID bit. A sandbox
@@ -163,19 +167,15 @@ impl<'a> Subject<'a> {
 }
 
 /// Everything on stdout up to a bound, and the end.
-pub async fn to_the_end(mut running: Running) -> Result<Ran, Error> {
+pub async fn to_the_end(running: Running) -> Ran {
     let mut stdout = Vec::new();
-    while let Some(event) = running.next().await {
-        match event {
-            ExecEvent::Output { stream: OutputStream::Stdout, data, .. } => {
-                let room = limits::BATTERY_OUTPUT_MAX_BYTES.saturating_sub(stdout.len());
-                stdout.extend_from_slice(&data[..data.len().min(room)]);
-            }
-            ExecEvent::Started | ExecEvent::Output { .. } => {}
-            ExecEvent::Ended(end) => {
-                return Ok(Ran { stdout: String::from_utf8_lossy(&stdout).into_owned(), end });
-            }
+    let take = |stream, _, data: Bytes| {
+        if stream == OutputStream::Stdout {
+            let room = limits::BATTERY_OUTPUT_MAX_BYTES.saturating_sub(stdout.len());
+            stdout.extend_from_slice(&data[..data.len().min(room)]);
         }
-    }
-    Err(Error::ShuttingDown)
+        ready(())
+    };
+    let end = running.collect(take).await;
+    Ran { stdout: String::from_utf8_lossy(&stdout).into_owned(), end }
 }

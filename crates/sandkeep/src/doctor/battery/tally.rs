@@ -71,7 +71,7 @@ mod tests {
 
     fn ran(outcome: Outcome, error: Option<&str>, stdout: &str) -> Ran {
         let error = error.map(str::to_owned);
-        let end = ExecEnd { outcome, error, duration: Duration::ZERO, shell: None };
+        let end = ExecEnd { error, ..ExecEnd::new(outcome, Duration::ZERO) };
         Ran { stdout: stdout.to_owned(), end }
     }
 
