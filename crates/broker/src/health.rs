@@ -36,15 +36,16 @@ pub enum Readiness {
 #[serde(rename_all = "snake_case")]
 pub enum PoolState {
     Ok,
-    /// Fuller than `limits.pool_warning`.
+    /// Fuller than `limits.pool_warning`, with less than 16 GiB free.
     Warning,
-    /// Fuller than `limits.pool_critical`: the daemon is not ready, and makes no sandboxes and snapshots.
+    /// Fuller than `limits.pool_critical`, with less than 1 GiB free: the daemon is not ready, and makes no sandboxes
+    /// and snapshots.
     Critical,
     /// It did not answer.
     Unusable,
 }
 
-/// The space for volumes.
+/// The space for volumes. Where the pool grows by need, the space that it can still grow by counts as free.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Pool {
     /// The name of the storage: `btrfs` or `local`.
@@ -257,8 +258,12 @@ fn pool(shared: &Shared, found: Option<&PoolHealth>) -> Pool {
 
 fn pool_state(used_bytes: u64, total_bytes: u64, marks: &PoolMarks) -> PoolState {
     // A part of a whole needs no more digits than a float has.
-    let over = |mark: f64| used_bytes as f64 > total_bytes as f64 * mark;
-    match (over(marks.warning), over(marks.critical)) {
+    let over = |mark: f64, enough_bytes: u64| {
+        let free_bytes = total_bytes.saturating_sub(used_bytes);
+        used_bytes as f64 > total_bytes as f64 * mark && free_bytes < enough_bytes
+    };
+    let warning = over(marks.warning, limits::POOL_WARNING_FREE_BYTES);
+    match (warning, over(marks.critical, limits::POOL_CRITICAL_FREE_BYTES)) {
         (_, true) => PoolState::Critical,
         (true, false) => PoolState::Warning,
         (false, false) => PoolState::Ok,
@@ -290,5 +295,14 @@ mod tests {
         assert_eq!(states, [Ok, Ok, Warning, Warning, Critical, Critical]);
         assert_eq!(pool_state(u64::MAX, u64::MAX, &marks), Critical);
         assert_eq!(pool_state(0, 0, &marks), Ok);
+    }
+
+    #[test]
+    fn a_large_disk_that_is_almost_full_but_has_room_is_not_critical() {
+        const GIB: u64 = 1 << 30;
+        let marks = PoolMarks::default();
+        let states = [240, 235, 231].map(|used| pool_state(used * GIB, 250 * GIB, &marks));
+        assert_eq!(states, [PoolState::Warning, PoolState::Warning, PoolState::Ok]);
+        assert_eq!(pool_state(250 * GIB - GIB / 2, 250 * GIB, &marks), PoolState::Critical);
     }
 }

@@ -28,14 +28,15 @@
 //! the ioctls that make subvolumes, or the quota can be evaded; `destroy` removes such ones all the same.
 
 mod allowance;
-mod grow;
 mod image;
 mod layers;
 mod limit;
 mod notes;
 mod pool;
 mod quota;
+mod room;
 mod seed;
+mod size;
 mod snapshots;
 
 use std::ffi::{CStr, CString};
@@ -54,6 +55,7 @@ use quota::Quotas;
 use sandkeep_core::SandboxId;
 use sandkeep_sys::btrfs::{self, Access, quota::Charged};
 use sandkeep_tree::{Root, RootKind, untrusted};
+use size::Watch;
 
 const NAME: &str = "btrfs";
 
@@ -64,13 +66,11 @@ const DRAFT: &str = "draft.";
 /// How the pool is made.
 #[derive(Clone, Debug, Default)]
 pub struct BtrfsOptions {
-    /// The size of a new image; an image that is there keeps its size. By default a quarter of the
-    /// free space, between [`POOL_MIN_BYTES`](sandkeep_core::limits::POOL_MIN_BYTES) and
-    /// [`POOL_MAX_BYTES`](sandkeep_core::limits::POOL_MAX_BYTES).
+    /// The size of a new image, below which it does not shrink. By default it begins small, with at most
+    /// [`POOL_START_BYTES`](sandkeep_core::limits::POOL_START_BYTES). An existing image keeps its size.
     pub image_bytes: Option<u64>,
-    /// How large the image may become; it grows when it is getting full. By default one whose size was asked for
-    /// stays as it is, and another may become as large as
-    /// [`POOL_GROWN_MAX_BYTES`](sandkeep_core::limits::POOL_GROWN_MAX_BYTES).
+    /// How large the image may become. By default an image whose size was asked for is fixed, and any other may
+    /// become as large as [`POOL_GROWN_MAX_BYTES`](sandkeep_core::limits::POOL_GROWN_MAX_BYTES).
     pub image_max_bytes: Option<u64>,
 }
 
@@ -80,15 +80,15 @@ pub struct Btrfs {
     pool: Pool,
     quotas: Quotas,
     allowances: Allowances,
+    _watch: Option<Watch>,
 }
 
 impl BtrfsStorage {
     /// Opens the pool of a data directory: makes it, attaches and mounts it, or finds it mounted.
     pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
-        let pool = Pool::open(data_dir, options)?;
-        let quotas = Quotas::open(&pool)?;
-        let inner = Btrfs { pool, quotas, allowances: Allowances::default() };
-        inner.sweep();
+        let mut inner = Btrfs::open(data_dir, options)?;
+        let watch = inner.pool.sizing.clone().map(Watch::of).transpose();
+        inner._watch = watch.map_err(|source| io_error("watch its pool", source))?;
         Ok(Self::new(inner))
     }
 
@@ -104,6 +104,15 @@ impl BtrfsStorage {
 }
 
 impl Btrfs {
+    /// Nobody watches the pool yet, so it grows by nothing but [`Sizing::keep_room`](size::Sizing::keep_room).
+    fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
+        let pool = Pool::open(data_dir, options)?;
+        let quotas = Quotas::open(&pool)?;
+        let opened = Self { pool, quotas, allowances: Allowances::default(), _watch: None };
+        opened.sweep();
+        Ok(opened)
+    }
+
     /// Removes what nobody will finish any more. What cannot be removed is tried again at the next start.
     fn sweep(&self) {
         let rooms = [self.pool.layers(), self.pool.volumes()];
@@ -190,15 +199,19 @@ impl Blocking for Btrfs {
     }
 
     fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError> {
-        if !self.quotas.hold() {
-            return Ok(());
-        }
+        let limited = self.quotas.hold();
         match id {
-            Some(id) => {
+            Some(id) if limited => {
                 let tended = self.tend_volume(id).map(drop);
                 tended.map_err(|source| io_error(format!("look after the limit of {id}"), source))
             }
-            None => self.tend_all().map_err(|source| io_error("look after limits", source)),
+            Some(_) => Ok(()),
+            None => {
+                let tended = if limited { self.tend_all() } else { Ok(()) };
+                tended.map_err(|source| io_error("look after limits", source))?;
+                let given_back = self.pool.sizing.as_ref().map_or(Ok(()), |it| it.give_back());
+                given_back.map_err(|source| io_error("give space back", source))
+            }
         }
     }
 

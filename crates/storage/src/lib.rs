@@ -276,11 +276,11 @@ pub trait Storage: Send + Sync {
     async fn remove_layer(&self, layer: &LayerKey) -> Result<(), StorageError>;
 
     /// Brings the limits of a volume, or of all, in line with what is in it now, where that is not the filesystem's own
-    /// work. It is called at intervals, and after a snapshot when the sandbox runs again, beside all other
+    /// work. For all volumes, it also gives back to the host what the pool no longer needs. It is called at intervals, and after a snapshot when the sandbox runs again, beside all other
     /// methods; it may be left out at any time, and then limits are stricter or laxer than they could be.
     async fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError>;
 
-    /// How full the place is. One that can grow has done so first, if it was getting full.
+    /// How full the place is. Space that it can still grow by counts as free.
     async fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 
     /// Lets go of what only a running daemon needs (a mount, a loop device), if no volume is left.

@@ -65,7 +65,7 @@ fn make(data_dir: &Path, path: &Path, options: &BtrfsOptions) -> Result<File, St
     check_size(data_dir, options)?;
     let size = match options.image_bytes {
         Some(bytes) => Size::Asked(bytes),
-        None => Size::Chosen(default_bytes(&directory).map_err(|e| io_error(what(), e))?),
+        None => Size::Chosen(start_bytes(&directory, options).map_err(|e| io_error(what(), e))?),
     };
     let made = fill(&unfinished, size);
     if made.is_err() {
@@ -118,9 +118,11 @@ impl Size {
     }
 }
 
-fn default_bytes(directory: &File) -> io::Result<u64> {
-    let quarter = PoolHealth::of(directory)?.free_bytes / 4;
-    Ok(quarter.clamp(limits::POOL_MIN_BYTES, limits::POOL_MAX_BYTES))
+/// A new pool is small: it grows when more is needed.
+fn start_bytes(directory: &File, options: &BtrfsOptions) -> io::Result<u64> {
+    let share = PoolHealth::of(directory)?.free_bytes / limits::POOL_START_SHARE;
+    let most = options.image_max_bytes.unwrap_or(u64::MAX).min(limits::POOL_START_BYTES);
+    Ok(share.min(most).max(limits::POOL_MIN_BYTES))
 }
 
 fn fill(path: &Path, size: Size) -> Result<File, StorageError> {

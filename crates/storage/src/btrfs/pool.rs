@@ -11,13 +11,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, open, statfs, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::grow::{self, Grown, Growth};
 use super::image::{self, Origin};
+use super::size::{self, Bounds, Sizing};
 use super::{BtrfsOptions, io_error, unusable};
 use crate::{PoolHealth, StorageError};
 use sandkeep_core::SandboxId;
@@ -30,7 +31,8 @@ pub(super) struct Pool {
     snapshots: PathBuf,
     pub kind: PoolKind,
     pub filesystem_id: [u8; 16],
-    growth: Growth,
+    /// `None` if its size is fixed, or not ours.
+    pub sizing: Option<Arc<Sizing>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +61,13 @@ impl Pool {
         };
         let top = open_dir(&path).map_err(failed)?;
         if kind == PoolKind::Image {
-            // Also after a crash between making the image larger and growing what is in it.
+            // Also after a crash between two steps of a resize.
             let image = File::open(image::path(data_dir)).map_err(failed)?;
-            grow::reach(&image, &top).map_err(failed)?;
+            match size::reach(&image, &top) {
+                // The kernel finishes what a crash interrupted. The pool reaches its size when it needs room.
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+                reached => reached.map_err(failed)?,
+            }
         }
         let filesystem_id = btrfs::filesystem_id(&top).map_err(failed)?;
         let [volumes, layers, snapshots] =
@@ -69,15 +75,10 @@ impl Pool {
         for room in [&volumes, &layers, &snapshots] {
             DirBuilder::new().recursive(true).mode(0o700).create(room).map_err(failed)?;
         }
-        Ok(Self {
-            path,
-            volumes,
-            layers,
-            snapshots,
-            kind,
-            filesystem_id,
-            growth: Growth::new(data_dir, options),
-        })
+        let bounds = Bounds::of(options).filter(|_| kind == PoolKind::Image);
+        let sizing = bounds.map(|bounds| Sizing::new(data_dir, &path, filesystem_id, bounds));
+        let sizing = sizing.transpose().map_err(failed)?;
+        Ok(Self { path, volumes, layers, snapshots, kind, filesystem_id, sizing })
     }
 
     /// The directory of the volumes. Opened for each operation: a descriptor that is held would keep the
@@ -104,25 +105,20 @@ impl Pool {
         self.volumes.join(id.as_str())
     }
 
-    /// How full it is. One that can grow has done so, if it was getting full.
+    /// How full it is. Space that it can still grow by counts as free.
     pub fn health(&self) -> io::Result<PoolHealth> {
-        let top = self.volumes()?;
-        let health = PoolHealth::of(&top)?;
-        if self.kind == PoolKind::Shared {
-            return Ok(health);
+        let mut health = PoolHealth::of(self.volumes()?)?;
+        if let Some(sizing) = &self.sizing {
+            let growth_bytes = sizing.growth_bytes()?;
+            health.total_bytes += growth_bytes;
+            health.free_bytes += growth_bytes;
         }
-        match self.growth.grow_ahead(&top, &health) {
-            Ok(Grown::Yes) => Ok(PoolHealth::of(&top)?),
-            Ok(Grown::No) => Ok(health),
-            Err(error) => {
-                tracing::warn!(%error, "the btrfs pool cannot grow");
-                Ok(health)
-            }
-        }
+        Ok(health)
     }
 
     /// Unmounts the pool, which detaches its loop device. If somebody still uses it, it stays.
     pub fn release(&self) -> Result<(), StorageError> {
+        let _alone = self.sizing.as_ref().map(|sizing| sizing.alone());
         match self.kind {
             PoolKind::Shared => Ok(()),
             PoolKind::Image => match unmount(&self.path, UnmountFlags::NOFOLLOW) {
@@ -136,7 +132,7 @@ impl Pool {
     }
 }
 
-fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+pub(super) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(open(path, flags, Mode::empty())?)
 }

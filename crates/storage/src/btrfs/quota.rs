@@ -120,13 +120,14 @@ fn remove(top: impl AsFd, group: GroupId) -> io::Result<()> {
     }
 }
 
-fn number(group: &Path, file: &str) -> io::Result<u64> {
-    let text = std::fs::read_to_string(group.join(file))?;
+/// A number that the kernel shows in a file.
+pub(super) fn number(directory: &Path, file: &str) -> io::Result<u64> {
+    let text = std::fs::read_to_string(directory.join(file))?;
     text.trim().parse().map_err(io::Error::other)
 }
 
 /// Where the kernel shows a filesystem: its id as a UUID.
-fn sysfs(id: [u8; 16]) -> PathBuf {
+pub(super) fn sysfs(id: [u8; 16]) -> PathBuf {
     let hex = hex::encode(id);
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     Path::new("/sys/fs/btrfs").join(parts.join("-"))

@@ -1,6 +1,7 @@
 //! Real pools on real loop devices. Where they cannot be had a test says why and is skipped.
 
 mod limits;
+mod size;
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -15,7 +16,7 @@ use super::*;
 use crate::conformance::{Reopen, Subject, crashes, fixture, run};
 use crate::layer::chain_key;
 use crate::{LayerId, LayerKey, LocalStorage, Storage as _, StorageChoice, open};
-use sandkeep_core::{SnapshotId, failpoint::simulated};
+use sandkeep_core::SnapshotId;
 use sandkeep_sys::{
     btrfs::{quota as quota_groups, quota::GroupId},
     loopdev::LoopDevice,
@@ -76,7 +77,9 @@ impl DataDir {
 
 impl Drop for DataDir {
     fn drop(&mut self) {
-        while unmount(self.mount_point(), UnmountFlags::DETACH).is_ok() {}
+        for mounted in [self.mount_point(), self.path().to_owned()] {
+            while unmount(&mounted, UnmountFlags::DETACH).is_ok() {}
+        }
     }
 }
 
@@ -415,57 +418,6 @@ async fn groups_of_quotas_go_when_their_sandbox_is_gone() {
         assert!(Instant::now() < deadline, "the group of a destroyed sandbox stays");
         rustix::fs::syncfs(&top).expect("sync");
         drop(dir.open().expect("open again"));
-    }
-}
-
-/// A pool of 256 MiB that may become about twice as large, with so much in it.
-async fn growing(dir: &DataDir, mib: usize) -> Option<BtrfsStorage> {
-    let options = BtrfsOptions { image_max_bytes: Some(500 << 20), ..SMALL };
-    let storage = match BtrfsStorage::open(dir.path(), &options) {
-        Ok(storage) => storage,
-        Err(StorageError::Unusable { reason, .. }) => {
-            eprintln!("SKIP a pool that grows: {reason}");
-            return None;
-        }
-        Err(error) => panic!("{error:?}"),
-    };
-    let (_, path) = volume(&storage).await;
-    fs::write(path.join("file"), vec![7; mib << 20]).expect("a file");
-    rustix::fs::syncfs(File::open(&path).expect("the volume")).expect("sync");
-    Some(storage)
-}
-
-#[tokio::test]
-async fn a_pool_grows_before_it_is_full_and_no_further_than_it_may() {
-    let dir = DataDir::new();
-    let Some(storage) = growing(&dir, 32).await else { return };
-    let total = async || storage.pool_health().await.expect("health").total_bytes;
-    assert_eq!(total().await, 256 << 20, "it grew without need");
-    let (_, path) = volume(&storage).await;
-    for part in 0..13 {
-        fs::write(path.join(format!("{part}")), vec![7; 30 << 20]).expect("there is room");
-        rustix::fs::syncfs(File::open(&path).expect("the volume")).expect("sync");
-        total().await;
-    }
-    assert_eq!(total().await, 500 << 20);
-    let metadata = dir.image().metadata().expect("metadata");
-    assert_eq!(metadata.len(), 500 << 20);
-    assert!(metadata.blocks() * 512 >= metadata.len(), "it became sparse");
-    let read = fs::read(path.join("0")).expect("the first file");
-    assert!(read.iter().all(|byte| *byte == 7), "what was there before it grew is lost");
-}
-
-#[tokio::test]
-async fn a_pool_that_was_killed_while_it_grew_is_whole_when_opened() {
-    for point in ["btrfs.grow_after_file", "btrfs.grow_after_device"] {
-        let dir = DataDir::new();
-        let Some(storage) = growing(&dir, 200).await else { return };
-        simulated::arm(point);
-        let look = std::panic::AssertUnwindSafe(|| storage.inner.pool_health());
-        std::panic::catch_unwind(look).expect_err("it was not killed");
-        let again = dir.open().expect("open again");
-        let total = again.pool_health().await.expect("health").total_bytes;
-        assert_eq!(total, 320 << 20, "{point}");
     }
 }
 

@@ -1,0 +1,81 @@
+//! How much room a btrfs filesystem has, by what the kernel shows in sysfs. Unlike `statfs`, that counts what was written
+//! and is not yet on disk; and it needs no descriptor on the filesystem, so a look never keeps it from being unmounted.
+
+use std::io;
+use std::path::Path;
+
+use super::quota::{number, sysfs};
+use sandkeep_core::limits;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Data, and what is reserved for data that is being written.
+    pub used_bytes: u64,
+    /// The chunks for data.
+    pub data_bytes: u64,
+    /// The chunks for metadata.
+    pub metadata_bytes: u64,
+    /// Metadata, and what is reserved for it.
+    pub metadata_used_bytes: u64,
+    /// All chunks.
+    pub allocated_bytes: u64,
+}
+
+impl Room {
+    /// `None` if the filesystem is not mounted.
+    pub fn of(filesystem_id: [u8; 16]) -> io::Result<Option<Self>> {
+        match Self::read(&sysfs(filesystem_id).join("allocation")) {
+            Ok(room) => Ok(Some(room)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read(shown: &Path) -> io::Result<Self> {
+        let used = |kind: &str| -> io::Result<u64> {
+            let taken = ["used", "may_use", "reserved", "pinned", "readonly"];
+            taken.iter().map(|how| number(&shown.join(kind), &format!("bytes_{how}"))).sum()
+        };
+        let [data_bytes, metadata_bytes, system_bytes] =
+            ["data", "metadata", "system"].map(|kind| number(&shown.join(kind), "disk_total"));
+        let (data_bytes, metadata_bytes) = (data_bytes?, metadata_bytes?);
+        Ok(Self {
+            used_bytes: used("data")?,
+            data_bytes,
+            metadata_bytes,
+            metadata_used_bytes: used("metadata")?,
+            allocated_bytes: data_bytes + metadata_bytes + system_bytes?,
+        })
+    }
+
+    /// What is kept free. A pool that may be small keeps less.
+    fn headroom_bytes(&self, smallest_bytes: u64) -> u64 {
+        let least = limits::POOL_HEADROOM_MIN_BYTES.min(smallest_bytes / 2);
+        (self.used_bytes / 4).clamp(least, limits::POOL_HEADROOM_MAX_BYTES)
+    }
+
+    /// Whether a pool of this size, which is never smaller than the other, needs to grow before somebody fills it.
+    pub fn is_low(&self, pool_bytes: u64, smallest_bytes: u64) -> bool {
+        let unallocated = pool_bytes.saturating_sub(self.allocated_bytes);
+        let free = unallocated.saturating_add(self.data_bytes.saturating_sub(self.used_bytes));
+        let share = pool_bytes / limits::POOL_UNALLOCATED_SHARE;
+        free < self.headroom_bytes(smallest_bytes.min(pool_bytes))
+            || unallocated < share.min(limits::POOL_UNALLOCATED_MAX_BYTES)
+    }
+
+    /// The size that a pool needs in order not to be low on room soon.
+    pub fn needed_bytes(&self, smallest_bytes: u64) -> u64 {
+        let other = self.allocated_bytes.saturating_sub(self.data_bytes);
+        self.used_bytes + other + 2 * self.headroom_bytes(smallest_bytes)
+    }
+
+    /// Whether data can be moved: the kernel writes new metadata before it frees the old.
+    pub fn has_spare_metadata(&self) -> bool {
+        self.metadata_used_bytes < self.metadata_bytes / 2
+    }
+
+    /// When so much is used, the room that a shrink leaves is needed.
+    pub fn cancel_shrink_at(&self, smallest_bytes: u64) -> u64 {
+        self.used_bytes + self.headroom_bytes(smallest_bytes)
+    }
+}

@@ -1,0 +1,236 @@
+//! A pool begins small, grows by need and gives back what it does not use, on disks with and without room.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::PoolHealth;
+use crate::btrfs::size::Sizing;
+use sandkeep_core::failpoint::simulated;
+
+const MIB: u64 = 1 << 20;
+
+/// Begins with 256 MiB.
+fn up_to(mib: u64) -> BtrfsOptions {
+    BtrfsOptions { image_max_bytes: Some(mib * MIB), ..SMALL }
+}
+
+/// Opened without the thread that watches the pool, so that a test says when it grows.
+fn unwatched(test: &str, dir: &DataDir, options: &BtrfsOptions) -> Option<BtrfsStorage> {
+    opened(test, Btrfs::open(dir.path(), options).map(Offloaded::new))
+}
+
+fn write(path: &Path, mib: u64) -> io::Result<()> {
+    let (mut file, piece) = (File::create(path)?, vec![7; MIB as usize]);
+    (0..mib).try_for_each(|_| file.write_all(&piece))?;
+    file.sync_all()
+}
+
+fn is_as_written(path: &Path) -> bool {
+    fs::read(path).expect("the file").iter().all(|byte| *byte == 7)
+}
+
+fn sizing(storage: &BtrfsStorage) -> &Sizing {
+    storage.inner.pool.sizing.as_ref().expect("a pool that is not fixed")
+}
+
+/// The sizes of the image and of the filesystem in it, which are the same when nobody resizes it.
+fn sizes(dir: &DataDir) -> [u64; 2] {
+    let mounted = File::open(dir.mount_point()).expect("the pool");
+    let filesystem = PoolHealth::of(mounted).expect("its size").total_bytes;
+    [dir.image().metadata().expect("metadata").len(), filesystem]
+}
+
+fn assert_not_sparse(dir: &DataDir) {
+    let metadata = dir.image().metadata().expect("metadata");
+    assert!(metadata.blocks() * 512 >= metadata.len(), "only {} blocks", metadata.blocks());
+}
+
+/// Calls `give_back` until the image is no larger than this.
+fn until_given_back(dir: &DataDir, storage: &BtrfsStorage, bytes: u64) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while sizes(dir)[0] > bytes {
+        assert!(Instant::now() < deadline, "{:?} bytes are not given back", sizes(dir));
+        let top = storage.inner.pool.volumes().expect("volumes");
+        rustix::fs::syncfs(top).expect("sync");
+        sizing(storage).give_back().expect("given back");
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn a_new_pool_takes_at_most_a_gibibyte_of_the_disk() {
+    let (test, dir) = ("a_new_pool_takes_at_most_a_gibibyte_of_the_disk", DataDir::new());
+    let opened = opened(test, BtrfsStorage::open(dir.path(), &BtrfsOptions::default()));
+    let Some(storage) = opened else { return };
+    let metadata = dir.image().metadata().expect("metadata");
+    assert!(metadata.blocks() * 512 <= (1024 + 1) * MIB, "{} blocks", metadata.blocks());
+    assert_not_sparse(&dir);
+    let health = storage.pool_health().await.expect("health");
+    let disk = PoolHealth::of(dir.image()).expect("the disk");
+    let whole = health.free_bytes >= disk.free_bytes.saturating_sub(2048 * MIB);
+    assert!(whole || disk.free_bytes > 256 << 30, "what it can grow by is not free: {health:?}");
+}
+
+#[tokio::test]
+async fn a_pool_grows_before_it_is_full_and_no_further_than_it_may() {
+    let (test, dir) = ("a_pool_grows_before_it_is_full_and_no_further_than_it_may", DataDir::new());
+    let Some(storage) = unwatched(test, &dir, &up_to(500)) else { return };
+    let (_, path) = volume(&storage).await;
+    write(&path.join("first"), 32).expect("there is room");
+    sizing(&storage).keep_room().expect("room");
+    assert_eq!(sizes(&dir), [256 * MIB; 2], "it grew without need");
+    assert_eq!(storage.pool_health().await.expect("health").total_bytes, 500 * MIB);
+    for part in 0..13 {
+        write(&path.join(format!("{part}")), 28).expect("there is room");
+        sizing(&storage).keep_room().expect("room");
+    }
+    assert_eq!(sizes(&dir), [500 * MIB; 2]);
+    assert_not_sparse(&dir);
+    assert!(is_as_written(&path.join("first")), "what was there before it grew is lost");
+}
+
+/// As much as a sandbox gets that does not say what it needs, as fast as the machine writes, from the first moment on.
+#[tokio::test]
+async fn a_fast_writer_never_outruns_a_pool_that_can_grow() {
+    let (test, dir) = ("a_fast_writer_never_outruns_a_pool_that_can_grow", DataDir::new());
+    let opened = opened(test, BtrfsStorage::open(dir.path(), &BtrfsOptions::default()));
+    let Some(storage) = opened else { return };
+    let disk = PoolHealth::of(dir.image()).expect("the disk");
+    if disk.free_bytes < 8 << 30 {
+        return eprintln!("SKIP {test}: the disk has less than 8 GiB free");
+    }
+    let id = SandboxId::random();
+    let quota = Quota::of_tree(4096 * MIB);
+    let root = storage.create(&id, &Base::Empty, &quota).await.expect("a volume");
+    let path = root.own_dir().join("file");
+    write(&path, 4000).expect("the disk has room, and so has the quota");
+    assert_not_sparse(&dir);
+    let refused = write(&root.own_dir().join("more"), 200).expect_err("the quota holds");
+    assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded, "{refused}");
+    storage.destroy(&id).await.expect("destroyed");
+}
+
+#[tokio::test]
+async fn a_pool_gives_back_what_it_does_not_use_and_quotas_stay_exact() {
+    let (test, dir) =
+        ("a_pool_gives_back_what_it_does_not_use_and_quotas_stay_exact", DataDir::new());
+    let opened = opened(test, BtrfsStorage::open(dir.path(), &up_to(4096)));
+    let Some(storage) = opened else { return };
+    let [kept, gone] = [SandboxId::random(), SandboxId::random()];
+    let quota = Quota::of_tree(100 * MIB);
+    let kept_root = storage.create(&kept, &Base::Empty, &quota).await.expect("a volume");
+    let gone_root = storage.create(&gone, &Base::Empty, &Quota::NONE).await.expect("a volume");
+    // In turn, so that what stays lies everywhere on the disk.
+    for part in 0..8 {
+        write(&gone_root.own_dir().join(format!("{part}")), 90).expect("there is room");
+        write(&kept_root.own_dir().join(format!("{part}")), 10).expect("there is room");
+    }
+    // Metadata lies behind all of it.
+    let top = storage.inner.pool.volumes().expect("volumes");
+    btrfs::relocate(&top, btrfs::Relocate::Metadata).expect("moved");
+    assert!(btrfs::metadata_end(&top).expect("an end") > 700 * MIB, "it did not move");
+    let grown = sizes(&dir)[0];
+    assert!(grown >= 900 * MIB, "{grown} bytes");
+    let before = storage.usage(&kept).await.expect("usage").tree;
+    storage.destroy(&gone).await.expect("destroyed");
+    until_given_back(&dir, &storage, 512 * MIB);
+    assert_not_sparse(&dir);
+    let [image, filesystem] = sizes(&dir);
+    assert_eq!(image, filesystem);
+    for part in 0..8 {
+        assert!(is_as_written(&kept_root.own_dir().join(format!("{part}"))));
+    }
+    let after = storage.usage(&kept).await.expect("usage").tree;
+    assert_eq!(after.limit_bytes, before.limit_bytes);
+    assert!(after.used_bytes.abs_diff(before.used_bytes) <= MIB, "{before:?}, then {after:?}");
+    let more = kept_root.own_dir().join("more");
+    let refused = write(&more, 30).expect_err("the quota holds");
+    assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded, "{refused}");
+    fs::remove_file(&more).expect("it was begun");
+    write(&more, 15).expect("within the quota");
+}
+
+#[tokio::test]
+async fn a_pool_that_was_killed_while_it_grew_is_whole_when_opened() {
+    let test = "a_pool_that_was_killed_while_it_grew_is_whole_when_opened";
+    for point in ["btrfs.grow_after_file", "btrfs.grow_after_device"] {
+        let dir = DataDir::new();
+        let Some(storage) = unwatched(test, &dir, &up_to(2048)) else { return };
+        let (_, path) = volume(&storage).await;
+        write(&path.join("file"), 180).expect("there is room");
+        simulated::arm(point);
+        catch_unwind(AssertUnwindSafe(|| sizing(&storage).keep_room())).expect_err("it grew");
+        let _again = unwatched(test, &dir, &up_to(2048)).expect("open again");
+        assert_eq!(sizes(&dir), [512 * MIB; 2], "{point}");
+        assert!(is_as_written(&path.join("file")), "{point}");
+    }
+}
+
+#[tokio::test]
+async fn a_pool_that_was_killed_while_it_shrank_is_whole_when_opened() {
+    let test = "a_pool_that_was_killed_while_it_shrank_is_whole_when_opened";
+    for point in ["btrfs.shrink_after_filesystem", "btrfs.shrink_after_file"] {
+        let dir = DataDir::new();
+        let Some(storage) = unwatched(test, &dir, &up_to(2048)) else { return };
+        let (_, path) = volume(&storage).await;
+        write(&path.join("file"), 20).expect("there is room");
+        for (name, mib) in [("much", 150), ("more", 250)] {
+            write(&path.join(name), mib).expect("there is room");
+            sizing(&storage).keep_room().expect("room");
+        }
+        assert!(sizes(&dir)[0] >= 1024 * MIB, "{:?}", sizes(&dir));
+        for name in ["much", "more"] {
+            fs::remove_file(path.join(name)).expect("it is there");
+        }
+        rustix::fs::syncfs(File::open(&path).expect("the volume")).expect("sync");
+        // One that was just opened need not wait for quiet times.
+        let storage = unwatched(test, &dir, &up_to(2048)).expect("open again");
+        simulated::arm(point);
+        catch_unwind(AssertUnwindSafe(|| until_given_back(&dir, &storage, 512 * MIB)))
+            .expect_err("it was not killed");
+        let again = unwatched(test, &dir, &up_to(2048)).expect("open again");
+        let [image, filesystem] = sizes(&dir);
+        assert_eq!(image, filesystem, "{point}");
+        assert!(is_as_written(&path.join("file")), "{point}");
+        until_given_back(&dir, &again, 512 * MIB);
+        assert_not_sparse(&dir);
+    }
+}
+
+/// A data directory on a disk of its own, of this size.
+fn small_disk(test: &str, mib: u64) -> Option<DataDir> {
+    let dir = DataDir::new();
+    let size = std::ffi::CString::new(format!("size={mib}m")).expect("no NUL");
+    match mount("none", dir.path(), "tmpfs", MountFlags::empty(), Some(size.as_c_str())) {
+        Ok(()) => Some(dir),
+        Err(error) => {
+            eprintln!("SKIP {test}: cannot mount a tmpfs: {error}");
+            None
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_growth_of_a_pool_and_never_its_life() {
+    let test = "a_full_disk_ends_the_growth_of_a_pool_and_never_its_life";
+    let Some(dir) = small_disk(test, 1600) else { return };
+    let opened = opened(test, BtrfsStorage::open(dir.path(), &BtrfsOptions::default()));
+    let Some(storage) = opened else { return };
+    let (_, path) = volume(&storage).await;
+    // Somebody else fills the disk.
+    let other = dir.path().join("other");
+    let filled = write(&other, 1600).expect_err("the disk is full");
+    assert_eq!(filled.kind(), io::ErrorKind::StorageFull);
+    let refused = write(&path.join("file"), 400).expect_err("the pool cannot grow");
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{refused}");
+    let health = storage.pool_health().await.expect("health");
+    assert!(health.free_bytes < health.total_bytes / 20, "{health:?} is not full");
+    fs::remove_file(path.join("file")).expect("the pool can still be written");
+    // All of its blocks are its own, whoever fills the disk.
+    write(&path.join("file"), 100).expect("the pool has this room");
+    assert!(is_as_written(&path.join("file")));
+    fs::remove_file(other).expect("ours");
+    write(&path.join("more"), 250).expect("the pool grows again");
+}
