@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A timeline is the sandbox's own part of the log of events, and stays when the log has forgotten it. The cursor is
-//! written after the lines: what a crash repeats is recognized by its number and read once.
+//! written after the lines: a line that a crash repeats is read once.
 
 use std::collections::HashSet;
 use std::fs;
@@ -104,11 +104,9 @@ pub(crate) async fn catch_up(shared: &Arc<Shared>) -> Result<(), Error> {
 /// Keeps them nearly so until the broker closes.
 pub(crate) async fn keep_up(shared: Arc<Shared>) {
     let mut last = shared.events.watch_last();
+    // Recovery has told some things already.
+    last.mark_changed();
     loop {
-        last.borrow_and_update();
-        if let Err(error) = catch_up(&shared).await {
-            warn!(%error, "cannot bring the timelines of sandboxes up to date");
-        }
         let news = async {
             // It fails only without the log, which is held here.
             let _ = last.changed().await;
@@ -117,6 +115,9 @@ pub(crate) async fn keep_up(shared: Arc<Shared>) {
         tokio::select! {
             () = shared.closing.cancelled() => return,
             () = news => {}
+        }
+        if let Err(error) = catch_up(&shared).await {
+            warn!(%error, "cannot bring the timelines of sandboxes up to date");
         }
     }
 }
@@ -138,8 +139,7 @@ pub(crate) async fn past(shared: &Arc<Shared>, id: &SandboxId) -> Result<Past, E
     // A line that a crash has cut short says nothing.
     for line in lines.split(|byte| *byte == b'\n') {
         match serde_json::from_slice::<Event>(line) {
-            // A log that was removed begins anew with the numbers, but not with the times.
-            Ok(event) if seen.insert((event.seq, event.at)) => events.push(event),
+            Ok(event) if seen.insert(line) => events.push(event),
             Ok(_) => {}
             Err(_) => earlier.extend(serde_json::from_slice::<LogEntry>(line).ok()),
         }

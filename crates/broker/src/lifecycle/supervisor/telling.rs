@@ -11,7 +11,7 @@ use crate::lifecycle::snapshot::Record;
 use crate::records::events::Revisited;
 use crate::records::timeline::{self, Past};
 use sandkeep_core::event::{EventKind, SnapshotMade, Subject};
-use sandkeep_core::{Operation, Purpose, State, Status};
+use sandkeep_core::{Operation, Purpose, Reason, State, Status};
 use sandkeep_home::Meta;
 
 /// What those who follow the events know of a sandbox.
@@ -30,6 +30,17 @@ pub(crate) fn subject(meta: &Meta) -> Option<Subject> {
         Purpose::Use => Some(Subject { owner: meta.owner.clone(), sandbox: Some(meta.id.clone()) }),
         Purpose::Build => None,
     }
+}
+
+/// Whether its create was not, or will not be, acknowledged.
+fn was_never_made(status: &Status) -> bool {
+    let failed = match status.reason() {
+        Some(Reason::VerbFailed { operation, .. } | Reason::Interrupted { operation }) => {
+            *operation == Operation::Create
+        }
+        Some(_) | None => false,
+    };
+    failed || status.operation() == Some(Operation::Create)
 }
 
 impl Supervisor {
@@ -90,6 +101,7 @@ impl Supervisor {
         self.told = match last {
             _ if revisited.destroyed.contains(self.id()) => Told::Hushed,
             Some(state) => Told::State(state),
+            None if was_never_made(recorded) => Told::Nothing,
             // The timeline has forgotten it, or is gone with the home.
             None if home_is_gone || !past.events.is_empty() => Told::State(recorded.state()),
             None => Told::Nothing,

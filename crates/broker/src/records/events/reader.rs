@@ -119,8 +119,22 @@ impl super::Writer {
     }
 
     fn segment(&self, ordinal: u64) -> Result<Segment, NotKept> {
-        let found = self.segments.iter().find(|segment| segment.ordinal == ordinal).copied();
-        found.ok_or(NotKept::Gap { oldest: self.oldest() })
+        match self.segments.iter().find(|segment| segment.ordinal >= ordinal) {
+            Some(found) if found.ordinal == ordinal => Ok(*found),
+            later => Err(NotKept::Gap { oldest: later.map_or(self.next, |later| later.first) }),
+        }
+    }
+
+    /// A file is not there. Somebody else may have removed it; one that is written to must be there.
+    fn missing(&mut self, segment: Segment, error: io::Error) -> NotKept {
+        if self.segments.back().is_some_and(|current| current.ordinal == segment.ordinal) {
+            return NotKept::Io(error);
+        }
+        self.segments.retain(|kept| kept.ordinal != segment.ordinal);
+        match self.segment(segment.ordinal) {
+            Err(gap) => gap,
+            Ok(_) => NotKept::Io(error),
+        }
     }
 
     /// One that was removed meanwhile can still be read to its end.
@@ -136,9 +150,8 @@ impl Open {
     fn segment(log: &EventLog, segment: Segment) -> Result<Self, NotKept> {
         match File::open(segment::path(&log.dir, segment.first)) {
             Ok(file) => Ok(Self { ordinal: segment.ordinal, file, offset: 0 }),
-            // It was the oldest until just now.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(NotKept::Gap { oldest: log.writer().oldest() })
+                Err(log.writer().missing(segment, error))
             }
             Err(error) => Err(NotKept::Io(error)),
         }

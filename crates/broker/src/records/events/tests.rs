@@ -185,6 +185,23 @@ fn a_kind_of_a_later_version_is_passed_over() {
 }
 
 #[test]
+fn a_file_that_somebody_removed_is_a_gap_and_no_endless_search() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    append_all(&log, 1..=30);
+    let firsts = segment::list(&dir.path().join(EVENTS)).expect("a list");
+    assert!(firsts.len() > 2, "{firsts:?}");
+    fs::remove_file(segment::path(&dir.path().join(EVENTS), firsts[1])).expect("removed");
+    let all = read_all(&log, EventSeq::START);
+    let gap = all.iter().position(|delivery| matches!(delivery, Delivery::Gap { .. }));
+    let before = usize::try_from(firsts[1].get() - 1).expect("few");
+    assert_eq!(gap, Some(before), "all before it, then the gap");
+    assert_eq!(all[before], Delivery::Gap { oldest: firsts[2] });
+    fs::remove_dir_all(dir.path().join(EVENTS)).expect("removed");
+    assert!(Cursor::new(EventSeq::new(29)).read(&log).is_err());
+}
+
+#[test]
 fn an_event_that_cannot_be_written_leaves_its_number_out_and_is_counted() {
     let dir = tempfile::tempdir().expect("a directory");
     let lost = Counter::default();
