@@ -27,9 +27,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use axum::Router;
-use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::middleware::{self, Next};
 use axum::response::Response;
 use futures_util::stream::BoxStream;
 use rmcp::handler::server::ServerHandler;
@@ -160,16 +158,10 @@ pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     let server = move || Ok(mcp.clone());
     let service =
         StreamableHttpService::new(server, Arc::new(NeverSessionManager::default()), config);
-    let routes = Router::new().route_service(PATH, service).layer(middleware::from_fn(keep_span));
-    kit.door(Words, routes)
+    kit.door(Words, Router::new().route_service(PATH, service))
 }
 
-/// The request is served in another task, and what is logged there belongs to it.
-async fn keep_span(mut request: Request, next: Next) -> Response {
-    request.extensions_mut().insert(Span::current());
-    next.run(request).await
-}
-
+/// The span of the caller's request, which is served in another task than it came in.
 fn span_of(from: &Extensions) -> Span {
     let kept = from.get::<Parts>().and_then(|parts| parts.extensions.get::<Span>());
     kept.cloned().unwrap_or_else(Span::current)

@@ -68,7 +68,6 @@ pub struct PauseSandbox {
     #[serde(default)]
     pub force: bool,
     /// How many seconds to wait for commands that run before the pause is refused; 10 if it is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 600)]
     pub drain_secs: Option<u64>,
 }
@@ -111,13 +110,10 @@ pub struct DeleteFile {
 #[serde(deny_unknown_fields)]
 pub struct MakeDirectory {
     /// Absolute, or relative to the working directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// In its place where it is no UTF-8; base64.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<String>,
     /// Such as `0755`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Make the directories above that are missing; and it is no error if it is there already.
     #[serde(default)]
@@ -128,15 +124,11 @@ pub struct MakeDirectory {
 #[serde(deny_unknown_fields)]
 pub struct MoveFile {
     /// What to move: absolute, or relative to the working directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// In place of `from`, where that is no UTF-8; base64.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub from_b64: Option<String>,
     /// The new name itself, also if it is that of a directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub to_b64: Option<String>,
     /// Whether a file may be in its place already, and goes.
     #[serde(default)]
@@ -150,24 +142,17 @@ pub struct MoveFile {
 #[serde(deny_unknown_fields)]
 pub struct CreateProcess {
     /// Run by `/bin/sh -c`; or `argv`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
     /// Variables for it alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
     /// The directory that it runs in.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The port that it serves: it gets a `url`, a raw `address` in local mode, and is `running` once the
     /// port accepts connections.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>)]
     pub port: Option<Port>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<ProcessReady>,
 }
 
@@ -176,14 +161,11 @@ pub struct CreateProcess {
 #[serde(deny_unknown_fields)]
 pub struct ProcessReady {
     /// A GET of this path is answered with a status below 400.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub http_path: Option<String>,
     /// `true`: the port accepts a connection.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<bool>,
     /// 30 by default, at most 600. A process that is not ready by then is reported as
     /// `starting` and continues.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_secs: Option<u64>,
 }
 
@@ -210,7 +192,6 @@ pub struct ReadOutput {
 #[serde(deny_unknown_fields)]
 pub struct SignPortUrl {
     /// How long the URL is valid: an hour by default, at most a week.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_secs: Option<u64>,
 }
 
@@ -218,10 +199,8 @@ pub struct SignPortUrl {
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
     /// Unique in the sandbox; its id, if it is left out. Names of turns, ids and `now` are taken.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<SnapshotName>,
     /// Description.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1024)]
     pub note: Option<String>,
 }
@@ -230,7 +209,6 @@ pub struct CreateSnapshot {
 #[serde(deny_unknown_fields)]
 pub struct SealTurn {
     /// Note about the turn.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 1024)]
     pub note: Option<String>,
 }
@@ -249,14 +227,11 @@ pub struct RollbackSandbox {
 #[serde(deny_unknown_fields)]
 pub struct ForkSandbox {
     /// The name or the id of a snapshot; the sandbox as it is now, if it is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotName>,
     /// How many; 1 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100)]
     pub count: Option<usize>,
     /// Labels besides those of the sandbox; one that is `null` is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<BTreeMap<String, Option<String>>>)]
     pub labels: Option<BTreeMap<String, Option<String>>>,
 }

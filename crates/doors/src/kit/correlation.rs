@@ -17,7 +17,7 @@ use sandkeep_core::limits::CORRELATION_ID_MAX_BYTES;
 pub const HEADER: HeaderName = HeaderName::from_static("x-correlation-id");
 
 /// The outermost layer.
-pub async fn correlate(request: Request, next: Next) -> Response {
+pub async fn correlate(mut request: Request, next: Next) -> Response {
     let id = match request.headers().get(HEADER) {
         Some(given) if is_usable(given) => given.clone(),
         Some(_) | None => mint(),
@@ -28,6 +28,8 @@ pub async fn correlate(request: Request, next: Next) -> Response {
         method = %request.method(),
         path = request.uri().path(),
     );
+    // For a door that serves it in another task.
+    request.extensions_mut().insert(span.clone());
     let began = Instant::now();
     let answered = async {
         let response = next.run(request).await;

@@ -173,281 +173,280 @@ const SNAPSHOT: Parameter =
 const PORT: Parameter =
     named("port", Kind::Whole { min: 1, max: u16::MAX as u64 }, "The port in the sandbox.");
 
-/// What most entries have.
-const USUAL: Entry = Entry {
-    name: "",
-    title: "",
-    about: "",
-    effect: Effect::Reads,
-    names: &[A_SANDBOX],
-    request: schema::none,
-    hidden: &[],
-    required: &[],
-    decode: |given| Ok(Call::GetSandbox(given.sandbox()?)),
-};
+/// One that takes nothing but a sandbox.
+const fn entry(
+    name: &'static str,
+    title: &'static str,
+    about: &'static str,
+    effect: Effect,
+    decode: fn(&mut Given) -> Result<Call, Refusal>,
+) -> Entry {
+    let (names, request) = (&[A_SANDBOX], schema::none);
+    Entry { name, title, about, effect, names, request, hidden: &[], required: &[], decode }
+}
+
+impl Entry {
+    const fn names(self, names: &'static [Parameter]) -> Self {
+        Self { names, ..self }
+    }
+
+    const fn takes(self, request: fn() -> Vec<Field>) -> Self {
+        Self { request, ..self }
+    }
+
+    const fn hides(self, hidden: &'static [&'static str]) -> Self {
+        Self { hidden, ..self }
+    }
+
+    const fn requires(self, required: &'static [&'static str]) -> Self {
+        Self { required, ..self }
+    }
+}
 
 static ENTRIES: &[Entry] = &[
-    Entry {
-        name: "sandbox_create",
-        title: "Create a sandbox",
-        about: "Makes a new isolated Linux computer and answers with its id. Use it for work that must not mix with \
+    entry(
+        "sandbox_create",
+        "Create a sandbox",
+        "Makes a new isolated Linux computer and answers with its id. Use it for work that must not mix with \
                 other work; for everything else leave `sandbox` out of calls and use your default one.",
-        effect: Effect::Adds,
-        names: &[],
-        request: schema::body::<SpecDraft>,
-        // It may name files of the host.
-        hidden: &["source"],
-        decode: |given| Ok(Call::CreateSandbox(given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "sandbox_list",
-        title: "List sandboxes",
-        about: "Your sandboxes with their states, oldest first, a page at a time.",
-        names: &[],
-        request: schema::query::<ListSandboxes>,
-        decode: |given| Ok(Call::ListSandboxes(given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "sandbox_get",
-        title: "Look at a sandbox",
-        about: "One sandbox: its state and why, template, limits, how many turns and snapshots it has.",
-        ..USUAL
-    },
-    Entry {
-        name: "sandbox_destroy",
-        title: "Destroy a sandbox",
-        about: "Ends everything in a sandbox and removes it with all its files and snapshots. Nothing brings it back.",
-        effect: Effect::Destroys,
-        names: &[NAMED],
-        decode: |given| Ok(Call::DestroySandbox(given.sandbox()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "sandbox_pause",
-        title: "Pause a sandbox",
-        about: "Every process stands still until sandbox_resume. Waits for running commands first, unless `force`.",
-        effect: Effect::Sets,
-        names: &[NAMED],
-        request: schema::body::<PauseSandbox>,
-        decode: |given| Ok(Call::PauseSandbox(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "sandbox_resume",
-        title: "Resume a sandbox",
-        about: "Lets a paused sandbox go on where it was.",
-        effect: Effect::Sets,
-        names: &[NAMED],
-        decode: |given| Ok(Call::ResumeSandbox(given.sandbox()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "sandbox_start",
-        title: "Start a sandbox",
-        about: "Starts a stopped or failed sandbox with the files it had.",
-        effect: Effect::Sets,
-        names: &[NAMED],
-        decode: |given| Ok(Call::StartSandbox(given.sandbox()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "sandbox_stop",
-        title: "Stop a sandbox",
-        about: "Ends every process of a sandbox. Its files stay, and sandbox_start brings it back.",
-        effect: Effect::Destroys,
-        names: &[NAMED],
-        decode: |given| Ok(Call::StopSandbox(given.sandbox()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "file_stat",
-        title: "Look at a file",
-        about: "Size, kind, mode, owner and time of the last change of one file or directory; of a symbolic link itself.",
-        request: schema::query::<FilePath>,
-        decode: |given| Ok(Call::StatFile(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "file_list",
-        title: "List files",
-        about: "What a directory holds, by name, as data; `ls` says it as text.",
-        request: schema::query::<ListFiles>,
-        decode: |given| Ok(Call::ListFiles(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "file_mkdir",
-        title: "Make a directory",
-        about: "Makes a directory; with `parents` also those above it that are missing.",
-        effect: Effect::Sets,
-        request: schema::body::<MakeDirectory>,
-        hidden: &["path_b64"],
-        required: &["path"],
-        decode: |given| Ok(Call::MakeDirectory(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "file_move",
-        title: "Move a file",
-        about: "Renames or moves a file or directory. Refused if something is in its new place, unless `overwrite`.",
-        effect: Effect::Destroys,
-        request: schema::body::<MoveFile>,
-        hidden: &["from_b64", "to_b64"],
-        required: &["from", "to"],
-        decode: |given| Ok(Call::MoveFile(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "file_delete",
-        title: "Delete a file",
-        about: "Deletes a file or an empty directory; with `recursive` a directory with all it holds.",
-        effect: Effect::Destroys,
-        request: schema::query::<DeleteFile>,
-        decode: |given| Ok(Call::DeleteFile(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "process_start",
-        title: "Start a process",
-        about: "Starts a server or another long-running process in the background and answers at once, or, with `ready`, when \
+        Effect::Adds,
+        |given| Ok(Call::CreateSandbox(given.request()?)),
+    )
+    .names(&[])
+    .takes(schema::body::<SpecDraft>)
+    // It may name files of the host.
+    .hides(&["source"]),
+    entry(
+        "sandbox_list",
+        "List sandboxes",
+        "Your sandboxes with their states, oldest first, a page at a time.",
+        Effect::Reads,
+        |given| Ok(Call::ListSandboxes(given.request()?)),
+    )
+    .names(&[])
+    .takes(schema::query::<ListSandboxes>),
+    entry(
+        "sandbox_get",
+        "Look at a sandbox",
+        "One sandbox: its state and why, template, limits, how many turns and snapshots it has.",
+        Effect::Reads,
+        |given| Ok(Call::GetSandbox(given.sandbox()?)),
+    ),
+    entry(
+        "sandbox_destroy",
+        "Destroy a sandbox",
+        "Ends everything in a sandbox and removes it with all its files and snapshots. Nothing brings it back.",
+        Effect::Destroys,
+        |given| Ok(Call::DestroySandbox(given.sandbox()?)),
+    )
+    .names(&[NAMED]),
+    entry(
+        "sandbox_pause",
+        "Pause a sandbox",
+        "Every process stands still until sandbox_resume. Waits for running commands first, unless `force`.",
+        Effect::Sets,
+        |given| Ok(Call::PauseSandbox(given.sandbox()?, given.request()?)),
+    )
+    .names(&[NAMED])
+    .takes(schema::body::<PauseSandbox>),
+    entry(
+        "sandbox_resume",
+        "Resume a sandbox",
+        "Lets a paused sandbox go on where it was.",
+        Effect::Sets,
+        |given| Ok(Call::ResumeSandbox(given.sandbox()?)),
+    )
+    .names(&[NAMED]),
+    entry(
+        "sandbox_start",
+        "Start a sandbox",
+        "Starts a stopped or failed sandbox with the files it had.",
+        Effect::Sets,
+        |given| Ok(Call::StartSandbox(given.sandbox()?)),
+    )
+    .names(&[NAMED]),
+    entry(
+        "sandbox_stop",
+        "Stop a sandbox",
+        "Ends every process of a sandbox. Its files stay, and sandbox_start brings it back.",
+        Effect::Destroys,
+        |given| Ok(Call::StopSandbox(given.sandbox()?)),
+    )
+    .names(&[NAMED]),
+    entry(
+        "file_stat",
+        "Look at a file",
+        "Size, kind, mode, owner and time of the last change of one file or directory; of a symbolic link itself.",
+        Effect::Reads,
+        |given| Ok(Call::StatFile(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::query::<FilePath>),
+    entry(
+        "file_list",
+        "List files",
+        "What a directory holds, by name, as data; `ls` says it as text.",
+        Effect::Reads,
+        |given| Ok(Call::ListFiles(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::query::<ListFiles>),
+    entry(
+        "file_mkdir",
+        "Make a directory",
+        "Makes a directory; with `parents` also those above it that are missing.",
+        Effect::Sets,
+        |given| Ok(Call::MakeDirectory(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<MakeDirectory>)
+    .hides(&["path_b64"])
+    .requires(&["path"]),
+    entry(
+        "file_move",
+        "Move a file",
+        "Renames or moves a file or directory. Refused if something is in its new place, unless `overwrite`.",
+        Effect::Destroys,
+        |given| Ok(Call::MoveFile(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<MoveFile>)
+    .hides(&["from_b64", "to_b64"])
+    .requires(&["from", "to"]),
+    entry(
+        "file_delete",
+        "Delete a file",
+        "Deletes a file or an empty directory; with `recursive` a directory with all it holds.",
+        Effect::Destroys,
+        |given| Ok(Call::DeleteFile(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::query::<DeleteFile>),
+    entry(
+        "process_start",
+        "Start a process",
+        "Starts a server or another long-running process in the background and answers at once, or, with `ready`, when \
                 it is ready. For a command that ends by itself use bash.",
-        effect: Effect::Adds,
-        request: schema::body::<CreateProcess>,
-        hidden: &["argv"],
-        required: &["command"],
-        decode: |given| Ok(Call::StartProcess(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "process_list",
-        title: "List processes",
-        about: "The processes that were started here, oldest first, also those that have ended, with exit codes.",
-        decode: |given| Ok(Call::ListProcesses(given.sandbox()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "process_logs",
-        title: "Read what a process printed",
-        about: "What a process has printed so far: one JSON object a line, with the stream, the offset and the text.",
-        names: &[A_SANDBOX, PROCESS],
-        request: schema::query::<ReadOutput>,
-        hidden: &["follow"],
-        decode: |given| {
+        Effect::Adds,
+        |given| Ok(Call::StartProcess(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<CreateProcess>)
+    .hides(&["argv"])
+    .requires(&["command"]),
+    entry(
+        "process_list",
+        "List processes",
+        "The processes that were started here, oldest first, also those that have ended, with exit codes.",
+        Effect::Reads,
+        |given| Ok(Call::ListProcesses(given.sandbox()?)),
+    ),
+    entry(
+        "process_logs",
+        "Read what a process printed",
+        "What a process has printed so far: one JSON object a line, with the stream, the offset and the text.",
+        Effect::Reads,
+        |given| {
             Ok(Call::ReadLogs(given.sandbox()?, given.name(PROCESS.name)?, given.request()?))
         },
-        ..USUAL
-    },
-    Entry {
-        name: "process_stop",
-        title: "Stop a process",
-        about: "Ends a process with all that it has started: SIGTERM, ten seconds, SIGKILL.",
-        effect: Effect::Destroys,
-        names: &[A_SANDBOX, PROCESS],
-        decode: |given| Ok(Call::EndProcess(given.sandbox()?, given.name(PROCESS.name)?)),
-        ..USUAL
-    },
-    Entry {
-        name: "port_list",
-        title: "List ports",
-        about: "The ports on which something listens inside, with the URL of each.",
-        decode: |given| Ok(Call::ListPorts(given.sandbox()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "port_url",
-        title: "Get the URL of a port",
-        about: "A signed URL by which a person's browser reaches a server in the sandbox.",
-        effect: Effect::Adds,
-        names: &[A_SANDBOX, PORT],
-        request: schema::body::<SignPortUrl>,
-        decode: |given| {
+    )
+    .names(&[A_SANDBOX, PROCESS])
+    .takes(schema::query::<ReadOutput>)
+    .hides(&["follow"]),
+    entry(
+        "process_stop",
+        "Stop a process",
+        "Ends a process with all that it has started: SIGTERM, ten seconds, SIGKILL.",
+        Effect::Destroys,
+        |given| Ok(Call::EndProcess(given.sandbox()?, given.name(PROCESS.name)?)),
+    )
+    .names(&[A_SANDBOX, PROCESS]),
+    entry(
+        "port_list",
+        "List ports",
+        "The ports on which something listens inside, with the URL of each.",
+        Effect::Reads,
+        |given| Ok(Call::ListPorts(given.sandbox()?)),
+    ),
+    entry(
+        "port_url",
+        "Get the URL of a port",
+        "A signed URL by which a person's browser reaches a server in the sandbox.",
+        Effect::Adds,
+        |given| {
             Ok(Call::SignPortUrl(given.sandbox()?, given.name(PORT.name)?, given.request()?))
         },
-        ..USUAL
-    },
-    Entry {
-        name: "port_listen",
-        title: "Open a port on this machine",
-        about: "Opens a port of the machine that Sandkeep runs on, which leads to a port in the sandbox, for clients that \
+    )
+    .names(&[A_SANDBOX, PORT])
+    .takes(schema::body::<SignPortUrl>),
+    entry(
+        "port_listen",
+        "Open a port on this machine",
+        "Opens a port of the machine that Sandkeep runs on, which leads to a port in the sandbox, for clients that \
                 are no browsers. Only a daemon without keys does it.",
-        effect: Effect::Sets,
-        names: &[A_SANDBOX, PORT],
-        decode: |given| Ok(Call::ListenPort(given.sandbox()?, given.name(PORT.name)?)),
-        ..USUAL
-    },
-    Entry {
-        name: "snapshot_create",
-        title: "Take a snapshot",
-        about: "Keeps all files as they are now, under a name if one is given. What runs stands still for a moment.",
-        effect: Effect::Adds,
-        request: schema::body::<CreateSnapshot>,
-        decode: |given| Ok(Call::CreateSnapshot(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "snapshot_list",
-        title: "List snapshots",
-        about: "The snapshots and turns of a sandbox, oldest first.",
-        decode: |given| Ok(Call::ListSnapshots(given.sandbox()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "snapshot_delete",
-        title: "Delete a snapshot",
-        about: "Forgets a snapshot. The sandbox itself, other snapshots and forks stay.",
-        effect: Effect::Destroys,
-        names: &[A_SANDBOX, SNAPSHOT],
-        decode: |given| Ok(Call::DeleteSnapshot(given.sandbox()?, given.name(SNAPSHOT.name)?)),
-        ..USUAL
-    },
-    Entry {
-        name: "turn_complete",
-        title: "Seal a turn",
-        about: "Seals what you have done so far as a turn (turn-0001, turn-0002, …), to which rollback can return.",
-        effect: Effect::Adds,
-        request: schema::body::<SealTurn>,
-        decode: |given| Ok(Call::SealTurn(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "rollback",
-        title: "Roll back",
-        about: "Brings all files back to a snapshot or turn. Processes are ended and later changes are gone, unless they are in a \
+        Effect::Sets,
+        |given| Ok(Call::ListenPort(given.sandbox()?, given.name(PORT.name)?)),
+    )
+    .names(&[A_SANDBOX, PORT]),
+    entry(
+        "snapshot_create",
+        "Take a snapshot",
+        "Keeps all files as they are now, under a name if one is given. What runs stands still for a moment.",
+        Effect::Adds,
+        |given| Ok(Call::CreateSnapshot(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<CreateSnapshot>),
+    entry(
+        "snapshot_list",
+        "List snapshots",
+        "The snapshots and turns of a sandbox, oldest first.",
+        Effect::Reads,
+        |given| Ok(Call::ListSnapshots(given.sandbox()?)),
+    ),
+    entry(
+        "snapshot_delete",
+        "Delete a snapshot",
+        "Forgets a snapshot. The sandbox itself, other snapshots and forks stay.",
+        Effect::Destroys,
+        |given| Ok(Call::DeleteSnapshot(given.sandbox()?, given.name(SNAPSHOT.name)?)),
+    )
+    .names(&[A_SANDBOX, SNAPSHOT]),
+    entry(
+        "turn_complete",
+        "Seal a turn",
+        "Seals what you have done so far as a turn (turn-0001, turn-0002, …), to which rollback can return.",
+        Effect::Adds,
+        |given| Ok(Call::SealTurn(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<SealTurn>),
+    entry(
+        "rollback",
+        "Roll back",
+        "Brings all files back to a snapshot or turn. Processes are ended and later changes are gone, unless they are in a \
                 snapshot of their own; snapshots stay. Refused while commands run, unless `force`.",
-        effect: Effect::Destroys,
-        request: schema::body::<RollbackSandbox>,
-        decode: |given| Ok(Call::Rollback(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "fork",
-        title: "Fork a sandbox",
-        about: "Makes new sandboxes with the files of this one, as they are now or were at a snapshot, to try several ways at once. \
+        Effect::Destroys,
+        |given| Ok(Call::Rollback(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<RollbackSandbox>),
+    entry(
+        "fork",
+        "Fork a sandbox",
+        "Makes new sandboxes with the files of this one, as they are now or were at a snapshot, to try several ways at once. \
                 Processes are not copied.",
-        effect: Effect::Adds,
-        request: schema::body::<ForkSandbox>,
-        decode: |given| Ok(Call::Fork(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "diff",
-        title: "Show what changed",
-        about: "Files that were added, modified, deleted or renamed between a snapshot (the newest, if left out) and now or another one.",
-        request: schema::query::<DiffSandbox>,
-        // An archive is nothing to read.
-        hidden: &["format"],
-        decode: |given| Ok(Call::Diff(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
-    Entry {
-        name: "revert",
-        title: "Revert files",
-        about: "Makes these files and directories as they were at a snapshot. Everything else stays, and processes go on.",
-        effect: Effect::Destroys,
-        request: schema::body::<Revert>,
-        decode: |given| Ok(Call::Revert(given.sandbox()?, given.request()?)),
-        ..USUAL
-    },
+        Effect::Adds,
+        |given| Ok(Call::Fork(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<ForkSandbox>),
+    entry(
+        "diff",
+        "Show what changed",
+        "Files that were added, modified, deleted or renamed between a snapshot (the newest, if left out) and now or another one.",
+        Effect::Reads,
+        |given| Ok(Call::Diff(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::query::<DiffSandbox>)
+    // An archive is nothing to read.
+    .hides(&["format"]),
+    entry(
+        "revert",
+        "Revert files",
+        "Makes these files and directories as they were at a snapshot. Everything else stays, and processes go on.",
+        Effect::Destroys,
+        |given| Ok(Call::Revert(given.sandbox()?, given.request()?)),
+    )
+    .takes(schema::body::<Revert>),
 ];

@@ -145,3 +145,46 @@ fn call(daemon: &Daemon, key: Option<&str>, name: &str, arguments: &Value) -> Va
     assert_eq!(status, 200, "{answer}");
     answer
 }
+
+#[test]
+fn a_key_that_may_only_read_is_refused() {
+    skip_if!(obstacle());
+    let daemon = with_admin(&Setup::default());
+    let made = create_key(&daemon.data_dir(), "reader", "ann", &["--scope", "read"]);
+    let params = json!({ "name": "bash", "arguments": { "command": "true" } });
+    let (status, refused) = post(&daemon, Some(key_of(&made)), &message("tools/call", &params));
+    assert_eq!((status, &refused["code"]), (403, &json!("forbidden")), "{refused}");
+}
+
+#[test]
+fn a_default_sandbox_that_is_stopped_is_started_and_one_that_is_gone_is_replaced() {
+    let daemon = crate::daemon!();
+    let bash = || {
+        let ran = call(&daemon, None, "bash", &json!({ "command": "true" }));
+        assert_eq!(ran["result"]["isError"], false, "{ran}");
+        daemon.ids()
+    };
+    let first = bash();
+    let named = json!({ "sandbox": first[0] });
+    call(&daemon, None, "sandbox_stop", &named);
+    assert_eq!(bash(), first, "it is the same, started again");
+    call(&daemon, None, "sandbox_destroy", &named);
+    let second = bash();
+    assert_eq!(second.len(), 1, "{second:?}");
+    assert_ne!(second, first);
+}
+
+#[test]
+fn a_call_is_one_request() {
+    let daemon = crate::daemon!();
+    call(&daemon, None, "sandbox_list", &json!({}));
+    let mut connection = daemon.connection().expect("it listens");
+    let answer = connection.request("GET", "/metrics", "").expect("an answer");
+    let metrics = String::from_utf8_lossy(&answer.body).into_owned();
+    let counted = |route: &str| {
+        let label = format!("route=\"{route}\"");
+        let lines = metrics.lines().filter(|line| line.contains("requests_total"));
+        lines.filter(|line| line.contains(&label)).count()
+    };
+    assert_eq!((counted("/mcp"), counted("/api/v1/sandboxes")), (1, 0), "{metrics}");
+}
