@@ -139,7 +139,7 @@ pub enum Error {
 
     /// There is some space left, for what runs.
     #[error(
-        "the {storage} pool is over {percent} % full, so no sandboxes or snapshots are created; destroy sandboxes or delete snapshots"
+        "the {storage} pool is over {percent} % full, so no sandboxes or snapshots are created"
     )]
     PoolFull { storage: &'static str, percent: f64 },
 
