@@ -379,11 +379,11 @@ codes! {
         "the storage cannot be used on this machine"
         "mend what the detail names, or use --storage local";
     StorageFull "storage_full" NoSpace Useful
-        "there is no space for this, in the pool or within resources.disk_total_mb"
-        "remove snapshots or sandboxes that nobody needs, or have the pool made larger";
+        "there is no space for this: on the disk, in the pool or within resources.disk_total_mb"
+        "remove snapshots or sandboxes that nobody needs, free space on the disk of the data directory, or raise --storage-max-mb";
     PoolFull "pool_full" NoSpace Useful
         "hardly any space is left for sandboxes and snapshots, so no new ones are made"
-        "destroy sandboxes or remove snapshots that nobody needs, or have the pool made larger; what runs goes on";
+        "destroy sandboxes or remove snapshots that nobody needs, free space on the disk of the data directory, or raise --storage-max-mb; what runs goes on";
     StorageFailed "storage_failed" Internal Useless
         "the storage failed"
         "see the detail and the daemon's log; is the disk full?";
