@@ -12,10 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::http::Connection;
-use sandkeep_core::{
-    SandboxId,
-    limits::{BENCH_STORAGE_ANSWER, DISK_DEFAULT_POOL_SHARE},
-};
+use super::place;
+use sandkeep_core::limits::{BENCH_STORAGE_ANSWER, DISK_DEFAULT_POOL_SHARE};
 use sandkeep_storage::StorageChoice;
 
 /// Of a pool, besides what is put into it.
@@ -31,8 +29,11 @@ pub struct OwnDaemon {
 impl OwnDaemon {
     /// With room for so much in a sandbox that does not say what it needs.
     pub fn start_on(storage: &StorageChoice, room_mb: u64) -> io::Result<Self> {
-        let data_dir = parent().join(format!("sandkeep-bench-{}", SandboxId::random()));
-        let mut process = Command::new(std::env::current_exe()?)
+        let data_dir = place::data_dir();
+        // A daemon must not outlive a benchmark that is killed.
+        let mut process = Command::new("setpriv")
+            .args(["--pdeathsig", "TERM"])
+            .arg(std::env::current_exe()?)
             .args([
                 "--log",
                 "warn",
@@ -92,11 +93,6 @@ impl Drop for OwnDaemon {
             eprintln!("{} is left behind: {error}", self.data_dir.display());
         }
     }
-}
-
-/// Where data is on a disk as a rule: in a /tmp that is memory, being durable would cost nothing.
-pub fn parent() -> PathBuf {
-    std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }
 
 /// The address in the line by which a daemon says where it listens.

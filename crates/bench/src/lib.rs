@@ -6,6 +6,7 @@
 mod daemon;
 mod engine;
 pub mod http;
+mod place;
 mod rates;
 mod report;
 mod runtimes;
@@ -27,6 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use daemon::OwnDaemon;
 use http::Connection;
+use place::Place;
 use report::{Measure, Regime, Report, Samples};
 use runtimes::Contender;
 use sandkeep_core::limits::{BENCH_PAUSE, BENCH_ROUNDS_MAX, BENCH_SLOW_EVERY, BENCH_WARMUP_ROUNDS};
@@ -106,6 +108,7 @@ async fn asked_to_end() -> io::Result<()> {
 }
 
 fn measure(args: &BenchArgs, interrupted: &AtomicBool) -> Result<String, BenchError> {
+    let _place = Place::make().map_err(cannot("make a directory"))?;
     let own = match args.address {
         Some(_) => None,
         None => {

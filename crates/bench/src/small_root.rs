@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
+use super::place;
 use sandkeep_core::SandboxId;
 
 /// Where programs and libraries are, besides /usr.
@@ -22,7 +23,7 @@ pub struct SmallRoot {
 
 impl SmallRoot {
     pub fn make() -> io::Result<Self> {
-        let bundle = std::env::temp_dir().join(format!("sandkeep-bench-{}", SandboxId::random()));
+        let bundle = place::path().join(format!("root-{}", SandboxId::random()));
         let made = Self { bundle };
         for dir in ["usr", "proc", "dev", "tmp"] {
             fs::create_dir_all(made.root().join(dir))?;

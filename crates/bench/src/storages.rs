@@ -11,15 +11,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::daemon::{OwnDaemon, parent};
+use super::daemon::OwnDaemon;
 use super::http::Connection;
+use super::place;
 use super::report::{Operation, StorageSamples};
 use super::trees::Tree;
 use super::{BenchError, call, cannot};
-use sandkeep_core::{
-    SandboxId,
-    limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX},
-};
+use sandkeep_core::limits::{BENCH_FORKS, BENCH_STORAGE_ANSWER, BENCH_STORAGE_ROUNDS_MAX};
 use sandkeep_storage::StorageChoice;
 
 /// How often each tree may be in a sandbox at once: with as much again, and what comes and goes beside them.
@@ -51,7 +49,7 @@ pub fn all(
     if args.no_storages {
         return Ok(found);
     }
-    let place = Place::make().map_err(cannot("make a directory for trees"))?;
+    let place = Trees::make().map_err(cannot("make a directory for trees"))?;
     let trees = &args.storage_sizes;
     for tree in trees {
         tree.make(&place.tree(*tree)).map_err(cannot("make a tree"))?;
@@ -90,11 +88,11 @@ pub fn all(
 }
 
 /// Where the trees are; it goes away with them.
-struct Place(PathBuf);
+struct Trees(PathBuf);
 
-impl Place {
+impl Trees {
     fn make() -> io::Result<Self> {
-        let path = parent().join(format!("sandkeep-bench-trees-{}", SandboxId::random()));
+        let path = place::path().join("trees");
         fs::create_dir_all(&path)?;
         Ok(Self(path))
     }
@@ -104,7 +102,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Trees {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             eprintln!("{} is left behind: {error}", self.0.display());
@@ -142,7 +140,7 @@ impl Subjects<'_> {
         }
     }
 
-    fn measure(&mut self, place: &Place) -> Result<(), BenchError> {
+    fn measure(&mut self, place: &Trees) -> Result<(), BenchError> {
         for _ in 0..self.rounds {
             self.in_turn(|subject| subject.copy(place))?;
         }
@@ -209,7 +207,7 @@ enum From {
 
 impl Subject {
     fn new(
-        place: &Place,
+        place: &Trees,
         storage: &StorageChoice,
         tree: Tree,
         daemon: &OwnDaemon,
@@ -238,7 +236,7 @@ impl Subject {
     }
 
     /// The yardstick.
-    fn copy(&mut self, place: &Place) -> Result<(), BenchError> {
+    fn copy(&mut self, place: &Trees) -> Result<(), BenchError> {
         let to = place.0.join("copy");
         let copied = self.timed(Operation::Copy, |subject| {
             let copied = Command::new("cp").arg("-a").arg(&subject.tree).arg(&to).status();

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::daemon;
 use super::http::Connection;
+use super::place;
 use super::rates::{Rate, Taken, in_turn, median, megabytes_a_second, not_measured};
 use super::trees::Tree;
 use sandkeep_core::{
@@ -89,7 +89,7 @@ impl Drop for Place<'_> {
 
 impl<'a> Place<'a> {
     fn make(address: SocketAddr, sandbox: &'a str) -> io::Result<Self> {
-        let directory = daemon::parent().join(format!("sandkeep-bench-{}", SandboxId::random()));
+        let directory = place::path().join(format!("tools-{}", SandboxId::random()));
         fs::create_dir(&directory)?;
         Ok(Self { address, sandbox, directory })
     }

@@ -307,4 +307,13 @@ mod tests {
         let telling = Error::DataDir { path: "/d".to_owned(), source: source() };
         assert_eq!(with_causes(&telling), "cannot use the data directory /d: disk full");
     }
+
+    #[test]
+    fn a_full_disk_is_called_that_whoever_finds_it() {
+        let source = || io::Error::from(io::ErrorKind::StorageFull);
+        let (storage, what) = ("host template", "fill a root".to_owned());
+        let template = Error::Storage(StorageError::Io { storage, what, source: source() });
+        let home = Error::DataDir { path: "/d".to_owned(), source: source() };
+        assert_eq!([template.code(), home.code()], [sandkeep_core::Code::StorageFull; 2]);
+    }
 }

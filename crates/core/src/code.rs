@@ -379,11 +379,11 @@ codes! {
         "the storage cannot be used on this machine"
         "fix the problem that the detail names, or use --storage local";
     StorageFull "storage_full" NoSpace Useful
-        "no space left in the pool or within resources.disk_total_mb"
-        "delete unneeded snapshots or sandboxes, or have the pool enlarged";
+        "no space left on the disk, in the pool or within resources.disk_total_mb"
+        "delete unneeded snapshots or sandboxes, free space on the disk of the data directory, or raise --storage-max-mb";
     PoolFull "pool_full" NoSpace Useful
         "the storage pool is nearly full, so no sandboxes or snapshots are created"
-        "destroy unneeded sandboxes or delete snapshots, or have the pool enlarged; running sandboxes continue";
+        "destroy unneeded sandboxes or delete snapshots, free space on the disk of the data directory, or raise --storage-max-mb; running sandboxes continue";
     StorageFailed "storage_failed" Internal Useless
         "the storage failed"
         "see the detail and the daemon's log; the disk may be full";

@@ -4,6 +4,7 @@
 mod bench;
 mod client;
 mod events;
+mod pool;
 mod volumes;
 mod workspace;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 pub use bench::*;
 pub use client::*;
 pub use events::*;
+pub use pool::*;
 pub use volumes::*;
 pub use workspace::*;
 
@@ -281,40 +283,6 @@ pub const DIRECTORY_ENTRIES_MAX: usize = 1_000_000;
 pub const ATTRIBUTE_MAX_BYTES: usize = 64 * 1024;
 /// On how many layers a volume can stand: as many as images have elsewhere. The kernel would stack 500.
 pub const LAYERS_MAX: usize = 128;
-/// The smallest pool image of `btrfs` storage, and the largest that a new one begins with unless the operator asks for
-/// another size.
-pub const POOL_MIN_BYTES: u64 = 256 * MIB;
-pub const POOL_START_BYTES: u64 = 1024 * MIB;
-/// A new pool takes this part of the disk's free space, within those bounds.
-pub const POOL_START_SHARE: u64 = 16;
-/// The space that a pool keeps free for fast writers: a quarter of what is used, within these bounds. A small pool
-/// keeps half of its size.
-pub const POOL_HEADROOM_MIN_BYTES: u64 = 512 * MIB;
-pub const POOL_HEADROOM_MAX_BYTES: u64 = 4096 * MIB;
-/// The space that a pool keeps out of chunks, as a part of its size, at most this: metadata needs new chunks too.
-pub const POOL_UNALLOCATED_SHARE: u64 = 8;
-pub const POOL_UNALLOCATED_MAX_BYTES: u64 = 1024 * MIB;
-/// The least metadata chunks of a pool that can grow. A new filesystem has less.
-pub const POOL_METADATA_MIN_BYTES: u64 = 16 * MIB;
-/// Chunks of data that are emptied at once to make room for metadata.
-pub const POOL_COMPACT_CHUNKS: u64 = 8;
-/// How often a pool is checked for room. A sandbox can write some hundred megabytes meanwhile.
-pub const POOL_LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// The size of a pool changes in steps of this, or of a part of its size if that is more. A pool grows by less only
-/// if there is no more to be had, and never by less than the minimum.
-pub const POOL_STEP_BYTES: u64 = 1024 * MIB;
-pub const POOL_GROW_SHARE: u64 = 4;
-pub const POOL_SHRINK_SHARE: u64 = 8;
-pub const POOL_GROW_MIN_BYTES: u64 = 64 * MIB;
-/// A pool shrinks if it is larger than it needs to be by this part of its size, and has not grown for this long; or for
-/// the longer time, after it shrank too far or could not.
-pub const POOL_SHRINK_SURPLUS_SHARE: u64 = 4;
-pub const POOL_SHRINK_AFTER: Duration = Duration::from_secs(10);
-pub const POOL_SHRINK_AGAIN: Duration = Duration::from_secs(600);
-/// A growing pool leaves this much of the disk to others.
-pub const POOL_HOST_RESERVE_BYTES: u64 = 1024 * MIB;
-/// How large a pool may become unless the operator says otherwise.
-pub const POOL_GROWN_MAX_BYTES: u64 = 256 * 1024 * MIB;
 /// A file that changed so recently when a snapshot was made is copied again for the next one: the clock of the
 /// filesystem has a grain, and another change might have the same time.
 pub const SNAPSHOT_SETTLED: Duration = Duration::from_secs(1);
@@ -325,13 +293,6 @@ pub const QUOTA_SWEEP_EVERY: usize = 256;
 /// health waits for one.
 pub const HEALTH_FRESH: Duration = Duration::from_secs(1);
 pub const HEALTH_ANSWER: Duration = Duration::from_secs(2);
-/// The used part of the pool above which the health warns, and above which the daemon is not ready and makes nothing
-/// new, unless the operator says otherwise. A pool with more than these bytes free never counts as so full: 4 % of a
-/// large disk is plenty.
-pub const POOL_WARNING: f64 = 0.85;
-pub const POOL_CRITICAL: f64 = 0.95;
-pub const POOL_WARNING_FREE_BYTES: u64 = 16 * 1024 * MIB;
-pub const POOL_CRITICAL_FREE_BYTES: u64 = 1024 * MIB;
 /// The longest `x-correlation-id` that is taken over.
 pub const CORRELATION_ID_MAX_BYTES: usize = 128;
 

@@ -64,6 +64,7 @@ impl Error {
             Self::CannotListen { .. } => Code::CannotListen,
             Self::SandboxFailed { .. } => Code::SandboxFailed,
             Self::DataDirInUse { .. } => Code::DataDirInUse,
+            Self::DataDir { source, .. } if is_full(source) => Code::StorageFull,
             Self::DataDir { .. } => Code::DataDirUnusable,
             Self::HostUnreadable { .. } => Code::RuntimeFailed,
             Self::ShuttingDown => Code::ShuttingDown,
@@ -121,6 +122,11 @@ fn of_store(error: &StoreError) -> Code {
     }
 }
 
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
 fn of_storage(error: &StorageError) -> Code {
     match error {
         StorageError::Unsupported { .. } | StorageError::TooManyLayers { .. } => {
@@ -134,6 +140,7 @@ fn of_storage(error: &StorageError) -> Code {
         | StorageError::LayerInUse { .. } => Code::StorageInconsistent,
         StorageError::Unusable { .. } => Code::StorageUnusable,
         StorageError::Full { .. } => Code::StorageFull,
+        StorageError::Io { source, .. } if is_full(source) => Code::StorageFull,
         StorageError::Io { .. } => Code::StorageFailed,
     }
 }

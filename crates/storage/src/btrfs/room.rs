@@ -69,6 +69,13 @@ impl Room {
         self.used_bytes + other + 2 * self.headroom_bytes(smallest_bytes)
     }
 
+    /// Whether there is a place for a new chunk, which takes at most a tenth of the pool. Otherwise moving metadata could
+    /// leave the filesystem without any.
+    pub fn can_move_metadata(&self, pool_bytes: u64) -> bool {
+        let unallocated = pool_bytes.saturating_sub(self.allocated_bytes);
+        unallocated >= pool_bytes / limits::POOL_UNALLOCATED_SHARE
+    }
+
     /// Whether data can be moved: the kernel writes new metadata before it frees the old.
     pub fn has_spare_metadata(&self) -> bool {
         self.metadata_used_bytes < self.metadata_bytes / 2

@@ -122,10 +122,11 @@ impl Sizing {
     ) -> io::Result<Arc<Self>> {
         let top = open_dir(mounted)?;
         let bytes = PoolHealth::of(&top)?.total_bytes;
-        let metadata_bytes = Room::of(filesystem_id)?.map_or(u64::MAX, |room| room.metadata_bytes);
-        if metadata_bytes < limits::POOL_METADATA_MIN_BYTES {
-            // A new filesystem has a few mebibytes, which a fast writer uses up before others can be had.
-            btrfs::relocate(&top, Relocate::Metadata)?;
+        // A new filesystem has a few mebibytes of it, which a fast writer uses up before there is more.
+        let few = |room: &Room| room.metadata_bytes < limits::POOL_METADATA_MIN_BYTES;
+        if Room::of(filesystem_id)?.is_some_and(|room| few(&room) && room.can_move_metadata(bytes))
+        {
+            tolerate_no_room(btrfs::relocate(&top, Relocate::Metadata))?;
         }
         let history = History { shrunk: None, shrink_from: Instant::now(), failures: 0 };
         Ok(Arc::new(Self {
@@ -216,8 +217,7 @@ impl Sizing {
         if before.saturating_sub(target) < limits::POOL_GROW_MIN_BYTES {
             // If this does not help, it is not tried again soon.
             history.count_failure();
-            btrfs::relocate(&top, Relocate::SparseData { chunks: limits::POOL_COMPACT_CHUNKS })?;
-            return btrfs::relocate(&top, Relocate::Metadata);
+            return self.make_way(&top);
         }
         self.shrink_while_used_below
             .store(room.cancel_shrink_at(self.bounds.min_bytes), Ordering::Relaxed);
@@ -225,11 +225,7 @@ impl Sizing {
         self.shrink_while_used_below.store(u64::MAX, Ordering::Relaxed);
         if let Err(error) = shrunk {
             history.count_failure();
-            return match Errno::from_io_error(&error) {
-                // A writer needed the room, or what was removed is not yet cleared away.
-                Some(Errno::CANCELED | Errno::NOSPC) => Ok(()),
-                _ => Err(error),
-            };
+            return tolerate_no_room(Err(error));
         }
         failpoint!("btrfs.shrink_after_filesystem");
         self.bytes.store(target, Ordering::Relaxed);
@@ -240,6 +236,18 @@ impl Sizing {
         fit_device(&image)?;
         tracing::info!(from_mib = before >> 20, to_mib = target >> 20, "the btrfs pool has shrunk");
         Ok(())
+    }
+
+    /// Moves metadata down from the end of the pool, after data has left room for it.
+    fn make_way(&self, top: &OwnedFd) -> io::Result<()> {
+        let sparse = Relocate::SparseData { chunks: limits::POOL_COMPACT_CHUNKS };
+        tolerate_no_room(btrfs::relocate(top, sparse))?;
+        match Room::of(self.filesystem_id)? {
+            Some(room) if room.can_move_metadata(self.bytes()) => {
+                tolerate_no_room(btrfs::relocate(top, Relocate::Metadata))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Nobody resizes the pool for as long as this is held.
@@ -286,6 +294,18 @@ impl Drop for Watch {
             // It has said by itself what went wrong.
             let _ = thread.join();
         }
+    }
+}
+
+/// Moving data is given up if a writer needs the room, or if what was removed is not yet cleared away.
+fn tolerate_no_room(moved: io::Result<()>) -> io::Result<()> {
+    match moved {
+        Err(error)
+            if matches!(Errno::from_io_error(&error), Some(Errno::CANCELED | Errno::NOSPC)) =>
+        {
+            Ok(())
+        }
+        moved => moved,
     }
 }
 
