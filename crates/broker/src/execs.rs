@@ -1,9 +1,9 @@
 //! exec: run one command in a running sandbox. Execs go straight to the guest, side by side with each
-//! other and with the supervisor; what they have in common is a count, a shelf of journals and the
+//! other and with the supervisor; what they have in common is a count, an index of journals and the
 //! sandbox's end.
 //!
 //! ```text
-//!   exec ──▶ Berth (journal begun) ──▶ sending ──▶ Pump ──▶ journal ──▶ watchers
+//!   exec ──▶ PendingExec (journal begun) ──▶ sending ──▶ Pump ──▶ journal ──▶ watchers
 //!                                         a later daemon: rejoin ──┘
 //! ```
 
@@ -39,15 +39,16 @@ use sandkeep_core::{Event, ExecId, NamesOnly, Verb, api::ExecLimits, apply, fail
 use sandkeep_guestlink::{
     ExecEnd, ExecEvent, ExecRequest, ExecutionInput, Guest, OutputStream, Stdin, TerminalSize,
     journal::{
-        Description, From, JOURNALS, Journal, JournalLimits, Keep, Shelf, StdinSource, Unfinished,
+        Description, From, JOURNALS, Journal, JournalIndex, JournalLimits, Keep, StdinSource,
+        Unfinished,
     },
 };
 use sandkeep_home::Home;
 
-use pump::{Berth, Pump};
+use pump::{PendingExec, Pump};
 use stdin::Stdins;
 use terminals::Terminals;
-use watching::{Leash, Wish};
+use watching::{DisconnectAction, Leash};
 
 pub(crate) use in_shell::{ShellCommand, exec_in_shell};
 pub use known::{ExecPage, ExecView};
@@ -102,7 +103,7 @@ pub enum OnDisconnect {
 /// The execs of one sandbox: how many may run, what is kept of them, and which take stdin.
 pub(crate) struct Execs {
     pub activity: Arc<Activity>,
-    pub shelf: Shelf,
+    pub index: JournalIndex,
     stdins: Stdins,
     terminals: Terminals,
     /// Of the first process of each that runs, inside the sandbox.
@@ -126,7 +127,7 @@ impl Execs {
     ) -> Self {
         Self {
             activity,
-            shelf: Shelf::new(&home.path().join(JOURNALS), journal),
+            index: JournalIndex::new(&home.path().join(JOURNALS), journal),
             stdins: Stdins::default(),
             terminals: Terminals::default(),
             pids: Mutex::default(),
@@ -188,7 +189,7 @@ impl Execs {
             return;
         }
         let (exit_code, signal) = end.outcome.numbers();
-        let duration_ms = u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX);
+        let duration_ms = sandkeep_core::millis(end.duration);
         let (exec, status) = (id.clone(), end.outcome.status());
         self.emit(shared, &EventKind::ExecEnded { exec, status, exit_code, signal, duration_ms });
         failpoint!("exec.after_event");
@@ -199,18 +200,18 @@ impl Execs {
         self.stdins.remove(id);
         self.terminals.remove(id);
         self.pids().remove(id);
-        if self.shelf.count(id) && tokio::runtime::Handle::try_current().is_ok() {
+        if self.index.count(id) && tokio::runtime::Handle::try_current().is_ok() {
             let execs = Arc::clone(self);
-            shared.tasks.spawn_blocking(move || execs.shelf.tidy());
+            shared.tasks.spawn_blocking(move || execs.index.tidy());
         }
     }
 
     pub fn journal(&self, id: &ExecId) -> Result<Arc<Journal>, Error> {
-        self.shelf.find(id).ok_or_else(|| self.not_kept(id))
+        self.index.find(id).ok_or_else(|| self.not_kept(id))
     }
 
     fn not_kept(&self, id: &ExecId) -> Error {
-        let JournalLimits { max_execs, max_bytes, .. } = self.shelf.limits();
+        let JournalLimits { max_execs, max_bytes, .. } = self.index.limits();
         Error::ExecNotFound { id: id.clone(), kept: max_execs, kept_bytes: max_bytes }
     }
 }
@@ -231,8 +232,10 @@ impl Running {
         let (id, input) = (pump.journal().id().clone(), pump.input());
         let leash = match on_disconnect {
             OnDisconnect::GoOn => None,
-            OnDisconnect::Kill => Some(Wish::Kill(Arc::clone(&guest))),
-            OnDisconnect::CloseStdin => Some(Wish::CloseStdin(Arc::clone(pump.execs()))),
+            OnDisconnect::Kill => Some(DisconnectAction::Kill(Arc::clone(&guest))),
+            OnDisconnect::CloseStdin => {
+                Some(DisconnectAction::CloseStdin(Arc::clone(pump.execs())))
+            }
         };
         let leash = leash.map(|w| Leash::new(pump.shared(), Arc::clone(pump.journal()), w));
         Self { id, input, guest, leash, pump: Some(pump) }
@@ -319,16 +322,16 @@ pub(crate) async fn exec(
         cwd: request.cwd.clone(),
         user: as_asked(&request.user).to_owned(),
         started_at: Timestamp::now(),
-        timeout_ms: request.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        timeout_ms: request.timeout.map(sandkeep_core::millis),
         stdin: source,
         terminal: request.terminal.is_some(),
         keep,
         shell_id: None,
     };
-    let berth = Berth::begin(shared, handle, &description)?;
+    let pending = PendingExec::begin(shared, handle, &description)?;
     failpoint!("exec.after_journal");
     let answer = guest.exec(request);
-    let pump = sending::watch_over(&guest, &description.exec_id, answer, berth).await?;
+    let pump = sending::watch_over(&guest, &description.exec_id, answer, pending).await?;
     failpoint!("exec.after_start");
     if source == StdinSource::Open {
         handle.execs.stdins.open(description.exec_id.clone(), pump.input());

@@ -2,7 +2,7 @@
 //! lead there. None of it needs a network: the guest connects on the sandbox's own loopback.
 
 mod listener;
-mod pass;
+mod port_token;
 mod stream;
 mod table;
 
@@ -23,7 +23,7 @@ use crate::execs::admitted;
 use sandkeep_core::{Port, Principal, SandboxId, limits};
 
 pub(super) use listener::reopen;
-pub use pass::{Pass, PassProblem};
+pub use port_token::{PortToken, PortTokenProblem};
 pub use stream::PortStream;
 
 /// What the ports of one sandbox share.
@@ -47,8 +47,8 @@ impl Default for Ports {
 pub enum Warrant<'a> {
     /// As one who may see the sandbox.
     Principal(&'a Principal),
-    /// As one who has shown a pass, which [`Broker::check_pass`] accepted.
-    Pass,
+    /// As one who has shown a port token, which [`Broker::check_port_token`] accepted.
+    PortToken,
 }
 
 /// A port as the API shows it.
@@ -71,7 +71,7 @@ impl Broker {
     ) -> Result<PortStream, Error> {
         let handle = match warrant {
             Warrant::Principal(who) => self.shared.find(who, id)?,
-            Warrant::Pass => {
+            Warrant::PortToken => {
                 let missing = || Error::NotFound { id: id.clone() };
                 self.shared.supervised(id).ok_or_else(missing)?
             }
@@ -79,14 +79,14 @@ impl Broker {
         connect(&self.shared, &handle, port).await
     }
 
-    /// Makes a pass to a port, for [`limits::PORT_PASS_DEFAULT`] unless told otherwise.
-    pub fn sign_pass(
+    /// Makes a port token to a port, for [`limits::PORT_PASS_DEFAULT`] unless told otherwise.
+    pub fn sign_port_token(
         &self,
         who: &Principal,
         id: &SandboxId,
         port: Port,
         holds: Option<Duration>,
-    ) -> Result<Pass, Error> {
+    ) -> Result<PortToken, Error> {
         let handle = self.shared.find(who, id)?;
         let holds = holds.unwrap_or(limits::PORT_PASS_DEFAULT);
         if holds.is_zero() || holds > limits::PORT_PASS_MAX {
@@ -95,17 +95,17 @@ impl Broker {
             return Err(Error::InvalidField { field: "expires_secs", problem });
         }
         let secret = self.shared.data.secret();
-        Ok(pass::sign(secret, &handle.id, port, Timestamp::now(), holds))
+        Ok(port_token::sign(secret, &handle.id, port, Timestamp::now(), holds))
     }
 
-    /// Until when a pass opens this port.
-    pub fn check_pass(
+    /// Until when a port token opens this port.
+    pub fn check_port_token(
         &self,
         id: &SandboxId,
         port: Port,
         token: &str,
-    ) -> Result<Timestamp, PassProblem> {
-        pass::verify(self.shared.data.secret(), id, port, Timestamp::now(), token)
+    ) -> Result<Timestamp, PortTokenProblem> {
+        port_token::verify(self.shared.data.secret(), id, port, Timestamp::now(), token)
     }
 
     /// Opens a socket of the host, on loopback, that leads to the port.

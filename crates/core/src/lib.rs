@@ -42,7 +42,7 @@ pub use code::{Code, Kind};
 pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId};
 pub use image::{ImageDefaults, PinnedImage};
 pub use key_id::{InvalidKeyId, KeyId};
-pub use moment::Moment;
+pub use moment::{Moment, millis};
 pub use owner::{DEFAULT_PROJECT, Labels, OtherProject, Owner, Principal, Scope, Scopes};
 pub use port::{InvalidPort, Port};
 pub use process::{Asked, InvalidTerms, Probe, ProcessTerms, Ready, StartUp};

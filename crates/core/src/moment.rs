@@ -56,6 +56,11 @@ impl Moment {
     }
 }
 
+/// A duration as the API and the files on disk tell it.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -463,7 +463,11 @@ impl Guest for GuestClient {
     }
 
     async fn end(&self, id: &ExecId, grace: Duration) -> Result<(), GuestError> {
-        self.ask_for_done(&Op::End { exec_id: id.to_string(), grace_ms: millis(grace) }).await
+        self.ask_for_done(&Op::End {
+            exec_id: id.to_string(),
+            grace_ms: sandkeep_core::millis(grace),
+        })
+        .await
     }
 
     async fn execs(&self) -> Result<Vec<KnownExec>, GuestError> {
@@ -479,7 +483,7 @@ impl Guest for GuestClient {
 
     async fn terminate(&self, grace: Duration) -> Result<(), GuestError> {
         let patience = grace.saturating_add(limits::GUEST_ANSWER);
-        let op = Op::Terminate { grace_ms: millis(grace) };
+        let op = Op::Terminate { grace_ms: sandkeep_core::millis(grace) };
         match self.request(&op, Along::Nothing, patience).await {
             Ok((_, FromGuest::Done)) => Ok(()),
             Ok((_, other)) => Err(unexpected(other)),
@@ -531,11 +535,6 @@ fn is_cut(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
-/// As the protocol counts time.
-pub(super) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// What programs take a terminal for that nobody has named.
 const TERMINAL_KIND: &str = "xterm-256color";
 
@@ -550,7 +549,7 @@ fn wire_request(mut request: ExecRequest, leaf: &dyn Leaf) -> Exec {
         cwd: request.cwd,
         user: request.user,
         stdin: wire_stdin(request.stdin),
-        timeout_ms: request.timeout.map(millis),
+        timeout_ms: request.timeout.map(sandkeep_core::millis),
         privilege: wire_privilege(request.privilege),
         leaf: leaf.kind(),
         leaf_name: leaf.name().to_owned(),

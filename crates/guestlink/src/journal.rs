@@ -20,9 +20,9 @@
 
 mod cover;
 mod follow;
+mod index;
 mod record;
 mod recover;
-mod shelf;
 mod writer;
 
 #[cfg(test)]
@@ -40,9 +40,9 @@ use crate::{ExecEnd, Offsets};
 use sandkeep_core::{ExecId, ProcessTerms, ShellId, limits};
 
 pub use follow::{Follow, From, Watch};
+pub use index::{JournalIndex, journals_in};
 pub use recover::Unfinished;
 pub use sandkeep_core::api::StdinSource;
-pub use shelf::{Shelf, journals_in};
 pub use writer::Writer;
 
 /// Where the journals are, in a sandbox's home.

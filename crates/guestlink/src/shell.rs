@@ -13,7 +13,7 @@ use guest_proto::{
     ShellOpen, ShellRefusal,
 };
 
-use super::client::{Along, GuestClient, millis, unexpected, wire_privilege, wire_stdin};
+use super::client::{Along, GuestClient, unexpected, wire_privilege, wire_stdin};
 use super::leaf::{Dispatch, Leaf};
 use super::{ExecLimits, Execution, GuestError, Offsets, Stdin};
 use sandkeep_core::{
@@ -166,7 +166,7 @@ impl GuestClient {
             exec_id: request.id.to_string(),
             command: request.command,
             stdin: wire_stdin(request.stdin),
-            timeout_ms: request.timeout.map(millis),
+            timeout_ms: request.timeout.map(sandkeep_core::millis),
         });
         let answer = self.request(&op, Along::Nothing, limits::GUEST_ANSWER).await;
         let execution = match answer {
@@ -227,7 +227,7 @@ fn wire_open(request: ShellRequest, leaf: &dyn Leaf) -> ShellOpen {
         privilege: wire_privilege(request.privilege),
         leaf: leaf.kind(),
         leaf_name: leaf.name().to_owned(),
-        created_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
+        created_ms: sandkeep_core::millis(since_1970),
     }
 }
 

@@ -77,7 +77,7 @@ impl Battery {
         Self {
             verdict: if leaked == 0 { Verdict::Held } else { Verdict::Leaked },
             ran_at,
-            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            duration_ms: sandkeep_core::millis(took),
             sandkeep: env!("CARGO_PKG_VERSION").to_owned(),
             kernel,
             held: count(Verdict::Held),

@@ -30,7 +30,7 @@ use super::engine::{
     Access, Bound, Container, Engine, EngineError, EngineRuntime, Inspected, Listed, NoEngine,
     socket,
 };
-use super::grouped::Premises;
+use super::grouped::HostResources;
 use sandkeep_core::limits;
 use sandkeep_sys::cgroup::{CPU_PERIOD_MICROS, Controllers, cpu_quota_micros};
 
@@ -60,7 +60,7 @@ impl Docker {
     /// Finds out whether Docker is there and can be used; if not, the error says why.
     pub async fn runtime(
         host: Option<&str>,
-        premises: Arc<Premises>,
+        host_resources: Arc<HostResources>,
     ) -> Result<Arc<EngineRuntime<Self>>, NoEngine> {
         let socket = socket::find(host, &Self::usual_sockets())?;
         let asked = tokio::time::timeout(limits::ENGINE_IS_THERE, Self::open(&socket)).await;
@@ -76,7 +76,7 @@ impl Docker {
             freezer: true,
         };
         let docker = Self { api, limits, image: Mutex::default() };
-        EngineRuntime::new(docker, premises)
+        EngineRuntime::new(docker, host_resources)
     }
 
     async fn open(socket: &std::path::Path) -> Result<(bollard::Docker, SystemInfo), EngineError> {

@@ -37,7 +37,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::OwnedMutexGuard;
 
-use super::grouped::{self, Premises};
+use super::grouped::{self, HostResources};
 use super::{Capabilities, Death, Files, Found, Lifetime, Plan, Runtime, RuntimeError, Stats};
 use container::labels;
 pub use container::{Access, Bound, Container, seccomp};
@@ -117,7 +117,7 @@ pub struct EngineRuntime<E> {
 
 struct Shared<E> {
     engine: E,
-    premises: Arc<Premises>,
+    host_resources: Arc<HostResources>,
     /// The instance whose containers are ours.
     instance: String,
     places: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<Place>>>>,
@@ -125,15 +125,15 @@ struct Shared<E> {
 
 impl<E: Engine> EngineRuntime<E> {
     /// An error says why there can be none.
-    pub fn new(engine: E, premises: Arc<Premises>) -> Result<Arc<Self>, NoEngine> {
+    pub fn new(engine: E, host_resources: Arc<HostResources>) -> Result<Arc<Self>, NoEngine> {
         if !rustix::process::geteuid().is_root() {
             return Err(NoEngine("it needs root (uid 0) to look into containers".to_owned()));
         }
-        container::write_guest(premises.data_dir()).map_err(|error| {
+        container::write_guest(host_resources.data_dir()).map_err(|error| {
             NoEngine(format!("the guest cannot be put into the data directory: {error}"))
         })?;
-        let instance = premises.instance().to_owned();
-        let shared = Shared { engine, premises, instance, places: Mutex::default() };
+        let instance = host_resources.instance().to_owned();
+        let shared = Shared { engine, host_resources, instance, places: Mutex::default() };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
 
@@ -218,7 +218,7 @@ impl<E: Engine> Shared<E> {
 
     /// Takes over a container that an earlier daemon started, maybe in its last moment.
     async fn adopt(&self, id: &SandboxId, container: &str, pid: u32) -> io::Result<Place> {
-        let home = self.premises.home(id);
+        let home = self.host_resources.home(id);
         let HomeState::Known(meta) = home.read() else {
             return Err(io::Error::other("its home does not say what it may use"));
         };
@@ -240,7 +240,7 @@ impl<E: Engine> Shared<E> {
 
     /// Makes the container as the plan wants it; one that was made for another plan makes room.
     async fn make(&self, plan: &Plan) -> Result<(), RuntimeError> {
-        let door = container::make_door(self.premises.data_dir(), &plan.home);
+        let door = container::make_door(self.host_resources.data_dir(), &plan.home);
         door.map_err(self.failed("show it the guest"))?;
         let container = Container::of(plan).map_err(self.failed("find its volume"))?;
         if let Some(there) = self.inspect(&plan.id).await? {

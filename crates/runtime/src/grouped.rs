@@ -6,11 +6,11 @@
 //! after the process may have ended. Limits, pausing, counting, killing and the leaves of execs are
 //! the same whatever made the namespaces; only that is a [`Starter`]'s business.
 
+mod host_resources;
 mod id_ranges;
 mod leaves;
 mod live;
 mod parts;
-mod premises;
 
 #[cfg(test)]
 pub(crate) mod bench;
@@ -39,10 +39,10 @@ use sandkeep_sys::{
 };
 use sandkeep_tree::RootKind;
 
+pub use host_resources::{HostResources, IdRange, NoHostResources, end, limits_of};
 pub use leaves::Leaves;
 pub use live::Live;
 pub use parts::{Host, Parts, pieces, privilege, shm_bytes};
-pub use premises::{IdRange, NoPremises, Premises, end, limits_of};
 
 /// A guest that runs, just started.
 pub struct Started {
@@ -68,7 +68,11 @@ pub trait Starter: Send + Sync {
     /// Starts the guest of a sandbox that does not run, in the groups that are made for it. When it
     /// returns, the guest's socket can be connected to. After an error, or in the middle, the caller
     /// kills whatever is in the groups and calls [`Starter::clear`].
-    async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError>;
+    async fn start(
+        &self,
+        host_resources: &Arc<HostResources>,
+        plan: &Plan,
+    ) -> Result<Started, RuntimeError>;
 
     /// Which of the processes in the sandbox's own group is the one with which it ends, for a daemon
     /// that did not start it. `None` while none of them is it yet.
@@ -79,30 +83,34 @@ pub trait Starter: Send + Sync {
     /// The way to the guest of a sandbox that runs.
     fn client(
         &self,
-        premises: &Premises,
+        host_resources: &HostResources,
         id: &SandboxId,
         leaves: Arc<dyn LeafPool>,
     ) -> io::Result<GuestClient> {
-        GuestClient::new(open_dir(premises.home(id).path())?, leaves)
+        GuestClient::new(open_dir(host_resources.home(id).path())?, leaves)
     }
 
     /// Removes what the technology keeps of a sandbox whose processes are gone, besides control
     /// groups. It may be repeated, and the sandbox may be unknown.
-    async fn clear(&self, premises: &Premises, id: &SandboxId) -> Result<(), RuntimeError> {
-        let _ = (premises, id);
+    async fn clear(
+        &self,
+        host_resources: &HostResources,
+        id: &SandboxId,
+    ) -> Result<(), RuntimeError> {
+        let _ = (host_resources, id);
         Ok(())
     }
 }
 
 pub struct GroupedRuntime<S> {
-    premises: Arc<Premises>,
+    host_resources: Arc<HostResources>,
     starter: S,
     live: Mutex<HashMap<SandboxId, Arc<Live>>>,
 }
 
 impl<S: Starter> GroupedRuntime<S> {
-    pub fn new(premises: Arc<Premises>, starter: S) -> Self {
-        Self { premises, starter, live: Mutex::new(HashMap::new()) }
+    pub fn new(host_resources: Arc<HostResources>, starter: S) -> Self {
+        Self { host_resources, starter, live: Mutex::new(HashMap::new()) }
     }
 
     #[cfg(test)]
@@ -137,7 +145,7 @@ impl<S: Starter> GroupedRuntime<S> {
     }
 
     fn guest_pid(&self, id: &SandboxId) -> io::Result<Option<u32>> {
-        let pids = self.premises.cgroups().pids(id.as_str(), self.starter.place())?;
+        let pids = self.host_resources.cgroups().pids(id.as_str(), self.starter.place())?;
         Ok(self.starter.guest_among(&pids))
     }
 
@@ -150,30 +158,30 @@ impl<S: Starter> GroupedRuntime<S> {
         if self.guest_pid(id)? != Some(pid) {
             return Ok(None);
         }
-        let ids = self.premises.adopt_ids(pid)?;
+        let ids = self.host_resources.adopt_ids(pid)?;
         self.watch(id, Started { pidfd, ids }).map(Some)
     }
 
     fn watch(&self, id: &SandboxId, started: Started) -> io::Result<Arc<Live>> {
-        let cgroups = self.premises.cgroups();
+        let cgroups = self.host_resources.cgroups();
         let leaves: Arc<dyn LeafPool> = match cgroups.kind() {
             LeafKind::V1 | LeafKind::V2 => Leaves::open(Arc::clone(cgroups), id.to_string())?,
             LeafKind::None => Arc::new(NoLeaves),
         };
-        let guest = self.starter.client(&self.premises, id, leaves)?;
+        let guest = self.starter.client(&self.host_resources, id, leaves)?;
         Ok(Arc::new(Live::new(started.pidfd, guest, started.ids)?))
     }
 
     /// Ends every process, and what the technology keeps of a sandbox that runs.
     async fn kill(&self, id: &SandboxId) -> Result<(), RuntimeError> {
-        let killed = self.premises.kill(id, self.starter.place()).await;
+        let killed = self.host_resources.kill(id, self.starter.place()).await;
         killed.map_err(self.failed("kill its guest"))?;
         // Lets go of a guest that is dead, and of its range of ids.
         let known = self.all().remove(id);
         if let Some(live) = known {
             live.kill().await.map_err(self.failed("kill its guest"))?;
         }
-        self.starter.clear(&self.premises, id).await
+        self.starter.clear(&self.host_resources, id).await
     }
 
     fn can_pause(&self) -> Result<(), RuntimeError> {
@@ -184,7 +192,7 @@ impl<S: Starter> GroupedRuntime<S> {
     }
 
     async fn start_new(&self, plan: &Plan) -> Result<(), RuntimeError> {
-        let started = self.starter.start(&self.premises, plan).await?;
+        let started = self.starter.start(&self.host_resources, plan).await?;
         let live = self.watch(&plan.id, started).map_err(self.failed("watch its guest"))?;
         self.all().insert(plan.id.clone(), live);
         Ok(())
@@ -198,7 +206,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.starter.capabilities(self.premises.cgroups().controllers())
+        self.starter.capabilities(self.host_resources.cgroups().controllers())
     }
 
     fn files(&self) -> Files {
@@ -207,7 +215,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
 
     async fn create(&self, plan: &Plan) -> Result<(), RuntimeError> {
         plan.check_files(self)?;
-        self.premises.make_groups(plan).map_err(self.failed("make its control groups"))
+        self.host_resources.make_groups(plan).map_err(self.failed("make its control groups"))
     }
 
     async fn start(&self, plan: &Plan) -> Result<(), RuntimeError> {
@@ -224,7 +232,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), RuntimeError> {
         if let Some(live) = self.live(id)? {
             // Frozen processes could not use their grace.
-            self.premises.cgroups().thaw(id.as_str()).map_err(self.failed("thaw it"))?;
+            self.host_resources.cgroups().thaw(id.as_str()).map_err(self.failed("thaw it"))?;
             if let Err(error) = live.guest().terminate(grace).await {
                 tracing::debug!(sandbox = %id, %error, "the guest could not end its processes");
             }
@@ -235,7 +243,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     async fn freeze(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         self.can_pause()?;
         self.running(id)?;
-        let (cgroups, name) = (Arc::clone(self.premises.cgroups()), id.to_string());
+        let (cgroups, name) = (Arc::clone(self.host_resources.cgroups()), id.to_string());
         // It may have to wait for a process that waits for a processor.
         let frozen = tokio::task::spawn_blocking(move || cgroups.freeze(&name)).await;
         frozen.unwrap_or_else(|error| Err(error.into())).map_err(self.failed("freeze it"))
@@ -244,12 +252,12 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     async fn thaw(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         self.can_pause()?;
         self.running(id)?;
-        self.premises.cgroups().thaw(id.as_str()).map_err(self.failed("thaw it"))
+        self.host_resources.cgroups().thaw(id.as_str()).map_err(self.failed("thaw it"))
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         self.kill(id).await?;
-        let removed = self.premises.cgroups().remove(id.as_str());
+        let removed = self.host_resources.cgroups().remove(id.as_str());
         removed.map_err(self.failed("remove its control groups"))
     }
 
@@ -265,12 +273,12 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
     }
 
     async fn list(&self) -> Result<Vec<Found>, RuntimeError> {
-        let names = self.premises.cgroups().sandboxes();
+        let names = self.host_resources.cgroups().sandboxes();
         let mut found = Vec::new();
         for name in names.map_err(self.failed("list control groups"))? {
             let Ok(id) = name.parse::<SandboxId>() else { continue };
             // Without its labels nobody could say whose it is; reconcile deals with such remains.
-            let HomeState::Known(meta) = self.premises.home(&id).read() else { continue };
+            let HomeState::Known(meta) = self.host_resources.home(&id).read() else { continue };
             if meta.spec.runtime() != self.starter.name() {
                 continue;
             }
@@ -282,7 +290,7 @@ impl<S: Starter> Runtime for GroupedRuntime<S> {
 
     async fn stats(&self, id: &SandboxId) -> Result<Stats, RuntimeError> {
         self.running(id)?;
-        let used = self.premises.cgroups().used(id.as_str());
+        let used = self.host_resources.cgroups().used(id.as_str());
         let used = used.map_err(self.failed("read its usage"))?;
         Ok(Stats { memory_bytes: used.memory_bytes, cpu_micros: used.cpu_micros, pids: used.pids })
     }

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, Host, Parts, Premises, Started, Starter, privilege, shm_bytes,
+    self, GroupedRuntime, Host, HostResources, Parts, Started, Starter, privilege, shm_bytes,
 };
 use super::oci::{Bundle, CgroupNamespace, Kernel, Mount};
 use super::staged::{Act, Direction, Program, ToolMissing, tool_failed};
@@ -71,7 +71,7 @@ impl Gvisor {
 
     /// Looks for runsc, and for what it can do.
     pub async fn runtime(
-        premises: Arc<Premises>,
+        host_resources: Arc<HostResources>,
         stage: Stage,
     ) -> Result<Arc<GroupedRuntime<Self>>, ToolMissing> {
         let program = Program::find(Self::TOOL, Self::TOOL, (0, 0)).await?;
@@ -81,7 +81,7 @@ impl Gvisor {
         };
         let (bound, lifelines) = (Mutex::default(), Mutex::default());
         let starter = Self { program, stage, platform, bound, lifelines };
-        Ok(Arc::new(GroupedRuntime::new(premises, starter)))
+        Ok(Arc::new(GroupedRuntime::new(host_resources, starter)))
     }
 
     fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
@@ -114,7 +114,7 @@ impl Gvisor {
     /// Has runsc start the guest; returns when the guest runs.
     async fn perform(
         &self,
-        premises: &Arc<Premises>,
+        host_resources: &Arc<HostResources>,
         plan: &Plan,
         id_base: u32,
     ) -> Result<(), RuntimeError> {
@@ -123,10 +123,10 @@ impl Gvisor {
         tmp.map_err(Self::failed("find its /tmp"))?;
         let token = self.prepare(plan, id_base).map_err(Self::failed("prepare its guest"))?;
         let host = Host::IsDialed(token);
-        let mut parts = Parts::open(Self::NAME, premises, plan, self.place(), host)?;
+        let mut parts = Parts::open(Self::NAME, host_resources, plan, self.place(), host)?;
         parts.entry_needed(Self::NAME)?;
         // A sentry that cannot have another thread ends, and the sandbox with it.
-        let unbound = premises.make_groups_for(plan, limits::PIDS_MAX);
+        let unbound = host_resources.make_groups_for(plan, limits::PIDS_MAX);
         unbound.map_err(Self::failed("make its control groups"))?;
         // The guest's lifeline is the pipe that its token comes on.
         parts.lifeline = Lifeline::None;
@@ -147,7 +147,7 @@ impl Gvisor {
             stage: &self.stage,
             meeting: Meeting::Dial,
         };
-        let tool = act.perform(premises, &parts, id_base, direction).await?;
+        let tool = act.perform(host_resources, &parts, id_base, direction).await?;
         let failed = |error| tool_failed(Self::NAME, Self::TOOL, error);
         tool.ended_well().await.map_err(failed)
     }
@@ -169,8 +169,8 @@ impl Gvisor {
         Ok(read)
     }
 
-    fn sentry(&self, premises: &Premises, id: &SandboxId) -> io::Result<OwnedFd> {
-        let pids = premises.cgroups().pids(id.as_str(), self.place())?;
+    fn sentry(&self, host_resources: &HostResources, id: &SandboxId) -> io::Result<OwnedFd> {
+        let pids = host_resources.cgroups().pids(id.as_str(), self.place())?;
         let sentry = self.guest_among(&pids).ok_or(io::ErrorKind::NotFound)?;
         pidfd::open(sentry)
     }
@@ -236,10 +236,16 @@ impl Starter for Gvisor {
         Place::Within
     }
 
-    async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids = premises.take_ids(plan).map_err(Self::failed("find a free range of ids"))?;
-        self.perform(premises, plan, ids.base()).await?;
-        let pidfd = self.sentry(premises, &plan.id).map_err(Self::failed("find its sentry"))?;
+    async fn start(
+        &self,
+        host_resources: &Arc<HostResources>,
+        plan: &Plan,
+    ) -> Result<Started, RuntimeError> {
+        let ids =
+            host_resources.take_ids(plan).map_err(Self::failed("find a free range of ids"))?;
+        self.perform(host_resources, plan, ids.base()).await?;
+        let pidfd =
+            self.sentry(host_resources, &plan.id).map_err(Self::failed("find its sentry"))?;
         Ok(Started { pidfd, ids: Some(ids) })
     }
 
@@ -253,11 +259,11 @@ impl Starter for Gvisor {
 
     fn client(
         &self,
-        premises: &Premises,
+        host_resources: &HostResources,
         id: &SandboxId,
         _leaves: Arc<dyn LeafPool>,
     ) -> io::Result<GuestClient> {
-        let home = premises.home(id);
+        let home = host_resources.home(id);
         let files = Files::of(home.path());
         let dial_back = match lock(&self.bound).remove(id) {
             Some(dial_back) => dial_back,
@@ -265,14 +271,18 @@ impl Starter for Gvisor {
             None => DialBack::bind(files.open_dial()?, SOCKET, files.owner()?)?,
         };
         let proof = Proof::Token(files.token()?);
-        let sentry = self.sentry(premises, id)?;
+        let sentry = self.sentry(host_resources, id)?;
         GuestClient::dialed(dial_back, sentry, proof, Arc::new(NoLeaves))
     }
 
-    async fn clear(&self, premises: &Premises, id: &SandboxId) -> Result<(), RuntimeError> {
+    async fn clear(
+        &self,
+        host_resources: &HostResources,
+        id: &SandboxId,
+    ) -> Result<(), RuntimeError> {
         lock(&self.bound).remove(id);
         lock(&self.lifelines).remove(id);
-        let home = premises.home(id);
+        let home = host_resources.home(id);
         Files::of(home.path()).remove().map_err(Self::failed("remove its bundle"))
     }
 }

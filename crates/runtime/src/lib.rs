@@ -52,7 +52,7 @@ use sandkeep_tree::{Bind, Root, RootKind};
 pub use bwrap::Bwrap;
 pub use docker::Docker;
 pub use engine::NoEngine;
-pub use grouped::{NoPremises, Premises};
+pub use grouped::{HostResources, NoHostResources};
 pub use gvisor::Gvisor;
 pub use late::LateRuntime;
 pub use missing::MissingRuntime;

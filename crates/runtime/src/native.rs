@@ -15,7 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::grouped::{
-    self, GroupedRuntime, Host, IdRange, Parts, Premises, Started, Starter, pieces, privilege,
+    self, GroupedRuntime, Host, HostResources, IdRange, Parts, Started, Starter, pieces, privilege,
     shm_bytes,
 };
 use super::{Capabilities, Plan, RuntimeError};
@@ -53,7 +53,7 @@ impl Native {
     /// Starts the launcher: `launcher` is how to execute it, this program with the arguments that
     /// make it one.
     pub async fn runtime(
-        premises: Arc<Premises>,
+        host_resources: Arc<HostResources>,
         launcher: Vec<OsString>,
     ) -> Result<Arc<GroupedRuntime<Self>>, NoLauncher> {
         let launcher = Launcher::start(launcher).await?;
@@ -62,7 +62,7 @@ impl Native {
             Standing::Root => {}
             Standing::User => launcher.hello().await.map_err(NoLauncher::Refused)?,
         }
-        Ok(Arc::new(GroupedRuntime::new(premises, Self { launcher, standing })))
+        Ok(Arc::new(GroupedRuntime::new(host_resources, Self { launcher, standing })))
     }
 
     fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
@@ -71,16 +71,17 @@ impl Native {
 
     async fn launch(
         &self,
-        premises: &Premises,
+        host_resources: &HostResources,
         plan: &Plan,
         ids: Option<&IdRange>,
     ) -> Result<Launched, RuntimeError> {
         let mut tries = 0;
         loop {
             tries += 1;
-            let parts = Parts::open(Self::NAME, premises, plan, Place::Beside, Host::Connects)?;
-            let (launch, fds) =
-                request(premises, plan, ids, &parts).map_err(Self::failed("name its root"))?;
+            let parts =
+                Parts::open(Self::NAME, host_resources, plan, Place::Beside, Host::Connects)?;
+            let (launch, fds) = request(host_resources, plan, ids, &parts)
+                .map_err(Self::failed("name its root"))?;
             match self.launcher.launch(launch, &fds).await {
                 Ok(launched) => return Ok(launched),
                 Err(LaunchError::Failed { step, source }) => {
@@ -91,7 +92,7 @@ impl Native {
                 }
                 Err(LaunchError::Died(_)) => {
                     // It may have got as far as a running guest; there must be none.
-                    let killed = premises.kill(&plan.id, Place::Beside).await;
+                    let killed = host_resources.kill(&plan.id, Place::Beside).await;
                     killed.map_err(Self::failed("kill its guest"))?;
                 }
             }
@@ -109,28 +110,32 @@ impl Starter for Native {
         grouped::capabilities_of(self.standing, limits)
     }
 
-    async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids = premises.ids_for(Self::NAME, self.standing, plan)?;
-        let launched = self.launch(premises, plan, ids.as_ref()).await?;
+    async fn start(
+        &self,
+        host_resources: &Arc<HostResources>,
+        plan: &Plan,
+    ) -> Result<Started, RuntimeError> {
+        let ids = host_resources.ids_for(Self::NAME, self.standing, plan)?;
+        let launched = self.launch(host_resources, plan, ids.as_ref()).await?;
         Ok(Started { pidfd: launched.pidfd, ids })
     }
 }
 
 fn request<'a>(
-    premises: &'a Premises,
+    host_resources: &'a HostResources,
     plan: &Plan,
     ids: Option<&IdRange>,
     parts: &'a Parts,
 ) -> io::Result<(Launch, Vec<BorrowedFd<'a>>)> {
-    let mut fds = parts.before_entry(premises);
+    let mut fds = parts.before_entry(host_resources);
     fds.extend(parts.entry());
     let means = match (ids, parts.entry_kind) {
         (Some(ids), Some(entry)) => Means::Root {
             id_base: ids.base(),
             entry,
-            next_id_bases: premises.next_id_bases(NEXT_ID_BASES),
+            next_id_bases: host_resources.next_id_bases(NEXT_ID_BASES),
         },
-        (None, _) | (_, None) => named(premises, plan)?,
+        (None, _) | (_, None) => named(host_resources, plan)?,
     };
     let launch = Launch {
         hostname: plan.id.to_string(),
@@ -145,13 +150,13 @@ fn request<'a>(
 }
 
 /// Whoever is not root has no mounts to pass: the launcher finds them.
-fn named(premises: &Premises, plan: &Plan) -> io::Result<Means> {
+fn named(host_resources: &HostResources, plan: &Plan) -> io::Result<Means> {
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_owned();
     let files = plan.stored()?;
     let (_, roots) = pieces(&files.root)?;
     Ok(Means::User {
         roots: roots.into_iter().map(bytes).collect(),
         binds: files.binds.iter().map(|bind| bytes(&bind.source)).collect(),
-        badge: premises.badge(&plan.id),
+        badge: host_resources.badge(&plan.id),
     })
 }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::engine::{
     Container, Engine, EngineError, EngineRuntime, Inspected, Listed, NoEngine, seccomp, socket,
 };
-use super::grouped::Premises;
+use super::grouped::HostResources;
 use client::{Answer, Client, Method};
 use sandkeep_core::limits;
 use sandkeep_sys::cgroup::Controllers;
@@ -71,7 +71,7 @@ impl Podman {
     /// Finds out whether Podman is there and can be used; if not, the error says why.
     pub async fn runtime(
         host: Option<&str>,
-        premises: Arc<Premises>,
+        host_resources: Arc<HostResources>,
     ) -> Result<Arc<EngineRuntime<Self>>, NoEngine> {
         let socket = socket::find(host, &Self::usual_sockets())?;
         let client = Client::new(socket.clone());
@@ -86,9 +86,9 @@ impl Podman {
         let has = |name: &str| info.host.controllers.iter().any(|controller| controller == name);
         let (memory, cpu, pids) = (has("memory"), has("cpu"), has("pids"));
         let limits = Controllers { memory, cpu, pids, freezer: true };
-        let files = Files::make(premises.data_dir())
+        let files = Files::make(host_resources.data_dir())
             .map_err(|error| NoEngine(format!("cannot make its files: {error}")))?;
-        EngineRuntime::new(Self { client, files, limits }, premises)
+        EngineRuntime::new(Self { client, files, limits }, host_resources)
     }
 
     async fn ask(&self, method: Method, path: &str) -> Result<Answer, EngineError> {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::grouped::{self, GroupedRuntime, Host, Parts, Premises, Started, Starter};
+use super::grouped::{self, GroupedRuntime, Host, HostResources, Parts, Started, Starter};
 use super::{Capabilities, Plan, RuntimeError};
 use sandkeep_sys::{
     cgroup::{Controllers, Place},
@@ -124,7 +124,7 @@ impl<T: Technique + 'static> Staged<T> {
     /// Looks for the tool and whether it is new enough.
     pub async fn runtime(
         technique: T,
-        premises: Arc<Premises>,
+        host_resources: Arc<HostResources>,
         stage: Stage,
     ) -> Result<Arc<StagedRuntime<T>>, ToolMissing> {
         let standing = Standing::own();
@@ -132,7 +132,10 @@ impl<T: Technique + 'static> Staged<T> {
             return Err(ToolMissing::NotRoot);
         }
         let program = Program::find(T::NAME, T::PACKAGE, T::OLDEST).await?;
-        Ok(Arc::new(GroupedRuntime::new(premises, Self { technique, program, stage, standing })))
+        Ok(Arc::new(GroupedRuntime::new(
+            host_resources,
+            Self { technique, program, stage, standing },
+        )))
     }
 
     fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RuntimeError {
@@ -141,11 +144,11 @@ impl<T: Technique + 'static> Staged<T> {
 
     async fn perform(
         &self,
-        premises: &Arc<Premises>,
+        host_resources: &Arc<HostResources>,
         plan: &Plan,
         id_base: u32,
     ) -> Result<stage::Tool, RuntimeError> {
-        let parts = Parts::open(T::NAME, premises, plan, self.place(), Host::Connects)?;
+        let parts = Parts::open(T::NAME, host_resources, plan, self.place(), Host::Connects)?;
         let entry = parts.entry_needed(T::NAME)?;
         let scene = Scene { plan, parts: &parts, id_base, entry };
         let direction = self.technique.direct(&scene).map_err(Self::failed("write its bundle"))?;
@@ -156,7 +159,7 @@ impl<T: Technique + 'static> Staged<T> {
             stage: &self.stage,
             meeting: Meeting::Listen,
         };
-        act.perform(premises, &parts, id_base, direction).await
+        act.perform(host_resources, &parts, id_base, direction).await
     }
 }
 
@@ -174,7 +177,7 @@ impl Act<'_> {
     /// Hands everything to a stage, which becomes the tool.
     pub async fn perform(
         &self,
-        premises: &Premises,
+        host_resources: &HostResources,
         parts: &Parts,
         id_base: u32,
         direction: Direction,
@@ -186,7 +189,7 @@ impl Act<'_> {
             what: "open its bundle".to_owned(),
             source,
         })?;
-        let mut fds = parts.before_entry(premises);
+        let mut fds = parts.before_entry(host_resources);
         fds.extend(bundle.as_ref().map(AsFd::as_fd));
         fds.extend(parts.entry());
         let staging = Staging {
@@ -230,13 +233,17 @@ impl<T: Technique + 'static> Starter for Staged<T> {
         grouped::capabilities_of(self.standing, limits)
     }
 
-    async fn start(&self, premises: &Arc<Premises>, plan: &Plan) -> Result<Started, RuntimeError> {
-        let ids = premises.ids_for(T::NAME, self.standing, plan)?;
+    async fn start(
+        &self,
+        host_resources: &Arc<HostResources>,
+        plan: &Plan,
+    ) -> Result<Started, RuntimeError> {
+        let ids = host_resources.ids_for(T::NAME, self.standing, plan)?;
         let tool = match &ids {
-            Some(ids) => self.perform(premises, plan, ids.base()).await?,
-            None => self.perform_as_user(premises, plan).await?,
+            Some(ids) => self.perform(host_resources, plan, ids.base()).await?,
+            None => self.perform_as_user(host_resources, plan).await?,
         };
-        let pids = premises.cgroups().pids(plan.id.as_str(), Place::Beside);
+        let pids = host_resources.cgroups().pids(plan.id.as_str(), Place::Beside);
         let pids = pids.map_err(Self::failed("find its guest"))?;
         let guest = self.guest_among(&pids).map(pidfd::open);
         let Some(Ok(pidfd)) = guest else {

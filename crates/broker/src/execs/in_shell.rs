@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::pump::Berth;
+use super::pump::PendingExec;
 use super::{Running, admitted, check_timeout, invalid, sending};
 use crate::ShellExecDraft;
 use crate::error::Error;
@@ -39,7 +39,7 @@ pub(crate) async fn exec_in_shell(
     // It need not be known: a shell that is not there is found out when it gets the command.
     let user = guest.shell_user(&shell).await.unwrap_or_default();
     let description = description(&id, &shell, user, &draft);
-    let berth = Berth::begin(shared, handle, &description)?;
+    let pending = PendingExec::begin(shared, handle, &description)?;
     failpoint!("exec.after_journal");
     let request = ShellExecRequest {
         id: id.clone(),
@@ -52,7 +52,7 @@ pub(crate) async fn exec_in_shell(
         timeout: draft.timeout,
     };
     let answer = guest.exec_in_shell(request);
-    let pump = sending::watch_over(&guest, &id, answer, berth).await?;
+    let pump = sending::watch_over(&guest, &id, answer, pending).await?;
     if draft.stdin == StdinSource::Open {
         handle.execs.stdins.open(id, pump.input());
     }
@@ -78,7 +78,7 @@ fn description(id: &ExecId, shell: &ShellId, user: String, draft: &ShellExecDraf
         cwd: None,
         user,
         started_at: Timestamp::now(),
-        timeout_ms: draft.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        timeout_ms: draft.timeout.map(sandkeep_core::millis),
         stdin: draft.stdin,
         terminal: false,
         keep: Keep::AmongTheLast,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stdin::StdinTurn;
-use super::watching::{ExecWatch, Leash, Wish};
+use super::watching::{DisconnectAction, ExecWatch, Leash};
 use super::{Execs, OnDisconnect, admitted};
 use crate::Broker;
 use crate::error::Error;
@@ -51,7 +51,7 @@ fn shown(description: Description, progress: &Progress, execs: &Execs) -> ExecVi
         ended_at: end.map(|end| end.ended_at),
         exit_code,
         signal,
-        duration_ms: end.map(|end| u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX)),
+        duration_ms: end.map(|end| sandkeep_core::millis(end.duration)),
         stdout_bytes: written.stdout,
         stderr_bytes: written.stderr,
         truncated: dropped.stdout > 0 || dropped.stderr > 0,
@@ -138,7 +138,7 @@ impl Broker {
         limit: usize,
     ) -> Result<ExecPage, Error> {
         let handle = self.shared.find(who, sandbox)?;
-        let all = handle.execs.shelf.list();
+        let all = handle.execs.index.list();
         let start = match &after {
             None => 0,
             Some(id) => {
@@ -162,7 +162,7 @@ impl Broker {
         handle: &Arc<Handle>,
         limit: usize,
     ) -> Result<Vec<ExecView>, Error> {
-        let mut all = handle.execs.shelf.list();
+        let mut all = handle.execs.index.list();
         let last = all.split_off(all.len().saturating_sub(limit));
         self.views_of(Arc::clone(handle), last).await
     }
@@ -225,12 +225,14 @@ impl Broker {
         }
         let Known { handle, journal } = Known::find(&self.shared, who, sandbox, id)?;
         // Where nothing runs there is nothing to be killed.
-        let wish = match on_disconnect {
+        let action = match on_disconnect {
             OnDisconnect::GoOn => None,
-            OnDisconnect::Kill => admitted(&handle).ok().map(Wish::Kill),
-            OnDisconnect::CloseStdin => Some(Wish::CloseStdin(Arc::clone(&handle.execs))),
+            OnDisconnect::Kill => admitted(&handle).ok().map(DisconnectAction::Kill),
+            OnDisconnect::CloseStdin => {
+                Some(DisconnectAction::CloseStdin(Arc::clone(&handle.execs)))
+            }
         };
-        let leash = wish.map(|wish| Leash::new(&self.shared, Arc::clone(&journal), wish));
+        let leash = action.map(|action| Leash::new(&self.shared, Arc::clone(&journal), action));
         let from = From::only(OutputStream::Stdout, offset);
         Ok(ExecWatch::new(&self.shared, journal.watch(from), leash))
     }

@@ -76,7 +76,7 @@ impl Broker {
             problem: wrong.to_string(),
         })?;
         let handle = self.shared.find(who, sandbox)?;
-        if handle.execs.shelf.processes().len() >= limits::PROCESSES_KEPT_MAX {
+        if handle.execs.index.processes().len() >= limits::PROCESSES_KEPT_MAX {
             let limit = limits::PROCESSES_KEPT_MAX;
             return Err(Error::LimitReached { what: "processes in the life of a sandbox", limit });
         }
@@ -113,7 +113,7 @@ impl Broker {
     ) -> Result<Vec<ProcessView>, Error> {
         let handle = self.shared.find(who, sandbox)?;
         let views = move || {
-            let all = handle.execs.shelf.processes();
+            let all = handle.execs.index.processes();
             all.iter().filter_map(|journal| view::view(&handle, journal)).collect()
         };
         self.shared.blocking(move |_| Ok(views())).await
@@ -187,7 +187,7 @@ impl Broker {
         id: &ProcessId,
     ) -> Result<Known, Error> {
         let handle = self.shared.find(who, sandbox)?;
-        match handle.execs.shelf.process(&id.exec()) {
+        match handle.execs.index.process(&id.exec()) {
             Some(journal) => Ok(Known { handle, journal }),
             None => Err(Error::ProcessNotFound { id: id.clone() }),
         }
@@ -252,7 +252,7 @@ pub(crate) async fn settled(
 pub(crate) async fn probe_again(shared: Arc<Shared>, handle: Arc<Handle>) {
     let found = Arc::clone(&handle);
     let unfinished = move || {
-        let all = found.execs.shelf.processes().into_iter();
+        let all = found.execs.index.processes().into_iter();
         let going_on = all.filter(|journal| journal.end().is_none());
         going_on.filter_map(|journal| Some((view::terms(&journal)?, journal))).collect::<Vec<_>>()
     };

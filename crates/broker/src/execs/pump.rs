@@ -1,7 +1,7 @@
 //! From the guest to the journal: the one who takes what an exec says.
 //!
 //! ```text
-//!   Berth ── the journal is begun, the exec is counted
+//!   PendingExec ── the journal is begun, the exec is counted
 //!     │ board(execution)
 //!   Pump ─── every event: taken, journaled, and only then acknowledged to the guest
 //! ```
@@ -25,14 +25,14 @@ use sandkeep_guestlink::{
 };
 
 /// What an exec has before it runs.
-pub(crate) struct Berth {
+pub(crate) struct PendingExec {
     pub shared: Arc<Shared>,
     pub execs: Arc<Execs>,
     pub writer: Writer,
     pub permit: Busy,
 }
 
-impl Berth {
+impl PendingExec {
     /// Counts an exec and begins its journal: the intent, before any effect. An exec that was admitted before a pause
     /// that has not counted it is refused.
     pub fn begin(
@@ -42,13 +42,13 @@ impl Berth {
     ) -> Result<Self, Error> {
         let execs = Arc::clone(&handle.execs);
         let permit = execs.place(&description.keep)?;
-        let begun = execs.shelf.begin(description);
+        let begun = execs.index.begin(description);
         let writer = begun.map_err(|source| Error::Journal { source })?;
-        let berth = Self { shared: Arc::clone(shared), execs, writer, permit };
+        let pending = Self { shared: Arc::clone(shared), execs, writer, permit };
         match admitted(handle) {
-            Ok(_) => Ok(berth),
+            Ok(_) => Ok(pending),
             Err(refused) => {
-                berth.abandon();
+                pending.abandon();
                 Err(refused)
             }
         }
@@ -73,7 +73,7 @@ impl Berth {
 
     /// The exec never began.
     pub fn abandon(self) {
-        self.execs.shelf.forget(self.writer);
+        self.execs.index.forget(self.writer);
     }
 
     /// Nobody can know what became of the exec.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::{debug, info};
 
 use super::Execs;
-use super::pump::Berth;
+use super::pump::PendingExec;
 use crate::lifecycle::handle::Handle;
 use crate::records::events::Revisited;
 use crate::shared::Shared;
@@ -19,8 +19,8 @@ use sandkeep_guestlink::{
 
 /// Reads the journals of a sandbox that this daemon has just found.
 pub(crate) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>, in_log: &Revisited) {
-    let shelf = Arc::clone(execs);
-    match shared.blocking(move |_| shelf.shelf.load()).await {
+    let index = Arc::clone(execs);
+    match shared.blocking(move |_| index.index.load()).await {
         Ok(unfinished) => execs.found(unfinished, &in_log.ended_execs),
         Err(error) => tracing::warn!(%error, "cannot read the journals of a sandbox"),
     }
@@ -28,8 +28,8 @@ pub(crate) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>, in_log: &Revi
 
 /// The sandbox does not run, so nothing in it does.
 pub(crate) fn lose_all(shared: &Arc<Shared>, handle: &Handle) {
-    for (_, berth) in berths(shared, handle) {
-        berth.lose("the sandbox ended while no daemon watched");
+    for (_, pending) in pending_execs(shared, handle) {
+        pending.lose("the sandbox ended while no daemon watched");
     }
 }
 
@@ -43,8 +43,8 @@ pub(crate) async fn rejoin(shared: Arc<Shared>, handle: Arc<Handle>, guest: Arc<
     if let Err(error) = shells {
         debug!(id = %handle.id, %error, "cannot list the shells of an adopted sandbox");
     }
-    for (description, berth) in berths(&shared, &handle) {
-        let joined = join(Arc::clone(&guest), description, berth);
+    for (description, pending) in pending_execs(&shared, &handle) {
+        let joined = join(Arc::clone(&guest), description, pending);
         shared.tasks.spawn(joined);
     }
     let known = tokio::select! {
@@ -62,40 +62,44 @@ pub(crate) async fn rejoin(shared: Arc<Shared>, handle: Arc<Handle>, guest: Arc<
 /// Forgets an exec that has a journal but never began.
 pub(crate) fn forget(shared: &Arc<Shared>, handle: &Handle, id: &ExecId) {
     if let Some(unfinished) = handle.execs.take_found_of(id) {
-        berth(shared, handle, unfinished).1.abandon();
+        pending(shared, handle, unfinished).1.abandon();
     }
 }
 
 /// The execs without an end, each with its place in the count.
-fn berths(shared: &Arc<Shared>, handle: &Handle) -> Vec<(Description, Berth)> {
+fn pending_execs(shared: &Arc<Shared>, handle: &Handle) -> Vec<(Description, PendingExec)> {
     let found = handle.execs.take_found().into_iter();
-    found.map(|unfinished| berth(shared, handle, unfinished)).collect()
+    found.map(|unfinished| pending(shared, handle, unfinished)).collect()
 }
 
-fn berth(shared: &Arc<Shared>, handle: &Handle, unfinished: Unfinished) -> (Description, Berth) {
+fn pending(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    unfinished: Unfinished,
+) -> (Description, PendingExec) {
     let Unfinished { description, writer } = unfinished;
     let permit = handle.execs.resumed(&description.keep);
     let (shared, execs) = (Arc::clone(shared), Arc::clone(&handle.execs));
-    (description, Berth { shared, execs, writer, permit })
+    (description, PendingExec { shared, execs, writer, permit })
 }
 
-async fn join(guest: Arc<dyn Guest>, description: Description, berth: Berth) {
-    let (id, from) = (description.exec_id, berth.writer.written());
+async fn join(guest: Arc<dyn Guest>, description: Description, pending: PendingExec) {
+    let (id, from) = (description.exec_id, pending.writer.written());
     let answer = tokio::select! {
-        () = berth.shared.closing.cancelled() => return,
+        () = pending.shared.closing.cancelled() => return,
         answer = attach(&*guest, &id, from) => answer,
     };
     match answer {
         Ok(execution) => {
             info!(exec = %id, stdout = from.stdout, stderr = from.stderr, "goes on with an exec");
             if description.terminal {
-                berth.execs.terminals.open(id.clone(), execution.input());
+                pending.execs.terminals.open(id.clone(), execution.input());
             }
-            give_stdin(&berth, &id, description.stdin, &execution);
-            berth.board(execution).run().await;
+            give_stdin(&pending, &id, description.stdin, &execution);
+            pending.board(execution).run().await;
         }
-        Err(GuestError::Refused { .. }) => berth.lose("the sandbox does not know it any more"),
-        Err(error) => berth.lose(&sandkeep_core::with_causes(&error)),
+        Err(GuestError::Refused { .. }) => pending.lose("the sandbox does not know it any more"),
+        Err(error) => pending.lose(&sandkeep_core::with_causes(&error)),
     }
 }
 
@@ -111,13 +115,13 @@ async fn attach(guest: &dyn Guest, id: &ExecId, from: Offsets) -> Result<Executi
 
 /// What a client still wanted to send with the request is gone with the daemon that had it: the command
 /// sees the end of its stdin after what had arrived. An open stdin stays open.
-fn give_stdin(berth: &Berth, id: &ExecId, stdin: StdinSource, execution: &Execution) {
+fn give_stdin(pending: &PendingExec, id: &ExecId, stdin: StdinSource, execution: &Execution) {
     let input = execution.input();
     match stdin {
         StdinSource::None => {}
-        StdinSource::Open => berth.execs.stdins.open(id.clone(), input),
+        StdinSource::Open => pending.execs.stdins.open(id.clone(), input),
         StdinSource::Given => {
-            berth.shared.tasks.spawn(async move {
+            pending.shared.tasks.spawn(async move {
                 // It may have ended meanwhile.
                 let _ = input.close().await;
             });
@@ -134,7 +138,7 @@ async fn collect_ended(
 ) {
     // Joining an exec cuts off whoever watches it, which may be a caller of ours by now.
     for exec in known.into_iter().filter(|exec| exec.origin == Origin::Earlier) {
-        let journal = handle.execs.shelf.find(&exec.id);
+        let journal = handle.execs.index.find(&exec.id);
         let (from, grace) = match journal.map(|journal| journal.progress()) {
             Some(progress) if progress.end.is_none() => continue,
             Some(progress) => (progress.written, None),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tracing::{debug, warn};
 
-use super::pump::{Berth, Pump};
+use super::pump::{PendingExec, Pump};
 use sandkeep_core::{ExecId, limits};
 use sandkeep_guestlink::{Execution, Guest, GuestError, Offsets};
 
@@ -20,17 +20,17 @@ pub(crate) async fn watch_over(
     guest: &Arc<dyn Guest>,
     id: &ExecId,
     answer: impl Future<Output = Result<Execution, GuestError>>,
-    berth: Berth,
+    pending: PendingExec,
 ) -> Result<Pump, GuestError> {
-    let mut guard = Guard(Some(Sent { guest: Arc::clone(guest), id: id.clone(), berth }));
+    let mut guard = Guard(Some(Sent { guest: Arc::clone(guest), id: id.clone(), pending }));
     let answer = answer.await;
     let sent = guard.0.take().expect("nobody else takes it");
     match answer {
-        Ok(execution) => Ok(sent.berth.board_first(execution)),
+        Ok(execution) => Ok(sent.pending.board_first(execution)),
         Err(error) => {
             match may_have_begun(&error) {
-                true => sent.spawn_clean_up(Wish::Cancel),
-                false => sent.berth.abandon(),
+                true => sent.spawn_clean_up(CleanUp::Cancel),
+                false => sent.pending.abandon(),
             }
             Err(error)
         }
@@ -55,7 +55,7 @@ fn may_have_begun(error: &GuestError) -> bool {
 
 /// What is to become of a command that nobody holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum CleanUp {
     /// Its caller left, as a caller of any exec may.
     GoOn,
     /// Its caller was told that it failed.
@@ -66,7 +66,7 @@ enum Wish {
 struct Sent {
     guest: Arc<dyn Guest>,
     id: ExecId,
-    berth: Berth,
+    pending: PendingExec,
 }
 
 /// Empty once there is an answer.
@@ -75,42 +75,42 @@ struct Guard(Option<Sent>);
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(sent) = self.0.take() {
-            sent.spawn_clean_up(Wish::GoOn);
+            sent.spawn_clean_up(CleanUp::GoOn);
         }
     }
 }
 
 impl Sent {
-    fn spawn_clean_up(self, wish: Wish) {
+    fn spawn_clean_up(self, clean_up: CleanUp) {
         // Outside of a runtime there is nobody left to read: the process is ending.
         if tokio::runtime::Handle::try_current().is_ok() {
-            let tasks = self.berth.shared.tasks.clone();
-            tasks.spawn(self.clean_up(wish));
+            let tasks = self.pending.shared.tasks.clone();
+            tasks.spawn(self.clean_up(clean_up));
         }
     }
 
-    async fn clean_up(self, wish: Wish) {
+    async fn clean_up(self, clean_up: CleanUp) {
         let found = tokio::select! {
-            () = self.berth.shared.closing.cancelled() => return,
-            found = tokio::time::timeout(limits::EXEC_CLEAN_UP, self.find(wish)) => found,
+            () = self.pending.shared.closing.cancelled() => return,
+            found = tokio::time::timeout(limits::EXEC_CLEAN_UP, self.find(clean_up)) => found,
         };
         match found {
-            Ok(Ok(execution)) => self.berth.board_first(execution).run().await,
+            Ok(Ok(execution)) => self.pending.board_first(execution).run().await,
             // It never began, or is gone with its sandbox.
             Ok(Err(error)) => {
                 debug!(exec = %self.id, %error, "an unanswered exec is not there");
-                self.berth.abandon();
+                self.pending.abandon();
             }
             Err(_) => {
                 warn!(exec = %self.id, "a guest never said what became of an exec");
-                self.berth.lose("the guest never said whether it began");
+                self.pending.lose("the guest never said whether it began");
             }
         }
     }
 
     /// A guest that was too slow for the command may be too slow for this, too: it is asked again.
-    async fn find(&self, wish: Wish) -> Result<Execution, GuestError> {
-        if wish == Wish::Cancel {
+    async fn find(&self, clean_up: CleanUp) -> Result<Execution, GuestError> {
+        if clean_up == CleanUp::Cancel {
             // Whatever else it answers: if there is such an exec, it must still be collected.
             while let Err(GuestError::TimedOut { .. }) = self.guest.cancel(&self.id).await {}
         }

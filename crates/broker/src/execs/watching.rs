@@ -79,23 +79,23 @@ impl ExecWatch {
 }
 
 /// Holds an exec to its caller's connection: dropped before the end, it does to the exec what the caller
-/// wished for. A daemon that shuts down cuts connections itself, which is nobody's wish.
+/// wished for. A daemon that shuts down cuts connections itself, which is nobody's action.
 pub(super) struct Leash {
     shared: Arc<Shared>,
     journal: Arc<Journal>,
-    wish: Wish,
+    action: DisconnectAction,
 }
 
 /// What an exec is to suffer whose caller leaves.
 #[derive(Clone)]
-pub(super) enum Wish {
+pub(super) enum DisconnectAction {
     Kill(Arc<dyn Guest>),
     CloseStdin(Arc<Execs>),
 }
 
 impl Leash {
-    pub fn new(shared: &Arc<Shared>, journal: Arc<Journal>, wish: Wish) -> Self {
-        Self { shared: Arc::clone(shared), journal, wish }
+    pub fn new(shared: &Arc<Shared>, journal: Arc<Journal>, action: DisconnectAction) -> Self {
+        Self { shared: Arc::clone(shared), journal, action }
     }
 }
 
@@ -106,18 +106,18 @@ impl Drop for Leash {
         {
             return;
         }
-        let (wish, id) = (self.wish.clone(), self.journal.id().clone());
+        let (action, id) = (self.action.clone(), self.journal.id().clone());
         let closing = self.shared.closing.clone();
         self.shared.tasks.spawn(async move {
             tokio::select! {
                 () = closing.cancelled() => {}
-                () = wish.fulfil(&id) => {}
+                () = action.fulfil(&id) => {}
             }
         });
     }
 }
 
-impl Wish {
+impl DisconnectAction {
     async fn fulfil(&self, id: &ExecId) {
         match self {
             Self::Kill(guest) => kill(&**guest, id).await,

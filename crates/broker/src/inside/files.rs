@@ -12,7 +12,7 @@ use toolbox::{
     Written,
 };
 
-use super::toolbox::{Errand, Lines, Presence, ToolboxInput, ToolboxRun, begin};
+use super::toolbox::{Lines, Presence, ToolboxInput, ToolboxRequest, ToolboxRun, begin};
 use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
@@ -86,7 +86,7 @@ impl Broker {
         id: &SandboxId,
         path: RawPath,
     ) -> Result<Entry, Error> {
-        self.run(who, id, Errand::short(Operation::Stat { path })).await?.answer().await
+        self.run(who, id, ToolboxRequest::short(Operation::Stat { path })).await?.answer().await
     }
 
     /// What there is to read, and the bytes themselves.
@@ -97,7 +97,8 @@ impl Broker {
         path: RawPath,
         range: Option<ByteRange>,
     ) -> Result<(Reading, FileStream), Error> {
-        let mut run = self.run(who, id, Errand::long(Operation::Read { path, range })).await?;
+        let mut run =
+            self.run(who, id, ToolboxRequest::long(Operation::Read { path, range })).await?;
         let reading = run.answer().await?;
         Ok((reading, FileStream(run)))
     }
@@ -119,7 +120,10 @@ impl Broker {
         path: RawPath,
         reach: Reach,
     ) -> Result<(), Error> {
-        self.run(who, id, Errand::short(Operation::Remove { path, reach })).await?.answer().await
+        self.run(who, id, ToolboxRequest::short(Operation::Remove { path, reach }))
+            .await?
+            .answer()
+            .await
     }
 
     pub async fn list_files(
@@ -128,7 +132,7 @@ impl Broker {
         id: &SandboxId,
         request: ListDirectory,
     ) -> Result<Listing, Error> {
-        self.run(who, id, Errand::short(Operation::List(request))).await?.answer().await
+        self.run(who, id, ToolboxRequest::short(Operation::List(request))).await?.answer().await
     }
 
     pub async fn make_directory(
@@ -137,7 +141,10 @@ impl Broker {
         id: &SandboxId,
         request: MakeDirectory,
     ) -> Result<Entry, Error> {
-        self.run(who, id, Errand::short(Operation::MakeDirectory(request))).await?.answer().await
+        self.run(who, id, ToolboxRequest::short(Operation::MakeDirectory(request)))
+            .await?
+            .answer()
+            .await
     }
 
     pub async fn move_file(
@@ -146,7 +153,7 @@ impl Broker {
         id: &SandboxId,
         request: MoveEntry,
     ) -> Result<Entry, Error> {
-        self.run(who, id, Errand::short(Operation::Move(request))).await?.answer().await
+        self.run(who, id, ToolboxRequest::short(Operation::Move(request))).await?.answer().await
     }
 
     pub async fn change_mode(
@@ -155,7 +162,10 @@ impl Broker {
         id: &SandboxId,
         request: ChangeMode,
     ) -> Result<Entry, Error> {
-        self.run(who, id, Errand::short(Operation::ChangeMode(request))).await?.answer().await
+        self.run(who, id, ToolboxRequest::short(Operation::ChangeMode(request)))
+            .await?
+            .answer()
+            .await
     }
 
     pub async fn watch_files(
@@ -165,9 +175,9 @@ impl Broker {
         path: RawPath,
         reach: Reach,
     ) -> Result<FileWatch, Error> {
-        let errand = Errand::long(Operation::Watch { path, reach });
-        let errand = Errand { presence: Presence::Onlooker, ..errand };
-        let mut run = self.run(who, id, errand).await?;
+        let request = ToolboxRequest::long(Operation::Watch { path, reach });
+        let request = ToolboxRequest { presence: Presence::Onlooker, ..request };
+        let mut run = self.run(who, id, request).await?;
         let _: Watching = run.answer().await?;
         let changes = Lines::of(run, limits::FILE_CHANGE_MAX_BYTES);
         Ok(FileWatch { changes, detaching: self.shared.detaching.clone() })
@@ -180,7 +190,7 @@ impl Broker {
         id: &SandboxId,
         path: RawPath,
     ) -> Result<(Packing, FileStream), Error> {
-        let mut run = self.run(who, id, Errand::long(Operation::Pack { path })).await?;
+        let mut run = self.run(who, id, ToolboxRequest::long(Operation::Pack { path })).await?;
         let packing = run.answer().await?;
         Ok((packing, FileStream(run)))
     }
@@ -201,7 +211,7 @@ impl Broker {
         id: &SandboxId,
         operation: Operation,
     ) -> Result<FileUpload<T>, Error> {
-        let run = self.run(who, id, Errand::long(operation)).await?;
+        let run = self.run(who, id, ToolboxRequest::long(operation)).await?;
         Ok(FileUpload { run, answer: std::marker::PhantomData })
     }
 
@@ -209,9 +219,9 @@ impl Broker {
         &self,
         who: &Principal,
         id: &SandboxId,
-        errand: Errand,
+        request: ToolboxRequest,
     ) -> Result<ToolboxRun, Error> {
         let handle: Arc<Handle> = self.shared.find(who, id)?;
-        begin(&self.shared, &handle, errand).await
+        begin(&self.shared, &handle, request).await
     }
 }

@@ -45,7 +45,7 @@ pub(crate) enum Whom {
 }
 
 /// Something for the toolbox to do.
-pub(crate) struct Errand {
+pub(crate) struct ToolboxRequest {
     pub operation: Operation,
     pub whom: Whom,
     /// From its start to its end; `None` for what takes as long as whoever asks for it stays.
@@ -91,7 +91,7 @@ pub(crate) enum Presence {
     Onlooker,
 }
 
-impl Errand {
+impl ToolboxRequest {
     /// Something short, for the sandbox's user.
     pub fn short(operation: Operation) -> Self {
         let timeout = Some(limits::TOOLBOX_SHORT);
@@ -148,16 +148,16 @@ enum Held {
 pub(crate) async fn begin(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
-    errand: Errand,
+    request: ToolboxRequest,
 ) -> Result<ToolboxRun, Error> {
     if shared.closing.is_cancelled() {
         return Err(Error::ShuttingDown);
     }
     admitted(handle)?;
-    let held = hold(handle, errand.presence)?;
+    let held = hold(handle, request.presence)?;
     // Who was admitted before a pause that has not seen it yet is turned away.
     let guest = admitted(handle)?;
-    run(shared, guest, &handle.meta().spec, errand, held).await
+    run(shared, guest, &handle.meta().spec, request, held).await
 }
 
 /// The same in a sandbox that is being made, whatever is said of who is present.
@@ -165,21 +165,21 @@ pub(crate) async fn begin_in_new(
     shared: &Arc<Shared>,
     guest: &Arc<dyn Guest>,
     spec: &Spec,
-    errand: Errand,
+    request: ToolboxRequest,
 ) -> Result<ToolboxRun, Error> {
-    run(shared, Arc::clone(guest), spec, errand, Held::Making).await
+    run(shared, Arc::clone(guest), spec, request, Held::Making).await
 }
 
 async fn run(
     shared: &Arc<Shared>,
     guest: Arc<dyn Guest>,
     spec: &Spec,
-    errand: Errand,
+    request: ToolboxRequest,
     held: Held,
 ) -> Result<ToolboxRun, Error> {
-    let sends = Sends::of(&errand.operation);
-    check_limits(&errand.limits, shared, spec)?;
-    let (request, asked) = requests(spec, errand)?;
+    let sends = Sends::of(&request.operation);
+    check_limits(&request.limits, shared, spec)?;
+    let (request, asked) = requests(spec, request)?;
     let shared = Arc::clone(shared);
     let tasks = shared.tasks.clone();
     // In a task of its own: one whose caller leaves in between is still known, and ended.
@@ -226,19 +226,19 @@ fn hold(handle: &Handle, presence: Presence) -> Result<Held, Error> {
 }
 
 /// What the guest is asked, and what the toolbox is.
-fn requests(spec: &Spec, errand: Errand) -> Result<(ExecRequest, Vec<u8>), Error> {
-    let user = match errand.whom {
+fn requests(spec: &Spec, request: ToolboxRequest) -> Result<(ExecRequest, Vec<u8>), Error> {
+    let user = match request.whom {
         Whom::User => None,
         // By number: the sandbox of an image may have no such name.
         Whom::Root => Some("0".to_owned()),
     };
-    let privilege = match errand.whom {
+    let privilege = match request.whom {
         Whom::User => spec.privilege(),
         Whom::Root => Privilege::Root,
     };
     let Place { env, cwd, user } = Place::fill(spec, Wanted { user, ..Wanted::default() })?;
     let base = cwd.map(|cwd| RawPath::from(cwd.as_str()));
-    let asked = serde_json::to_vec(&Request { base, operation: errand.operation });
+    let asked = serde_json::to_vec(&Request { base, operation: request.operation });
     let asked = asked.map_err(|error| broke(format!("cannot ask it: {error}")))?;
     if asked.len() > HEAD_MAX {
         let problem = format!("it has {} bytes, more than {HEAD_MAX}", asked.len());
@@ -253,9 +253,9 @@ fn requests(spec: &Spec, errand: Errand) -> Result<(ExecRequest, Vec<u8>), Error
         user,
         stdin: Stdin::Piped,
         terminal: None,
-        timeout: errand.timeout,
+        timeout: request.timeout,
         privilege,
-        limits: errand.limits,
+        limits: request.limits,
     };
     let mut head = Vec::new();
     encode(&Frame::Head(asked), &mut head);

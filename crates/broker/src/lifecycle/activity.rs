@@ -193,6 +193,6 @@ impl Drop for Busy {
 
 /// This very moment.
 pub(crate) fn moment(clock: &dyn Clock, boot_id: &str) -> Moment {
-    let uptime_ms = u64::try_from(clock.uptime().as_millis()).unwrap_or(u64::MAX);
+    let uptime_ms = sandkeep_core::millis(clock.uptime());
     Moment { wall: clock.wall(), boot_id: boot_id.to_owned(), uptime_ms }
 }

@@ -91,7 +91,7 @@ impl Supervisor {
     }
 
     pub(super) fn execs_in_flight(&self, verb: Verb) -> Error {
-        let running = self.execs.shelf.commands().into_iter().filter(|exec| exec.end().is_none());
+        let running = self.execs.index.commands().into_iter().filter(|exec| exec.end().is_none());
         let mut execs: Vec<ExecId> = running.map(|exec| exec.id().clone()).collect();
         execs.truncate(limits::EXECS_NAMED_MAX);
         Error::ExecsInFlight { id: self.id().clone(), verb, execs }

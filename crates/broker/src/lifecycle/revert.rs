@@ -22,7 +22,7 @@ use super::supervisor::Supervisor;
 use super::volume::Stored;
 use crate::Broker;
 use crate::error::Error;
-use crate::inside::toolbox::{self, Errand, Whom};
+use crate::inside::toolbox::{self, ToolboxRequest, Whom};
 use sandkeep_core::{
     Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, failpoint, limits,
 };
@@ -148,12 +148,12 @@ impl Supervisor {
         let id = self.id();
         let handle = self.shared.supervised(id);
         let handle = handle.ok_or_else(|| Error::NotFound { id: id.clone() })?;
-        let errand = Errand {
+        let request = ToolboxRequest {
             whom: Whom::Root,
             timeout: Some(limits::REVERT_MAX),
-            ..Errand::long(::toolbox::Operation::Restore {})
+            ..ToolboxRequest::long(::toolbox::Operation::Restore {})
         };
-        let mut run = toolbox::begin(&self.shared, &handle, errand).await?;
+        let mut run = toolbox::begin(&self.shared, &handle, request).await?;
         let input = run.input();
         let (sender, mut pieces) = tokio::sync::mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
         let packing = volume.reading(READ, move || archive::pack(archive::of(diff, then), &sender));

@@ -113,7 +113,7 @@ impl Supervisor {
 
 /// Whether an exec ran, or runs.
 async fn has_begun(handle: &Handle, guest: &dyn Guest, exec: &ExecId) -> Result<bool, GuestError> {
-    let journal = handle.execs.shelf.find(exec);
+    let journal = handle.execs.index.find(exec);
     if journal.is_some_and(|journal| journal.end().is_some()) {
         return Ok(true);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use toolbox::{Listening, Operation};
 
 use crate::error::Error;
-use crate::inside::toolbox::{Errand, Presence, begin};
+use crate::inside::toolbox::{Presence, ToolboxRequest, begin};
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
 use sandkeep_core::{Port, limits};
@@ -17,8 +17,8 @@ pub(super) async fn open_ports(
     handle: &Arc<Handle>,
 ) -> Result<BTreeSet<Port>, Error> {
     let timeout = Some(limits::GUEST_ANSWER);
-    let short = Errand::short(Operation::Ports);
-    let errand = Errand { timeout, presence: Presence::Onlooker, ..short };
-    let Listening { ports } = begin(shared, handle, errand).await?.answer().await?;
+    let short = ToolboxRequest::short(Operation::Ports);
+    let request = ToolboxRequest { timeout, presence: Presence::Onlooker, ..short };
+    let Listening { ports } = begin(shared, handle, request).await?.answer().await?;
     Ok(ports.into_iter().filter_map(Port::new).collect())
 }

@@ -2,7 +2,7 @@
 
 use super::world::{World, create, me, reaches};
 use crate::error::Error;
-use crate::inside::toolbox::{self, Errand};
+use crate::inside::toolbox::{self, ToolboxRequest};
 use crate::{Broker, DiffRequest, ExecDraft, ForkDraft, OnExecs};
 use sandkeep_core::{Code, ResourcesDraft, SandboxId, SnapshotName, SpecDraft, State};
 use sandkeep_runtime::{Files, Lifetime};
@@ -64,7 +64,8 @@ async fn what_needs_a_volume_is_refused_before_anything_is_done() {
         assert_eq!(error.code(), Code::UnsupportedByRuntime);
     }
     let handle = broker.shared.find(&who, &id).expect("it is there");
-    let files = toolbox::begin(&broker.shared, &handle, Errand::short(::toolbox::Operation::Ports));
+    let files =
+        toolbox::begin(&broker.shared, &handle, ToolboxRequest::short(::toolbox::Operation::Ports));
     let error = files.await.err().expect("the mock has no toolbox");
     assert_eq!(error.code(), Code::UnsupportedByRuntime, "{error}");
     says(&broker, &id, "unharmed").await;

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::world::{LONG, World, create, me};
 use crate::Broker;
-use crate::execs::pump::{Berth, Pump};
+use crate::execs::pump::{PendingExec, Pump};
 use crate::execs::sending::watch_over;
 use crate::lifecycle::handle::Handle;
 use sandkeep_core::{ExecId, Privilege, limits};
@@ -142,10 +142,10 @@ impl Scene {
 
     async fn send(&self, request: ExecRequest) -> Result<Pump, GuestError> {
         let description = description(&request);
-        let berth = Berth::begin(&self.broker.shared, &self.handle, &description);
+        let pending = PendingExec::begin(&self.broker.shared, &self.handle, &description);
         let guest = Arc::clone(&self.silent) as Arc<dyn Guest>;
         let answer = guest.exec(request);
-        watch_over(&guest, &description.exec_id, answer, berth.expect("a journal")).await
+        watch_over(&guest, &description.exec_id, answer, pending.expect("a journal")).await
     }
 
     /// How many execs count.
@@ -174,7 +174,7 @@ async fn left_alone(silence: Silence) -> Vec<&'static str> {
         tokio::time::timeout(LONG, scene.handle.execs.activity.places().acquire_many_owned(all))
             .await;
     freed.expect("it leaves the count").expect("the count stays open").forget();
-    let journal = scene.handle.execs.shelf.find(&id).expect("its journal is kept");
+    let journal = scene.handle.execs.index.find(&id).expect("its journal is kept");
     let end = journal.end().expect("it has an end");
     assert_eq!(end.outcome, Outcome::Exited(0));
     scene.silent.calls()
@@ -197,7 +197,7 @@ async fn a_refused_command_needs_no_cleaning_up() {
     let refused = scene.send(request()).await;
     assert!(matches!(refused, Err(GuestError::Refused { .. })));
     assert_eq!(scene.counted(), 0);
-    assert!(scene.handle.execs.shelf.list().is_empty(), "what never began has no journal");
+    assert!(scene.handle.execs.index.list().is_empty(), "what never began has no journal");
     scene.world.crash(scene.broker).await;
     assert_eq!(scene.silent.calls(), [""; 0]);
 }

@@ -7,7 +7,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::auth::AuthError;
-use sandkeep_broker::{PassProblem, error::Error};
+use sandkeep_broker::{PortTokenProblem, error::Error};
 use sandkeep_core::{
     Code, Kind, Principal, Scope,
     limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE},
@@ -75,7 +75,7 @@ pub enum Refusal {
     #[error("{text:?} is not a port from 1 to 65535")]
     NotAPort { text: String },
     #[error(transparent)]
-    Pass(PassProblem),
+    PortToken(PortTokenProblem),
     #[error("the server on the port does not speak valid HTTP: {problem}")]
     PortBroke { problem: String },
     #[error("the server sent nothing for {} s", PORT_IDLE.as_secs())]
@@ -116,8 +116,8 @@ impl Refusal {
             Self::Forbidden { .. } => Code::Forbidden,
             Self::NotAProcessId { .. } => Code::ProcessNotFound,
             Self::NotAPort { .. } => Code::PortNotFound,
-            Self::Pass(PassProblem::Expired) => Code::UrlExpired,
-            Self::Pass(PassProblem::Forged) => Code::UrlForged,
+            Self::PortToken(PortTokenProblem::Expired) => Code::UrlExpired,
+            Self::PortToken(PortTokenProblem::Forged) => Code::UrlForged,
             Self::PortBroke { .. } => Code::PortBroke,
             Self::PortSilent => Code::PortSilent,
             Self::LocalOnly => Code::LocalOnly,
@@ -171,9 +171,9 @@ impl From<AuthError> for Refusal {
     }
 }
 
-impl From<PassProblem> for Refusal {
-    fn from(problem: PassProblem) -> Self {
-        Self::Pass(problem)
+impl From<PortTokenProblem> for Refusal {
+    fn from(problem: PortTokenProblem) -> Self {
+        Self::PortToken(problem)
     }
 }
 

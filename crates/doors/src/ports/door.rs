@@ -17,7 +17,7 @@ use super::token;
 use crate::auth::Mode;
 use crate::kit::credential::{OURS, challenge};
 use crate::kit::{By, Caller, Connection, Gate, Known, Refusal, in_words};
-use sandkeep_broker::{Broker, PassProblem, PortView, Warrant};
+use sandkeep_broker::{Broker, PortTokenProblem, PortView, Warrant};
 use sandkeep_core::api::{PortInfo, PortListener, PortUrl, Ports, SignPortUrl};
 use sandkeep_core::{Port, Principal, SandboxId};
 
@@ -34,9 +34,9 @@ pub struct PortDoor {
 /// By what right a request comes to a port.
 enum Visitor {
     Known(Known),
-    /// With a pass in the URL.
-    Pass,
-    /// With a pass that the browser keeps.
+    /// With a port token in the URL.
+    PortToken,
+    /// With a port token that the browser keeps.
     Cookie,
 }
 
@@ -44,14 +44,14 @@ impl Visitor {
     fn warrant(&self) -> Warrant<'_> {
         match self {
             Self::Known(known) => Warrant::Principal(&known.principal),
-            Self::Pass | Self::Cookie => Warrant::Pass,
+            Self::PortToken | Self::Cookie => Warrant::PortToken,
         }
     }
 
     fn hold(self, answer: Response) -> Response {
         match self {
             Self::Known(known) => known.hold(answer),
-            Self::Pass | Self::Cookie => answer,
+            Self::PortToken | Self::Cookie => answer,
         }
     }
 }
@@ -113,10 +113,10 @@ impl PortDoor {
         headers: &HeaderMap,
     ) -> Result<PortUrl, Refusal> {
         let holds = asked.expires_secs.map(Duration::from_secs);
-        let pass = self.broker.sign_pass(who, sandbox, port, holds)?;
+        let signed = self.broker.sign_port_token(who, sandbox, port, holds)?;
         let url = self.url(sandbox, port, headers);
-        let url = format!("{url}?{}={}", token::PARAMETER, pass.token);
-        Ok(PortUrl { url, expires_at: pass.expires_at.to_string() })
+        let url = format!("{url}?{}={}", token::PARAMETER, signed.token);
+        Ok(PortUrl { url, expires_at: signed.expires_at.to_string() })
     }
 
     /// Opens a raw socket of the host that leads to a port.
@@ -156,12 +156,12 @@ impl PortDoor {
         let visitor = match token {
             Some(token) => {
                 let PortHost { sandbox, port, .. } = host;
-                let expires_at = self.broker.check_pass(sandbox, *port, &token)?;
+                let expires_at = self.broker.check_port_token(sandbox, *port, &token)?;
                 if *request.method() == Method::GET && wants_page(request.headers()) {
                     let cookie = token::cookie(&token, expires_at, self.proto);
                     return Ok(self.exchange(host, &target, &cookie));
                 }
-                Visitor::Pass
+                Visitor::PortToken
             }
             None => self.recognize(host, Caller::of(&request), &cookies).await?,
         };
@@ -180,7 +180,7 @@ impl PortDoor {
         Ok(visitor.hold(answer))
     }
 
-    /// Gives the browser a cookie for the pass, and an address without it: one that can be shown, kept in
+    /// Gives the browser a cookie for the token, and an address without it: one that can be shown, kept in
     /// a history and told to others.
     fn exchange(&self, host: &PortHost, target: &PathAndQuery, cookie: &str) -> Response {
         let location = format!("{}://{}{target}", self.proto, host.authority);
@@ -193,23 +193,24 @@ impl PortDoor {
         (StatusCode::SEE_OTHER, headers).into_response()
     }
 
-    /// Who comes without a pass in the URL.
+    /// Who comes without a port token in the URL.
     async fn recognize(
         &self,
         host: &PortHost,
         caller: Caller,
         cookies: &[String],
     ) -> Result<Visitor, Refusal> {
-        // A page of another sandbox can put cookies of its own beside ours; one good pass is enough.
-        let checked = cookies.iter().map(|c| self.broker.check_pass(&host.sandbox, host.port, c));
-        let checked: Vec<Result<_, PassProblem>> = checked.collect();
+        // A page of another sandbox can put cookies of its own beside ours; one good token is enough.
+        let checked =
+            cookies.iter().map(|c| self.broker.check_port_token(&host.sandbox, host.port, c));
+        let checked: Vec<Result<_, PortTokenProblem>> = checked.collect();
         if checked.iter().any(Result::is_ok) {
             return Ok(Visitor::Cookie);
         }
-        let expired = checked.contains(&Err(PassProblem::Expired));
+        let expired = checked.contains(&Err(PortTokenProblem::Expired));
         match self.gate.recognize_caller(caller).await {
             Ok(known) => Ok(Visitor::Known(known)),
-            Err(_) if expired => Err(Refusal::Pass(PassProblem::Expired)),
+            Err(_) if expired => Err(Refusal::PortToken(PortTokenProblem::Expired)),
             Err(refusal) => Err(refusal),
         }
     }
@@ -223,7 +224,7 @@ impl PortDoor {
         headers: &HeaderMap,
     ) -> Result<(), Refusal> {
         match visitor {
-            Visitor::Known(Known { by: By::Sent, .. }) | Visitor::Pass => return Ok(()),
+            Visitor::Known(Known { by: By::Sent, .. }) | Visitor::PortToken => return Ok(()),
             Visitor::Known(Known { by: By::Socket, .. }) | Visitor::Cookie => {}
         }
         for origin in headers.get_all(header::ORIGIN) {

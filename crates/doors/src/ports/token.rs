@@ -1,4 +1,4 @@
-//! A pass in a URL, and in the cookie that it is exchanged for. Neither ever reaches a server in a
+//! A port token in a URL, and in the cookie that it is exchanged for. Neither ever reaches a server in a
 //! sandbox.
 
 use axum::http::Uri;
@@ -7,10 +7,10 @@ use jiff::Timestamp;
 
 /// The parameter of a signed URL.
 pub const PARAMETER: &str = "sandkeep_token";
-/// Host-only, and good for nothing but this host: the pass in it names port and sandbox.
+/// Host-only, and good for nothing but this host: the token in it names port and sandbox.
 pub const COOKIE: &str = "sandkeep_port";
 
-/// The target of a request without its pass, and the pass.
+/// The target of a request without its port token, and the token.
 pub fn take(uri: &Uri) -> (PathAndQuery, Option<String>) {
     let whole = || uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let Some(query) = uri.query() else { return (whole(), None) };
@@ -25,7 +25,7 @@ pub fn take(uri: &Uri) -> (PathAndQuery, Option<String>) {
     (PathAndQuery::try_from(target).unwrap_or_else(|_| whole()), Some(token))
 }
 
-/// The cookie for a pass, which ends when the pass does.
+/// The cookie for a port token, which expires with it.
 pub fn cookie(token: &str, expires_at: Timestamp, proto: &str) -> String {
     let seconds = expires_at.as_second() - Timestamp::now().as_second();
     let secure = if proto == "https" { "; Secure" } else { "" };

@@ -28,8 +28,8 @@ impl Lab {
     }
 
     /// What a daemon that has just started has.
-    fn shelf(&self) -> Shelf {
-        Shelf::new(&self.path, self.limits)
+    fn index(&self) -> JournalIndex {
+        JournalIndex::new(&self.path, self.limits)
     }
 
     fn file(&self, id: &ExecId) -> PathBuf {
@@ -107,8 +107,8 @@ async fn say(writer: &mut Writer, stream: OutputStream, data: &[u8]) {
 #[tokio::test]
 async fn what_was_said_is_read_back_in_order_with_one_end() {
     let lab = Lab::new();
-    let (shelf, description) = (lab.shelf(), description());
-    let mut writer = shelf.begin(&description).expect("a journal");
+    let (index, description) = (lab.index(), description());
+    let mut writer = index.begin(&description).expect("a journal");
     say(&mut writer, OutputStream::Stdout, b"one ").await;
     say(&mut writer, OutputStream::Stderr, b"two ").await;
     say(&mut writer, OutputStream::Stdout, b"three").await;
@@ -117,7 +117,7 @@ async fn what_was_said_is_read_back_in_order_with_one_end() {
     assert_eq!(ends(&before), 0, "it has not ended");
     let end = writer.end(exited(3));
     for journal in [journal, {
-        lab.shelf().load().expect("read");
+        lab.index().load().expect("read");
         reread(&lab, &description.exec_id)
     }] {
         let seen = all(&journal, From::start()).await;
@@ -132,9 +132,9 @@ async fn what_was_said_is_read_back_in_order_with_one_end() {
 
 /// The journal as the next daemon knows it.
 fn reread(lab: &Lab, id: &ExecId) -> Arc<Journal> {
-    let shelf = lab.shelf();
-    shelf.load().expect("the directory can be read");
-    shelf.find(id).expect("it is known")
+    let index = lab.index();
+    index.load().expect("the directory can be read");
+    index.find(id).expect("it is known")
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn a_journal_cut_anywhere_goes_on_without_a_hole_or_a_repetition() {
     let lab = Lab::new();
     let description = description();
     let whole: Vec<u8> = (0..200u8).collect();
-    let mut writer = lab.shelf().begin(&description).expect("a journal");
+    let mut writer = lab.index().begin(&description).expect("a journal");
     for (turn, piece) in whole.chunks(7).enumerate() {
         say(&mut writer, STREAMS[turn % 2], piece).await;
     }
@@ -153,7 +153,7 @@ async fn a_journal_cut_anywhere_goes_on_without_a_hole_or_a_repetition() {
         file.windows(16).position(|w| record::Header::decode(w.try_into().expect("16")).is_some());
     for cut in start.expect("a record")..=file.len() {
         fs::write(lab.file(&description.exec_id), &file[..cut]).expect("cut");
-        let mut left = lab.shelf().load().expect("read");
+        let mut left = lab.index().load().expect("read");
         let Unfinished { mut writer, .. } = left.pop().expect("it has no end");
         // The guest sends again from where the journal is.
         let from = writer.written();
@@ -179,14 +179,14 @@ async fn a_journal_cut_anywhere_goes_on_without_a_hole_or_a_repetition() {
 async fn garbage_after_the_last_record_is_cut_off() {
     let lab = Lab::new();
     let description = description();
-    let mut writer = lab.shelf().begin(&description).expect("a journal");
+    let mut writer = lab.index().begin(&description).expect("a journal");
     say(&mut writer, OutputStream::Stdout, b"good").await;
     drop(writer);
     let file = fs::OpenOptions::new().write(true).open(lab.file(&description.exec_id)).expect("it");
     let len = file.metadata().expect("it is there").len();
     for garbage in [vec![0; 4096], vec![0xff; 4096]] {
         file.write_all_at(&garbage, len).expect("written");
-        let mut left = lab.shelf().load().expect("read");
+        let mut left = lab.index().load().expect("read");
         let writer = left.pop().expect("it has no end").writer;
         assert_eq!(writer.written().stdout, 4);
         assert_eq!(file.metadata().expect("it is there").len(), len);
@@ -197,11 +197,11 @@ async fn garbage_after_the_last_record_is_cut_off() {
 async fn an_exec_whose_cover_is_torn_never_began() {
     let lab = Lab::new();
     let description = description();
-    drop(lab.shelf().begin(&description).expect("a journal"));
+    drop(lab.index().begin(&description).expect("a journal"));
     let cover = fs::read(lab.file(&description.exec_id)).expect("a file");
     for cut in [0, 1, 8, 2047, 2048, 2055, cover.len() - 1] {
         fs::write(lab.file(&description.exec_id), &cover[..cut]).expect("torn");
-        assert!(lab.shelf().load().expect("read").is_empty(), "cut at {cut}");
+        assert!(lab.index().load().expect("read").is_empty(), "cut at {cut}");
         assert!(lab.names().is_empty(), "it is removed");
     }
 }
@@ -226,7 +226,7 @@ async fn flood(writer: &mut Writer) -> [Vec<u8>; 2] {
 async fn a_long_output_keeps_head_and_tail_and_counts_the_middle() {
     let lab = Lab::with(small());
     let description = description();
-    let mut writer = lab.shelf().begin(&description).expect("a journal");
+    let mut writer = lab.index().begin(&description).expect("a journal");
     let said = flood(&mut writer).await;
     let journal = Arc::clone(writer.journal());
     let end = writer.end(exited(0));
@@ -253,11 +253,11 @@ async fn a_long_output_keeps_head_and_tail_and_counts_the_middle() {
 async fn a_journal_with_a_gap_goes_on_after_a_crash_and_counts_the_same() {
     let lab = Lab::with(small());
     let description = description();
-    let mut writer = lab.shelf().begin(&description).expect("a journal");
+    let mut writer = lab.index().begin(&description).expect("a journal");
     let said = flood(&mut writer).await;
     let (written, dropped) = (writer.written(), writer.journal().progress().dropped);
     drop(writer);
-    let mut writer = lab.shelf().load().expect("read").pop().expect("unfinished").writer;
+    let mut writer = lab.index().load().expect("read").pop().expect("unfinished").writer;
     assert_eq!(writer.written(), written);
     assert_eq!(writer.journal().progress().dropped, dropped);
     flood(&mut writer).await;
@@ -272,7 +272,7 @@ async fn a_journal_with_a_gap_goes_on_after_a_crash_and_counts_the_same() {
 #[tokio::test]
 async fn a_watcher_far_behind_slows_nobody_and_is_told_of_the_gap() {
     let lab = Lab::with(small());
-    let mut writer = lab.shelf().begin(&description()).expect("a journal");
+    let mut writer = lab.index().begin(&description()).expect("a journal");
     let journal = Arc::clone(writer.journal());
     let (mut slow, mut idle) = (journal.watch(From::start()), journal.watch(From::start()));
     say(&mut writer, OutputStream::Stdout, b"first").await;
@@ -292,7 +292,7 @@ async fn a_watcher_far_behind_slows_nobody_and_is_told_of_the_gap() {
 #[tokio::test]
 async fn a_follower_waits_for_more_and_only_for_that() {
     let lab = Lab::new();
-    let mut writer = lab.shelf().begin(&description()).expect("a journal");
+    let mut writer = lab.index().begin(&description()).expect("a journal");
     let mut watch = writer.journal().watch(From::start());
     assert_eq!(watch.next(Follow::WhatIsThere).await.expect("readable"), None);
     assert!(watch.next(Follow::ToTheEnd).now_or_never().is_none());
@@ -314,43 +314,43 @@ async fn a_follower_waits_for_more_and_only_for_that() {
 async fn only_the_last_ended_are_kept_and_those_that_run_or_must_stay() {
     let limits = JournalLimits { max_execs: 20, ..JournalLimits::default() };
     let lab = Lab::with(limits);
-    let shelf = lab.shelf();
-    let running = shelf.begin(&description()).expect("a journal");
+    let index = lab.index();
+    let running = index.begin(&description()).expect("a journal");
     let stays = Description { keep: Keep::WithSandbox(ProcessTerms::default()), ..description() };
-    shelf.begin(&stays).expect("a journal").end(exited(0));
-    shelf.count(&stays.exec_id);
+    index.begin(&stays).expect("a journal").end(exited(0));
+    index.count(&stays.exec_id);
     let mut ids = Vec::new();
     for _ in 0..50 {
         let description = description();
-        shelf.begin(&description).expect("a journal").end(exited(0));
-        if shelf.count(&description.exec_id) {
-            shelf.tidy();
+        index.begin(&description).expect("a journal").end(exited(0));
+        if index.count(&description.exec_id) {
+            index.tidy();
         }
         ids.push(description.exec_id);
-        assert!(shelf.list().len() <= 22);
+        assert!(index.list().len() <= 22);
     }
-    assert!(shelf.find(&ids[49]).is_some() && shelf.find(&ids[35]).is_some());
-    assert!(shelf.find(&ids[0]).is_none() && !lab.file(&ids[0]).exists());
-    assert!(shelf.find(&stays.exec_id).is_some());
-    assert!(shelf.find(running.journal().id()).is_some());
-    assert_eq!(lab.names().len(), shelf.list().len());
+    assert!(index.find(&ids[49]).is_some() && index.find(&ids[35]).is_some());
+    assert!(index.find(&ids[0]).is_none() && !lab.file(&ids[0]).exists());
+    assert!(index.find(&stays.exec_id).is_some());
+    assert!(index.find(running.journal().id()).is_some());
+    assert_eq!(lab.names().len(), index.list().len());
 }
 
 #[tokio::test]
 async fn large_journals_make_room_for_newer_ones() {
     let limits = JournalLimits { max_bytes: 100_000, ..JournalLimits::default() };
     let lab = Lab::with(limits);
-    let shelf = lab.shelf();
+    let index = lab.index();
     for _ in 0..10 {
         let description = description();
-        let mut writer = shelf.begin(&description).expect("a journal");
+        let mut writer = index.begin(&description).expect("a journal");
         say(&mut writer, OutputStream::Stdout, &[b'x'; 30_000]).await;
         writer.end(exited(0));
-        if shelf.count(&description.exec_id) {
-            shelf.tidy();
+        if index.count(&description.exec_id) {
+            index.tidy();
         }
     }
-    assert_eq!(shelf.list().len(), 3);
+    assert_eq!(index.list().len(), 3);
     assert_eq!(lab.names().len(), 3);
 }
 
@@ -358,7 +358,7 @@ async fn large_journals_make_room_for_newer_ones() {
 async fn an_end_fits_its_place_however_long_its_reason() {
     let lab = Lab::new();
     let description = description();
-    let writer = lab.shelf().begin(&description).expect("a journal");
+    let writer = lab.index().begin(&description).expect("a journal");
     let error = Some("\u{1}é".repeat(10_000));
     writer.end(ExecEnd { error, ..exited(0) });
     let end = reread(&lab, &description.exec_id).end().expect("an end");
@@ -373,22 +373,22 @@ async fn an_end_fits_its_place_however_long_its_reason() {
 async fn measure_what_a_journal_costs_a_short_command() {
     const ROUNDS: u32 = 5_000;
     let lab = Lab::new();
-    let shelf = lab.shelf();
+    let index = lab.index();
     let mut taken = [Duration::ZERO; 3];
     for _ in 0..ROUNDS {
         let description = description();
         let began = std::time::Instant::now();
-        let mut writer = shelf.begin(&description).expect("a journal");
+        let mut writer = index.begin(&description).expect("a journal");
         let begun = std::time::Instant::now();
         say(&mut writer, OutputStream::Stdout, b"hello\n").await;
         let said = std::time::Instant::now();
         writer.end(exited(0));
-        let due = shelf.count(&description.exec_id);
+        let due = index.count(&description.exec_id);
         taken[0] += begun - began;
         taken[1] += said - begun;
         taken[2] += said.elapsed();
         if due {
-            shelf.tidy();
+            index.tidy();
         }
     }
     let [begin, line, end] = taken.map(|taken| taken / ROUNDS);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use crate::{Lifetime, Plan, PlannedFiles, Premises, Runtime, StoredFiles};
+use crate::{HostResources, Lifetime, Plan, PlannedFiles, Runtime, StoredFiles};
 use sandkeep_core::{HostLimits, Labels, Owner, Resources, SandboxId, SpecDraft};
 use sandkeep_home::{Home, Meta};
 use sandkeep_image::{HostTemplate, Template};
@@ -22,7 +22,7 @@ pub(crate) struct Instance<R> {
 impl<R: Runtime> Instance<R> {
     pub async fn start<F>(
         groups: impl FnOnce(&Path, &str) -> anyhow::Result<Box<dyn Hierarchy>>,
-        make: impl FnOnce(Arc<Premises>) -> F,
+        make: impl FnOnce(Arc<HostResources>) -> F,
     ) -> anyhow::Result<Self>
     where
         F: Future<Output = anyhow::Result<Arc<R>>>,
@@ -31,8 +31,8 @@ impl<R: Runtime> Instance<R> {
         std::fs::create_dir(data.path().join("sandboxes"))?;
         let name = SandboxId::random().as_str()[2..18].to_owned();
         let groups = groups(data.path(), &name)?;
-        let premises = Premises::with(data.path().to_owned(), name.clone(), groups)?;
-        let runtime = make(premises).await?;
+        let host_resources = HostResources::with(data.path().to_owned(), name.clone(), groups)?;
+        let runtime = make(host_resources).await?;
         let template = HostTemplate::prepare(data.path())?;
         Ok(Self { name, data, template, runtime })
     }

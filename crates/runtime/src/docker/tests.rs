@@ -6,16 +6,17 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::Docker;
-use crate::Premises;
+use crate::HostResources;
 use crate::conformance::{Setuid, keeps_above_layers, run_at_once};
 use crate::engine::EngineRuntime;
 use crate::engine::bench::{EngineBench, Kind, WIDTH};
 
 fn docker(
     host: String,
-    premises: Arc<Premises>,
+    host_resources: Arc<HostResources>,
 ) -> BoxFuture<'static, anyhow::Result<Arc<EngineRuntime<Docker>>>> {
-    async move { Docker::runtime(Some(&host), premises).await.map_err(anyhow::Error::msg) }.boxed()
+    async move { Docker::runtime(Some(&host), host_resources).await.map_err(anyhow::Error::msg) }
+        .boxed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 
 use super::{Engine, EngineRuntime, container};
 use crate::conformance::{Bench, Instance, PROMISE_MAX, discard, unless_skipped};
-use crate::{Plan, Premises, Runtime};
+use crate::{HostResources, Plan, Runtime};
 use sandkeep_core::{Resources, SandboxId};
 use sandkeep_sys::{cgroup, pidfd};
 
@@ -25,7 +25,7 @@ pub(crate) const WIDTH: usize = 4;
 
 /// How a runtime is made of the API at an address.
 pub(crate) type Make<E> =
-    fn(String, Arc<Premises>) -> BoxFuture<'static, anyhow::Result<Arc<EngineRuntime<E>>>>;
+    fn(String, Arc<HostResources>) -> BoxFuture<'static, anyhow::Result<Arc<EngineRuntime<E>>>>;
 
 pub(crate) struct EngineBench<E> {
     pub ours: Instance<EngineRuntime<E>>,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use super::{GroupedRuntime, Premises, Starter};
+use super::{GroupedRuntime, HostResources, Starter};
 use crate::conformance::{Bench, Instance, discard, unless_skipped};
 use crate::{Plan, Runtime};
 use sandkeep_core::{Resources, SandboxId};
@@ -59,9 +59,9 @@ pub(crate) async fn as_user<S: Starter>(make: Make<S>) -> Option<GroupedBench<S>
     None
 }
 
-/// How a runtime is made on premises.
+/// How a runtime is made on the resources of the host.
 pub(crate) type Make<S> =
-    fn(Arc<Premises>) -> BoxFuture<'static, anyhow::Result<Arc<GroupedRuntime<S>>>>;
+    fn(Arc<HostResources>) -> BoxFuture<'static, anyhow::Result<Arc<GroupedRuntime<S>>>>;
 
 pub(crate) struct GroupedBench<S> {
     pub ours: Instance<GroupedRuntime<S>>,
@@ -94,7 +94,7 @@ fn hierarchy(version: Version, data: &Path, instance: &str) -> anyhow::Result<Bo
     let opened: Option<Box<dyn Hierarchy>> = match version {
         Version::V1 => V1::open(&mounts, instance)?.map(|v1| Box::new(v1) as _),
         Version::V2 => V2::open(&mounts, instance)?.map(|v2| Box::new(v2) as _),
-        Version::None => Some(Premises::groupless(data, instance)?),
+        Version::None => Some(HostResources::groupless(data, instance)?),
     };
     opened.ok_or_else(|| anyhow::anyhow!("no hierarchy of cgroup {version:?} is mounted"))
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::premises::IdRange;
+use super::host_resources::IdRange;
 use crate::Death;
 use sandkeep_core::limits;
 use sandkeep_guestlink::{Guest, GuestClient};

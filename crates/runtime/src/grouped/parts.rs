@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::{Premises, open_dir};
+use super::{HostResources, open_dir};
 use crate::{Lifetime, Plan, RuntimeError};
 use sandkeep_core::{Privilege, limits};
 use sandkeep_sys::{
@@ -44,7 +44,7 @@ impl Parts {
     /// socket. Everything but the socket goes with the descriptors.
     pub fn open(
         runtime: &'static str,
-        premises: &Premises,
+        host_resources: &HostResources,
         plan: &Plan,
         place: Place,
         host: Host,
@@ -52,7 +52,7 @@ impl Parts {
         let failed = |what: &'static str| {
             move |source| RuntimeError::Io { runtime, what: what.to_owned(), source }
         };
-        let entry = premises.entry(plan, place).map_err(failed("open its control groups"))?;
+        let entry = host_resources.entry(plan, place).map_err(failed("open its control groups"))?;
         let (entry, entry_kind) = match entry {
             Entry::V1(tasks) => (tasks, Some(EntryKind::V1)),
             Entry::V2(dir) => (vec![dir], Some(EntryKind::V2)),
@@ -94,11 +94,11 @@ impl Parts {
 
     /// The listening socket or the token, the lifeline if there is one, the root and the binds, in this
     /// order.
-    pub fn before_entry<'a>(&'a self, premises: &'a Premises) -> Vec<BorrowedFd<'a>> {
+    pub fn before_entry<'a>(&'a self, host_resources: &'a HostResources) -> Vec<BorrowedFd<'a>> {
         let mut fds = vec![self.meeting.as_fd()];
         match self.lifeline {
             Lifeline::None => {}
-            Lifeline::Passed => fds.push(premises.lifeline()),
+            Lifeline::Passed => fds.push(host_resources.lifeline()),
         }
         fds.extend(self.mounts.iter().map(AsFd::as_fd));
         fds

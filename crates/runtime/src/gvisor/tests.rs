@@ -8,16 +8,16 @@ use futures_util::future::BoxFuture;
 use super::Gvisor;
 use crate::conformance::{Setuid, keeps_above_layers, promise_tests, runtime_conformance};
 use crate::grouped::bench::{GroupedBench, Version};
-use crate::grouped::{GroupedRuntime, Premises};
+use crate::grouped::{GroupedRuntime, HostResources};
 use sandkeep_sys::stage::{Stage, before_main};
 
 fn gvisor(
-    premises: Arc<Premises>,
+    host_resources: Arc<HostResources>,
 ) -> BoxFuture<'static, anyhow::Result<Arc<GroupedRuntime<Gvisor>>>> {
     async {
         let us = std::env::current_exe()?.into_os_string();
         let stage = Stage::new(vec![us, before_main::ARGUMENT.into()]);
-        Ok(Gvisor::runtime(premises, stage).await?)
+        Ok(Gvisor::runtime(host_resources, stage).await?)
     }
     .boxed()
 }

@@ -13,7 +13,7 @@ use crate::conformance::{
     Bench, Setuid, keeps_above_layers, keeps_above_many_layers, promise_tests, runtime_conformance,
 };
 use crate::grouped::bench::{GroupedBench, Version, as_user, run_test};
-use crate::grouped::{GroupedRuntime, Premises};
+use crate::grouped::{GroupedRuntime, HostResources};
 use sandkeep_core::Resources;
 use sandkeep_sys::pidfd;
 
@@ -41,11 +41,11 @@ fn act_as_launcher() {
 }
 
 fn native(
-    premises: Arc<Premises>,
+    host_resources: Arc<HostResources>,
 ) -> BoxFuture<'static, anyhow::Result<Arc<GroupedRuntime<Native>>>> {
     async {
         let launcher = run_test(concat!(module_path!(), "::act_as_launcher"))?;
-        Ok(Native::runtime(premises, launcher).await?)
+        Ok(Native::runtime(host_resources, launcher).await?)
     }
     .boxed()
 }

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{Staged, Technique, guest, refused};
-use crate::grouped::{Host, Parts, Premises, Starter, pieces};
+use crate::grouped::{Host, HostResources, Parts, Starter, pieces};
 use crate::{Plan, RuntimeError};
 use sandkeep_sys::{
     launcher::{Lifeline, RootKind},
@@ -30,11 +30,12 @@ impl UserScene<'_> {
 impl<T: Technique + 'static> Staged<T> {
     pub(super) async fn perform_as_user(
         &self,
-        premises: &Premises,
+        host_resources: &HostResources,
         plan: &Plan,
     ) -> Result<stage::Tool, RuntimeError> {
-        let parts = Parts::open(T::NAME, premises, plan, self.place(), Host::Connects)?;
-        let scene = UserScene { plan, lifeline: parts.lifeline, badge: premises.badge(&plan.id) };
+        let parts = Parts::open(T::NAME, host_resources, plan, self.place(), Host::Connects)?;
+        let scene =
+            UserScene { plan, lifeline: parts.lifeline, badge: host_resources.badge(&plan.id) };
         let directed = self.technique.direct_as_user(&scene);
         let staging = BareStaging {
             lifeline: parts.lifeline,
@@ -42,7 +43,7 @@ impl<T: Technique + 'static> Staged<T> {
             program: self.program.path().to_owned(),
             arguments: directed.map_err(Self::failed("name its files"))?,
         };
-        let fds = parts.before_entry(premises);
+        let fds = parts.before_entry(host_resources);
         self.stage.perform_bare(&staging, &fds).await.map_err(refused::<T>)
     }
 }

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 
 use super::{Afterwards, Direction, Scene, Staged, StagedRuntime, Technique};
 use crate::conformance::Bench;
-use crate::grouped::Premises;
+use crate::grouped::HostResources;
 use crate::grouped::bench::{GroupedBench, Version};
 use crate::{Plan, PlannedFiles, Runtime};
 use sandkeep_core::Resources;
@@ -17,12 +17,12 @@ use sandkeep_sys::stage::{Dev, Identity, Stage, before_main};
 use sandkeep_tree::Bind;
 
 pub(crate) fn staged<T: Technique + Default + 'static>(
-    premises: Arc<Premises>,
+    host_resources: Arc<HostResources>,
 ) -> BoxFuture<'static, anyhow::Result<Arc<StagedRuntime<T>>>> {
     async {
         let us = std::env::current_exe()?.into_os_string();
         let stage = Stage::new(vec![us, before_main::ARGUMENT.into()]);
-        Ok(Staged::runtime(T::default(), premises, stage).await?)
+        Ok(Staged::runtime(T::default(), host_resources, stage).await?)
     }
     .boxed()
 }

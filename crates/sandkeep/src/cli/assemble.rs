@@ -18,8 +18,8 @@ use sandkeep_image::{
 };
 use sandkeep_outgoing::{Outgoing, Roots};
 use sandkeep_runtime::{
-    Bwrap, Crun, Docker, Gvisor, LateRuntime, Lifetime, MissingRuntime, MockRuntime, Native,
-    NoPremises, Podman, Premises, Runc, Runtime, Staged, Technique, Usable,
+    Bwrap, Crun, Docker, Gvisor, HostResources, LateRuntime, Lifetime, MissingRuntime, MockRuntime,
+    Native, NoHostResources, Podman, Runc, Runtime, Staged, Technique, Usable,
 };
 use sandkeep_storage::{self, BtrfsOptions, Storage};
 use sandkeep_store::{MemoryStore, SqliteStore, StateStore};
@@ -117,9 +117,9 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
     if let Some(warning) = opened.warning {
         tracing::warn!("{warning}");
     }
-    let premises = premises(&data);
-    let mut runtimes = local_runtimes(&data, &premises, &[], &Wanted::All).await;
-    runtimes.extend(engines(settings, &premises).await);
+    let host_resources = host_resources(&data);
+    let mut runtimes = local_runtimes(&data, &host_resources, &[], &Wanted::All).await;
+    runtimes.extend(engines(settings, &host_resources).await);
     if settings.enable_mock {
         runtimes.push(Arc::new(MockRuntime::new(data.instance().as_str())) as Arc<dyn Runtime>);
     }
@@ -155,10 +155,10 @@ pub async fn throwaway(
     parent: &Path,
     wanted: &Wanted,
 ) -> Result<Assembled, Error> {
-    let premises = premises(&data);
+    let host_resources = host_resources(&data);
     let reason = "its containers outlive the program that made them; use it with `sandkeep serve`";
     let engines = ENGINES.map(|name| MissingRuntime::listed(name, &reason));
-    short_lived(settings, data, parent, (premises, wanted), engines).await
+    short_lived(settings, data, parent, (host_resources, wanted), engines).await
 }
 
 /// The broker of a program that embeds one, which may have runtimes of its own.
@@ -168,8 +168,8 @@ pub async fn embedded(
     parent: &Path,
     own: Vec<Arc<dyn Runtime>>,
 ) -> Result<Assembled, Error> {
-    let premises = premises(&data);
-    short_lived(settings, data, parent, (premises, &Wanted::All), own).await
+    let host_resources = host_resources(&data);
+    short_lived(settings, data, parent, (host_resources, &Wanted::All), own).await
 }
 
 /// A throwaway broker that is asked over its API, by nobody but the user who started it.
@@ -190,22 +190,22 @@ pub async fn clearer(
     data: DataDir,
     parent: &Path,
 ) -> Result<Assembled, Error> {
-    let premises = premises(&data);
-    let engines = engines(settings, &premises).await;
-    short_lived(settings, data, parent, (premises, &Wanted::All), engines).await
+    let host_resources = host_resources(&data);
+    let engines = engines(settings, &host_resources).await;
+    short_lived(settings, data, parent, (host_resources, &Wanted::All), engines).await
 }
 
 async fn short_lived(
     settings: &Settings,
     data: DataDir,
     parent: &Path,
-    (premises, wanted): (Result<Arc<Premises>, NoPremises>, &Wanted),
+    (host_resources, wanted): (Result<Arc<HostResources>, NoHostResources>, &Wanted),
     others: impl IntoIterator<Item = Arc<dyn Runtime>>,
 ) -> Result<Assembled, Error> {
     let choice = sandkeep_storage::begun(data.path());
     let opened = sandkeep_storage::open(&choice, data.path(), &BtrfsOptions::default())?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
-    let mut runtimes = local_runtimes(&data, &premises, &sweep, wanted).await;
+    let mut runtimes = local_runtimes(&data, &host_resources, &sweep, wanted).await;
     runtimes.extend(others);
     let store = Arc::new(MemoryStore::new());
     open(settings, data, store, opened.storage, runtimes, Lifetime::WithDaemon).await
@@ -222,9 +222,9 @@ pub async fn ward(
         BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES), image_max_bytes: None };
     let opened = sandkeep_storage::open(&settings.storage, data.path(), &options)?;
     let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
-    let premises = premises(&data);
-    let mut runtimes = local_runtimes(&data, &premises, &sweep, &Wanted::All).await;
-    runtimes.extend(engines(settings, &premises).await);
+    let host_resources = host_resources(&data);
+    let mut runtimes = local_runtimes(&data, &host_resources, &sweep, &Wanted::All).await;
+    runtimes.extend(engines(settings, &host_resources).await);
     let settings = Settings {
         limits: Default::default(),
         quotas: Default::default(),
@@ -257,29 +257,29 @@ pub async fn clear(broker: &Broker) -> Result<(), Error> {
 }
 
 /// What all runtimes of this daemon stand on.
-fn premises(data: &DataDir) -> Result<Arc<Premises>, NoPremises> {
-    Premises::open(data.path().to_owned(), data.instance().as_str().to_owned())
+fn host_resources(data: &DataDir) -> Result<Arc<HostResources>, NoHostResources> {
+    HostResources::open(data.path().to_owned(), data.instance().as_str().to_owned())
 }
 
 /// The runtimes whose sandboxes are containers of an engine that runs beside us. One that is not there is
 /// still listed, with the reason, and found when it is started later.
 async fn engines(
     settings: &Settings,
-    premises: &Result<Arc<Premises>, NoPremises>,
+    host_resources: &Result<Arc<HostResources>, NoHostResources>,
 ) -> [Arc<dyn Runtime>; ENGINES.len()] {
-    let premises = match premises {
-        Ok(premises) => premises,
+    let host_resources = match host_resources {
+        Ok(host_resources) => host_resources,
         Err(reason) => return ENGINES.map(|name| MissingRuntime::listed(name, reason)),
     };
-    let (at, of_docker) = (settings.docker_host.clone(), Arc::clone(premises));
+    let (at, of_docker) = (settings.docker_host.clone(), Arc::clone(host_resources));
     let docker = LateRuntime::sought(Docker::NAME, move || {
-        let (at, premises) = (at.clone(), Arc::clone(&of_docker));
-        async move { Docker::runtime(at.as_deref(), premises).await }
+        let (at, host_resources) = (at.clone(), Arc::clone(&of_docker));
+        async move { Docker::runtime(at.as_deref(), host_resources).await }
     });
-    let (at, of_podman) = (settings.podman_host.clone(), Arc::clone(premises));
+    let (at, of_podman) = (settings.podman_host.clone(), Arc::clone(host_resources));
     let podman = LateRuntime::sought(Podman::NAME, move || {
-        let (at, premises) = (at.clone(), Arc::clone(&of_podman));
-        async move { Podman::runtime(at.as_deref(), premises).await }
+        let (at, host_resources) = (at.clone(), Arc::clone(&of_podman));
+        async move { Podman::runtime(at.as_deref(), host_resources).await }
     });
     tokio::join!(docker, podman).into()
 }
@@ -288,28 +288,28 @@ async fn engines(
 /// work here is still listed, with the reason.
 async fn local_runtimes(
     data: &DataDir,
-    premises: &Result<Arc<Premises>, NoPremises>,
+    host_resources: &Result<Arc<HostResources>, NoHostResources>,
     launcher_options: &[&OsStr],
     wanted: &Wanted,
 ) -> Vec<Arc<dyn Runtime>> {
     let instance = data.instance().as_str();
-    let premises = match premises {
-        Ok(premises) => Arc::clone(premises),
+    let host_resources = match host_resources {
+        Ok(host_resources) => Arc::clone(host_resources),
         Err(reason) => {
             return LOCAL_RUNTIMES.map(|name| MissingRuntime::listed(name, reason)).to_vec();
         }
     };
     let launcher = ["/proc/self/exe", "launcher", "--instance", instance].map(OsStr::new);
     let launcher = launcher.iter().chain(launcher_options).map(OsString::from).collect();
-    let native = Native::runtime(Arc::clone(&premises), launcher).await;
+    let native = Native::runtime(Arc::clone(&host_resources), launcher).await;
     let native = or_missing(Native::NAME, native);
     let stage = Stage::new(["/proc/self/exe", "stage"].map(OsString::from).to_vec());
-    let premises = || Arc::clone(&premises);
+    let host_resources = || Arc::clone(&host_resources);
     let (bwrap, crun, runc, gvisor) = tokio::join!(
-        listed(Bwrap::NAME, wanted, Staged::runtime(Bwrap, premises(), stage.clone())),
-        listed(Crun::NAME, wanted, Staged::runtime(Crun, premises(), stage.clone())),
-        listed(Runc::NAME, wanted, Staged::runtime(Runc, premises(), stage.clone())),
-        listed(Gvisor::NAME, wanted, Gvisor::runtime(premises(), stage.clone())),
+        listed(Bwrap::NAME, wanted, Staged::runtime(Bwrap, host_resources(), stage.clone())),
+        listed(Crun::NAME, wanted, Staged::runtime(Crun, host_resources(), stage.clone())),
+        listed(Runc::NAME, wanted, Staged::runtime(Runc, host_resources(), stage.clone())),
+        listed(Gvisor::NAME, wanted, Gvisor::runtime(host_resources(), stage.clone())),
     );
     [Some(native), bwrap, crun, runc, gvisor].into_iter().flatten().collect()
 }

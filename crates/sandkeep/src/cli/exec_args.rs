@@ -26,6 +26,6 @@ impl ExecArgs {
     }
 
     pub fn timeout_ms(&self) -> Option<u64> {
-        self.timeout().map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX))
+        self.timeout().map(sandkeep_core::millis)
     }
 }

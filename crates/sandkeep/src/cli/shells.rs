@@ -168,7 +168,7 @@ async fn exec(args: ExecArgs, client: &Client) -> Result<Exit, Failure> {
     let execs = format!("/api/v1/sandboxes/{id}/execs");
     let mut body = json!({ "command": args.command.join(" ") });
     if let Some(timeout) = args.timeout {
-        body["timeout_ms"] = json!(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        body["timeout_ms"] = json!(sandkeep_core::millis(timeout));
     }
     let piped = match (args.stdin, args.format.json) {
         (false, _) => Piped::NotAtAll,

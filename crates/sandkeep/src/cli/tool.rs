@@ -63,7 +63,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
 
 /// What the call is held to, if to anything.
 fn resources(limits: LimitArgs, timeout: Option<Duration>) -> Option<Map<String, Value>> {
-    let timeout_ms = timeout.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let timeout_ms = timeout.map(sandkeep_core::millis);
     let mut own = limits.into_json().unwrap_or_default();
     own.extend(timeout_ms.map(|ms| ("timeout_ms".to_owned(), ms.into())));
     (!own.is_empty()).then_some(own)

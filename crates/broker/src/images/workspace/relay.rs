@@ -24,7 +24,7 @@ use toolbox::{Operation, Relaying};
 use crate::error::Error;
 use crate::inside::{
     toolbox as runs,
-    toolbox::{Errand, ToolboxRun},
+    toolbox::{ToolboxRequest, ToolboxRun},
 };
 use crate::shared::Shared;
 use sandkeep_core::{Spec, limits};
@@ -69,8 +69,8 @@ impl Relay {
         spec: &Spec,
         to: Admitted,
     ) -> Result<Self, Error> {
-        let errand = Errand::long(Operation::Relay {});
-        let mut run = runs::begin_in_new(shared, guest, spec, errand).await?;
+        let request = ToolboxRequest::long(Operation::Relay {});
+        let mut run = runs::begin_in_new(shared, guest, spec, request).await?;
         // Its request has no end before the clone has one.
         let ports = run.answer_while::<Relaying, Error>(std::future::pending()).await?;
         let left_bytes = AtomicU64::new(limits::RELAY_MAX_BYTES);

@@ -37,7 +37,7 @@ pub(super) fn of_files(tool: &Tool, done: Result<String, Refusal>, took: Duratio
         content: vec![ToolBlock::text(text)],
         exit_code: None,
         is_error: refusal.is_some(),
-        duration_ms: in_ms(took),
+        duration_ms: sandkeep_core::millis(took),
         tier: tool.tier.number(),
         snapshot_id: None,
         exec_id: None,
@@ -49,10 +49,6 @@ pub(super) fn of_files(tool: &Tool, done: Result<String, Refusal>, took: Duratio
 pub(super) fn size(answer: &ToolAnswer) -> usize {
     let texts = answer.content.iter().map(|ToolBlock::Text { text }| text.len());
     size_of::<ToolAnswer>() + texts.sum::<usize>()
-}
-
-pub(super) fn in_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use toolbox::tools::{CommandRefusal, Refusal};
 
 use super::Scene;
-use super::answer::{ToolAnswer, ToolBlock, ToolEvent, in_ms};
+use super::answer::{ToolAnswer, ToolBlock, ToolEvent};
 use super::catalogue::Tool;
 use super::git;
 use super::work::Bounds;
@@ -137,7 +137,7 @@ impl Ran {
             content,
             exit_code,
             is_error: exit_code != Some(0),
-            duration_ms: in_ms(self.end.duration),
+            duration_ms: sandkeep_core::millis(self.end.duration),
             tier: tool.tier.number(),
             snapshot_id: None,
             exec_id: Some(self.exec_id),
@@ -160,9 +160,10 @@ impl Ran {
             (Outcome::Exited(code), None, Kind::Git) => {
                 Some(git::explained(*code, &self.stdout, &self.stderr, place))
             }
-            (Outcome::TimedOut, ..) => {
-                Some(CommandRefusal::TimedOut { timeout_ms: in_ms(bounds.timeout) }.into())
-            }
+            (Outcome::TimedOut, ..) => Some(
+                CommandRefusal::TimedOut { timeout_ms: sandkeep_core::millis(bounds.timeout) }
+                    .into(),
+            ),
             (Outcome::OomKilled, ..) => {
                 Some(CommandRefusal::OutOfMemory { call_mb: bounds.limits.memory_mb }.into())
             }

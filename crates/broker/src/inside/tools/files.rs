@@ -6,11 +6,11 @@ use toolbox::tools::{Call, CommandRefusal, Line, Refusal};
 use toolbox::{FailureKind, Operation};
 
 use super::Scene;
-use super::answer::{ToolAnswer, ToolEvent, in_ms, of_files};
+use super::answer::{ToolAnswer, ToolEvent, of_files};
 use super::catalogue::Tool;
 use super::work::Bounds;
 use crate::error::Error;
-use crate::inside::toolbox::{Errand, Lines, Presence, Whom, begin};
+use crate::inside::toolbox::{Lines, Presence, ToolboxRequest, Whom, begin};
 use sandkeep_core::limits::TOOL_ANSWER_MAX_BYTES;
 
 pub async fn carry_out(
@@ -22,7 +22,8 @@ pub async fn carry_out(
     let began = Instant::now();
     let done = match said(scene, call, bounds).await {
         Err(Error::File { kind: FailureKind::TimedOut, .. }) => {
-            Err(CommandRefusal::TimedOut { timeout_ms: in_ms(bounds.timeout) }.into())
+            Err(CommandRefusal::TimedOut { timeout_ms: sandkeep_core::millis(bounds.timeout) }
+                .into())
         }
         Err(Error::ToolboxOutOfMemory) => {
             Err(CommandRefusal::OutOfMemory { call_mb: bounds.limits.memory_mb }.into())
@@ -33,14 +34,14 @@ pub async fn carry_out(
 }
 
 async fn said(scene: &Scene, call: Call, bounds: Bounds) -> Result<Result<String, Refusal>, Error> {
-    let errand = Errand {
+    let request = ToolboxRequest {
         operation: Operation::Tool(call),
         whom: Whom::User,
         timeout: Some(bounds.timeout),
         limits: bounds.limits,
         presence: Presence::Command,
     };
-    let mut run = begin(&scene.shared, &scene.handle, errand).await?;
+    let mut run = begin(&scene.shared, &scene.handle, request).await?;
     run.answer::<()>().await?;
     // It is the sandbox's word: bounded, and taken for no more than text.
     let mut lines = Lines::of(run, TOOL_ANSWER_MAX_BYTES);

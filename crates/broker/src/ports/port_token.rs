@@ -16,59 +16,59 @@ const PURPOSE: &[u8] = b"sandkeep port pass 1\0";
 const EXPIRY_LEN: usize = 8;
 const TAG_LEN: usize = 32;
 
-/// A pass as its maker gets it.
+/// A port token as its maker gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pass {
+pub struct PortToken {
     pub token: String,
     pub expires_at: Timestamp,
 }
 
-/// Why a pass does not open a port.
+/// Why a port token does not open a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PassProblem {
+pub enum PortTokenProblem {
     #[error("the signed URL has expired")]
     Expired,
     #[error("the signed URL is not valid for this port")]
     Forged,
 }
 
-/// Makes a pass that holds for so long.
+/// Makes a port token that holds for so long.
 pub(super) fn sign(
     secret: &Secret,
     sandbox: &SandboxId,
     port: Port,
     now: Timestamp,
     holds: Duration,
-) -> Pass {
+) -> PortToken {
     let seconds = now.as_second().saturating_add_unsigned(holds.as_secs());
     let expires_at = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
     let expiry = expires_at.as_second().to_be_bytes();
     let tag = hmac::sign(&key(secret), &message(sandbox, port, expiry));
     let token = URL_SAFE_NO_PAD.encode([&expiry, tag.as_ref()].concat());
-    Pass { token, expires_at }
+    PortToken { token, expires_at }
 }
 
-/// Until when the pass is good for this port.
+/// Until when the token is good for this port.
 pub(super) fn verify(
     secret: &Secret,
     sandbox: &SandboxId,
     port: Port,
     now: Timestamp,
     token: &str,
-) -> Result<Timestamp, PassProblem> {
-    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| PassProblem::Forged)?;
-    let (expiry, tag) = bytes.split_first_chunk::<EXPIRY_LEN>().ok_or(PassProblem::Forged)?;
+) -> Result<Timestamp, PortTokenProblem> {
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| PortTokenProblem::Forged)?;
+    let (expiry, tag) = bytes.split_first_chunk::<EXPIRY_LEN>().ok_or(PortTokenProblem::Forged)?;
     if tag.len() != TAG_LEN {
-        return Err(PassProblem::Forged);
+        return Err(PortTokenProblem::Forged);
     }
     // It takes the same time for every wrong tag.
     hmac::verify(&key(secret), &message(sandbox, port, *expiry), tag)
-        .map_err(|_| PassProblem::Forged)?;
+        .map_err(|_| PortTokenProblem::Forged)?;
     let seconds = i64::from_be_bytes(*expiry);
-    let expires_at = Timestamp::from_second(seconds).map_err(|_| PassProblem::Forged)?;
+    let expires_at = Timestamp::from_second(seconds).map_err(|_| PortTokenProblem::Forged)?;
     match now < expires_at {
         true => Ok(expires_at),
-        false => Err(PassProblem::Expired),
+        false => Err(PortTokenProblem::Expired),
     }
 }
 
@@ -98,30 +98,30 @@ mod tests {
     #[test]
     fn a_pass_opens_its_own_port_until_it_expires() {
         let (secret, id, now) = (secret(), SandboxId::random(), Timestamp::now());
-        let pass = sign(&secret, &id, port(80), now, Duration::from_secs(60));
+        let token = sign(&secret, &id, port(80), now, Duration::from_secs(60));
         let at = |seconds: i64| now + jiff::SignedDuration::from_secs(seconds);
-        let look = |when| verify(&secret, &id, port(80), when, &pass.token);
-        assert_eq!(look(now), Ok(pass.expires_at));
-        assert_eq!(look(at(58)), Ok(pass.expires_at));
-        assert_eq!(look(at(61)), Err(PassProblem::Expired));
+        let look = |when| verify(&secret, &id, port(80), when, &token.token);
+        assert_eq!(look(now), Ok(token.expires_at));
+        assert_eq!(look(at(58)), Ok(token.expires_at));
+        assert_eq!(look(at(61)), Err(PortTokenProblem::Expired));
     }
 
     #[test]
     fn a_pass_opens_nothing_else_and_cannot_be_changed() {
         let (secret, id, now) = (secret(), SandboxId::random(), Timestamp::now());
-        let pass = sign(&secret, &id, port(80), now, Duration::from_secs(60));
-        let forged = Err(PassProblem::Forged);
-        assert_eq!(verify(&secret, &SandboxId::random(), port(80), now, &pass.token), forged);
-        assert_eq!(verify(&secret, &id, port(81), now, &pass.token), forged);
-        assert_eq!(verify(&self::secret(), &id, port(80), now, &pass.token), forged);
-        let bytes = URL_SAFE_NO_PAD.decode(&pass.token).expect("it was encoded here");
+        let token = sign(&secret, &id, port(80), now, Duration::from_secs(60));
+        let forged = Err(PortTokenProblem::Forged);
+        assert_eq!(verify(&secret, &SandboxId::random(), port(80), now, &token.token), forged);
+        assert_eq!(verify(&secret, &id, port(81), now, &token.token), forged);
+        assert_eq!(verify(&self::secret(), &id, port(80), now, &token.token), forged);
+        let bytes = URL_SAFE_NO_PAD.decode(&token.token).expect("it was encoded here");
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 1;
             let token = URL_SAFE_NO_PAD.encode(other);
             assert_eq!(verify(&secret, &id, port(80), now, &token), forged, "byte {at}");
         }
-        for token in ["", "x", "!!", &pass.token[1..], &format!("{}AAAA", pass.token)] {
+        for token in ["", "x", "!!", &token.token[1..], &format!("{}AAAA", token.token)] {
             assert_eq!(verify(&secret, &id, port(80), now, token), forged, "{token:?}");
         }
     }

@@ -19,7 +19,7 @@ use sandkeep_sys::{
 };
 use sandkeep_tree::Ids;
 
-pub struct Premises {
+pub struct HostResources {
     data_dir: PathBuf,
     /// The data directory's own id.
     instance: String,
@@ -28,9 +28,9 @@ pub struct Premises {
     lifeline: Lifeline,
 }
 
-/// Why there are no premises for sandboxes here.
+/// Why the host has no resources for sandboxes.
 #[derive(Debug, thiserror::Error)]
-pub enum NoPremises {
+pub enum NoHostResources {
     #[error("cannot note down which sandboxes there are: {0}")]
     Groupless(#[source] io::Error),
     #[error(transparent)]
@@ -52,7 +52,7 @@ struct Lifeline {
 pub struct IdRange {
     base: u32,
     /// Whom it is given back to, if it is one sandbox's own.
-    owner: Option<Arc<Premises>>,
+    owner: Option<Arc<HostResources>>,
 }
 
 impl IdRange {
@@ -64,15 +64,15 @@ impl IdRange {
 
 impl Drop for IdRange {
     fn drop(&mut self) {
-        if let Some(premises) = &self.owner {
-            premises.id_ranges().give_back(self.base);
+        if let Some(host_resources) = &self.owner {
+            host_resources.id_ranges().give_back(self.base);
         }
     }
 }
 
-impl Premises {
+impl HostResources {
     /// Finds out what this machine offers.
-    pub fn open(data_dir: PathBuf, instance: String) -> Result<Arc<Self>, NoPremises> {
+    pub fn open(data_dir: PathBuf, instance: String) -> Result<Arc<Self>, NoHostResources> {
         let cgroups = match rustix::process::geteuid().is_root() {
             true => cgroup::open(&instance)?,
             false => Self::groupless(&data_dir, &instance)?,
@@ -81,10 +81,13 @@ impl Premises {
     }
 
     /// What stands in for control groups where the daemon may not make any.
-    pub fn groupless(data_dir: &Path, instance: &str) -> Result<Box<dyn Hierarchy>, NoPremises> {
+    pub fn groupless(
+        data_dir: &Path,
+        instance: &str,
+    ) -> Result<Box<dyn Hierarchy>, NoHostResources> {
         let made = data_dir.join(sandkeep_home::MADE);
         let groupless = Groupless::open(made, instance.to_owned());
-        Ok(Box::new(groupless.map_err(NoPremises::Groupless)?))
+        Ok(Box::new(groupless.map_err(NoHostResources::Groupless)?))
     }
 
     /// The same in a given hierarchy of control groups.
@@ -92,10 +95,10 @@ impl Premises {
         data_dir: PathBuf,
         instance: String,
         cgroups: Box<dyn Hierarchy>,
-    ) -> Result<Arc<Self>, NoPremises> {
-        let id_ranges = IdRanges::new(&instance).map_err(NoPremises::IdRanges)?;
+    ) -> Result<Arc<Self>, NoHostResources> {
+        let id_ranges = IdRanges::new(&instance).map_err(NoHostResources::IdRanges)?;
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-            .map_err(|errno| NoPremises::Lifeline(errno.into()))?;
+            .map_err(|errno| NoHostResources::Lifeline(errno.into()))?;
         Ok(Arc::new(Self {
             data_dir,
             instance,

@@ -18,7 +18,7 @@ use sandkeep_home::names;
 /// When there are too many, one part of this many goes at once: so removing costs little for each.
 const REMOVED_SHARE: u64 = 16;
 
-pub struct Shelf {
+pub struct JournalIndex {
     dir: Arc<Path>,
     limits: JournalLimits,
     books: Mutex<Books>,
@@ -44,7 +44,7 @@ impl Book {
     }
 }
 
-impl Shelf {
+impl JournalIndex {
     /// The journals in `dir`, which need not exist: it is made for the first.
     pub fn new(dir: &Path, limits: JournalLimits) -> Self {
         Self { dir: Arc::from(dir), limits, books: Mutex::default() }
