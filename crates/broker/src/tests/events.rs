@@ -76,7 +76,8 @@ pub(super) async fn events_are_true(broker: &Broker, point: &str) {
     for view in &views {
         let mut told = snapshots.remove(&view.id).unwrap_or_default();
         let mut recorded = names(broker, &view.id);
-        (told.sort(), recorded.sort());
+        told.sort();
+        recorded.sort();
         // One whose removal was recorded and not told before a crash is gone all the same.
         told.retain(|name| !point.starts_with("prune") || recorded.contains(name));
         assert_eq!(told, recorded, "{point}: {events:?}");

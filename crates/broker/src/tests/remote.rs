@@ -85,7 +85,7 @@ async fn a_draft_that_asks_for_a_volume_is_refused() {
         ),
     ];
     for (wrong, draft) in drafts {
-        let error = broker.create(&me(), draft).await.err().expect("there is no volume");
+        let error = broker.create(&me(), draft).await.expect_err("there is no volume");
         assert!(matches!(error, Error::InvalidField { field, .. } if field == wrong), "{error}");
     }
     assert_eq!(world.remains().await, [] as [&str; 0]);
@@ -108,7 +108,7 @@ async fn the_next_daemon_looks_for_no_volume() {
     world.store = Default::default();
     let broker = world.open().await;
     reaches(&broker, &runs, State::Running).await;
-    let error = broker.snapshot(&me(), &runs, None, None).await.err().expect("still no volume");
+    let error = broker.snapshot(&me(), &runs, None, None).await.expect_err("still no volume");
     assert!(matches!(error, Error::NoVolume { .. }), "{error}");
     for id in [runs, stands] {
         broker.destroy(&me(), &id).await.expect("destroyed");
@@ -122,7 +122,7 @@ async fn a_volume_that_the_runtime_cannot_take_is_not_made() {
     world.runtime = world.runtime.keeping(Files::OnStorage(&[RootKind::Dir]));
     let broker = world.open().await;
     *world.storage.kind.lock().expect("nobody panics with it") = RootKind::Overlay;
-    let error = broker.create(&me(), SpecDraft::default()).await.err().expect("it does not fit");
+    let error = broker.create(&me(), SpecDraft::default()).await.expect_err("it does not fit");
     let unfit = matches!(
         error,
         Error::UnfitVolume { runtime: "mock", storage: "set", kind: RootKind::Overlay }

@@ -333,7 +333,7 @@ pub(super) fn ending(end: &ExecEnd, truncated: bool) -> Ending {
         exit_code,
         signal,
         truncated,
-        duration_ms: sandkeep_core::millis(duration),
+        duration_ms: sandkeep_core::millis(*duration),
         error: error.clone(),
         shell: shell.map(|shell| shell.fate),
         stdout_skipped_bytes: skipped.stdout,

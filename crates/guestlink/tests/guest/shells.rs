@@ -102,6 +102,6 @@ impl Collected {
 
     pub fn fate(&self) -> (Outcome, ShellFate) {
         let shell = self.end.shell.expect("the end of a command says what became of its shell");
-        (self.end.outcome.clone(), shell.fate)
+        (self.end.outcome, shell.fate)
     }
 }

@@ -151,7 +151,7 @@ pub(super) struct Said {
 
 impl Said {
     pub fn outcome(&self) -> Outcome {
-        self.end.outcome.clone()
+        self.end.outcome
     }
 }
 

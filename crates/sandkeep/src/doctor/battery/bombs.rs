@@ -272,9 +272,9 @@ mod tests {
     #[test]
     fn a_bomb_that_was_stopped_has_held() {
         let exited = Outcome::Exited(0);
-        let stopped = blast(Some((60, "EAGAIN")), exited.clone());
+        let stopped = blast(Some((60, "EAGAIN")), exited);
         assert_eq!(verdict(Bomb::Fork, &stopped), Verdict::Held);
-        let full = blast(Some((9, "EDQUOT")), exited.clone());
+        let full = blast(Some((9, "EDQUOT")), exited);
         assert_eq!(verdict(Bomb::Disk, &full), Verdict::Held);
         let own_limit = blast(Some((1000, "EMFILE")), exited);
         assert_eq!(verdict(Bomb::Descriptor, &own_limit), Verdict::Held);
