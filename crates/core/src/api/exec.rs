@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn each_event_is_read_as_it_is_written() {
-        let id = || ExecId::random();
+        let id = ExecId::random;
         for event in [
             ExecEvent::Started { exec_id: id() },
             ExecEvent::Gap { stream: OutputStream::Stderr, from: 4, to: 9 },

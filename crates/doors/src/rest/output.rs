@@ -33,14 +33,13 @@ impl Carry {
     /// put before it.
     pub fn push(&mut self, stream: OutputStream, offset: u64, chunk: Bytes) -> Option<Piece> {
         let held = self.held(stream);
-        let (offset, mut data) = match held.bytes.is_empty() {
-            true => (offset, chunk),
-            false => {
-                let mut joined = BytesMut::with_capacity(held.bytes.len() + chunk.len());
-                joined.extend_from_slice(&held.bytes);
-                joined.extend_from_slice(&chunk);
-                (held.offset, joined.freeze())
-            }
+        let (offset, mut data) = if held.bytes.is_empty() {
+            (offset, chunk)
+        } else {
+            let mut joined = BytesMut::with_capacity(held.bytes.len() + chunk.len());
+            joined.extend_from_slice(&held.bytes);
+            joined.extend_from_slice(&chunk);
+            (held.offset, joined.freeze())
         };
         held.bytes = data.split_off(data.len() - incomplete_suffix(&data));
         held.offset = offset + data.len() as u64;
