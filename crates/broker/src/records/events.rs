@@ -105,6 +105,8 @@ impl EventLog {
             let bytes = fs::metadata(segment::path(&dir, first))?.len();
             segments.push_back(Segment { ordinal, first, bytes });
         }
+        // A file whose header never reached the disk still says by its name how far the numbers had come.
+        let highest = segments.back().map(|last| last.first).filter(|first| first.get() > 1);
         let mut newest = None;
         while let Some(last) = segments.back_mut() {
             let path = segment::path(&dir, last.first);
@@ -124,8 +126,8 @@ impl EventLog {
             }
             other => {
                 // No more events than bytes can have been lost with the power.
-                let next = other
-                    .map_or(EventSeq::new(1), |found| found.last.plus(1).plus(bounds.total_bytes));
+                let used = other.map(|found| found.last.plus(1)).max(highest);
+                let next = used.map_or(EventSeq::new(1), |used| used.plus(bounds.total_bytes));
                 let (file, len) = segment::begin(&dir, next, boot_id)?;
                 let ordinal = segments.back().map_or(0, |last| last.ordinal + 1);
                 segments.push_back(Segment { ordinal, first: next, bytes: len });

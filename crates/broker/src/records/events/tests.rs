@@ -167,6 +167,13 @@ fn no_number_is_used_again_after_the_host_lost_power() {
     let all = events(&log, EventSeq::new(3));
     assert_eq!(numbers(&all), [4, 5, 11, 12]);
     assert_eq!(all[3].seq.get(), all[2].seq.get() + 1, "within a boot nothing is left out");
+    drop(log);
+    // Not even the headers reached the disk.
+    for first in segment::list(&dir.path().join(EVENTS)).expect("a list") {
+        fs::write(segment::path(&dir.path().join(EVENTS), first), []).expect("written");
+    }
+    let log = open(dir.path(), "boot-3", SMALL);
+    assert!(append(&log, 13) > all[3].seq, "the names of the files are enough");
 }
 
 #[test]
