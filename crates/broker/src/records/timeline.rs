@@ -68,8 +68,11 @@ impl Timelines {
                 }
             }
         }
-        if cursor.after() != before {
-            fs::write(&self.saved, cursor.after().to_string())?;
+        // On a full disk the next daemon copies them again, which is no reason not to start or to answer.
+        if cursor.after() != before
+            && let Err(error) = fs::write(&self.saved, cursor.after().to_string())
+        {
+            warn!(%error, "cannot save how far the timelines of sandboxes are copied");
         }
         Ok(())
     }
