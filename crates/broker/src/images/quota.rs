@@ -121,7 +121,10 @@ mod tests {
         ];
         assert_eq!(refused(&quotas, &all, "ann", &record("c", &[(1, 6), (5, 3)])), "");
         let over = refused(&quotas, &all, "ann", &record("c", &[(1, 6), (5, 4)]));
-        assert!(over.contains("10 template_mb") && over.contains("7 in use, 4 requested"), "{over}");
+        assert!(
+            over.contains("10 template_mb") && over.contains("7 in use, 4 requested"),
+            "{over}"
+        );
         assert_eq!(refused(&quotas, &all, "ann", &record("a", &[(5, 10)])), "", "it is replaced");
         let more: Vec<_> = all.into_iter().chain([(own("ann"), record("c", &[]))]).collect();
         let over = refused(&quotas, &more, "ann", &record("d", &[]));
