@@ -107,8 +107,6 @@ pub const ALL: &[&str] = &[
     "btrfs.destroy_after_snapshot",
     "btrfs.grow_after_file",
     "btrfs.grow_after_device",
-    "btrfs.shrink_after_filesystem",
-    "btrfs.shrink_after_file",
     "local.snapshot_after_draft",
     "local.snapshot_after_copy",
     "local.snapshot_after_name",

@@ -66,7 +66,7 @@ const DRAFT: &str = "draft.";
 /// How the pool is made.
 #[derive(Clone, Debug, Default)]
 pub struct BtrfsOptions {
-    /// The size of a new image, below which it does not shrink. By default it begins small, with at most
+    /// The size of a new image. By default it begins small, with at most
     /// [`POOL_START_BYTES`](sandkeep_core::limits::POOL_START_BYTES). An existing image keeps its size.
     pub image_bytes: Option<u64>,
     /// How large the image may become. By default an image whose size was asked for is fixed, and any other may
@@ -206,12 +206,10 @@ impl Blocking for Btrfs {
                 tended.map_err(|source| io_error(format!("look after the limit of {id}"), source))
             }
             Some(_) => Ok(()),
-            None => {
-                let tended = if limited { self.tend_all() } else { Ok(()) };
-                tended.map_err(|source| io_error("look after limits", source))?;
-                let given_back = self.pool.sizing.as_ref().map_or(Ok(()), |it| it.give_back());
-                given_back.map_err(|source| io_error("give space back", source))
+            None if limited => {
+                self.tend_all().map_err(|source| io_error("look after limits", source))
             }
+            None => Ok(()),
         }
     }
 

@@ -14,10 +14,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
 
 use quota::{Charged, QgroupInherit};
-use search::{
-    CHUNK_ITEM, CHUNK_TREE, Key, LAST_SUBVOLUME, ROOT_BACKREF, ROOT_ITEM, ROOT_REF, ROOT_TREE,
-    search, search_data,
-};
+use search::{Key, LAST_SUBVOLUME, ROOT_BACKREF, ROOT_ITEM, ROOT_REF, ROOT_TREE, search};
 
 /// Names a subvolume within its filesystem; it never means another one later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -226,27 +223,11 @@ pub fn commit(filesystem: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// What [`resize`] is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resize {
-    /// As large as the device. Nothing happens if it is.
-    ToDevice,
-    /// To this size. Making it smaller moves all data that lies beyond.
-    To(u64),
-    /// End a resize that another thread is waiting for: it fails, and the filesystem keeps its size.
-    Cancel,
-}
-
-/// Resizes the mounted filesystem. The new size is on disk when this returns.
-pub fn resize(filesystem: impl AsFd, resize: Resize) -> io::Result<()> {
+/// Makes the mounted filesystem as large as its device. Nothing happens if it is.
+pub fn grow_to_device(filesystem: impl AsFd) -> io::Result<()> {
     const OP: u32 = opcode::write::<VolArgs>(GROUP, 3);
-    let wanted = match resize {
-        Resize::ToDevice => "max".to_owned(),
-        Resize::To(bytes) => bytes.to_string(),
-        Resize::Cancel => "cancel".to_owned(),
-    };
     let mut args = VolArgs { fd: 0, name: [0; 4088] };
-    args.name[..wanted.len()].copy_from_slice(wanted.as_bytes());
+    args.name[..3].copy_from_slice(b"max");
     // SAFETY: the kernel only reads `args`, which has the layout the ioctl expects; the descriptor is open.
     match unsafe { libc::ioctl(filesystem.as_fd().as_raw_fd(), libc::Ioctl::from(OP), &args) } {
         0 => Ok(()),
@@ -256,68 +237,21 @@ pub fn resize(filesystem: impl AsFd, resize: Resize) -> io::Result<()> {
     }
 }
 
-/// What [`relocate`] moves to other chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Relocate {
-    /// Data, out of this many chunks that are not even half full.
-    SparseData { chunks: u64 },
-    /// All metadata, to chunks whose size follows that of the filesystem.
-    Metadata,
-}
-
-/// Moves data or metadata to where the kernel would write it now: to chunks with room, or the lowest free place.
-pub fn relocate(filesystem: impl AsFd, what: Relocate) -> io::Result<()> {
-    /// `btrfs_ioctl_balance_args`, as far as it is used: the filter is that of data.
+/// Moves all metadata to new chunks, whose size follows that of the filesystem.
+pub fn relocate_metadata(filesystem: impl AsFd) -> io::Result<()> {
+    /// `btrfs_ioctl_balance_args`, as far as it is used.
     #[repr(C)]
     struct BalanceArgs {
         flags: u64,
-        state: u64,
-        profiles: u64,
-        usage: u64,
-        places: [u64; 6],
-        filters: u64,
-        limit: u64,
-        rest: [u64; 116],
+        rest: [u64; 127],
     }
     const _: () = assert!(size_of::<BalanceArgs>() == 1024);
     const OP: u32 = opcode::read_write::<BalanceArgs>(GROUP, 32);
-    const DATA: u64 = 1 << 0;
     const METADATA: u64 = 1 << 2;
-    const BY_USAGE: u64 = 1 << 1;
-    const BY_LIMIT: u64 = 1 << 5;
-    let (flags, filters, limit) = match what {
-        Relocate::SparseData { chunks } => (DATA, BY_USAGE | BY_LIMIT, chunks),
-        Relocate::Metadata => (METADATA, 0, 0),
-    };
-    let usage = 50;
-    let (state, profiles, places, rest) = (0, 0, [0; 6], [0; 116]);
-    let mut args = BalanceArgs { flags, state, profiles, usage, places, filters, limit, rest };
+    let mut args = BalanceArgs { flags: METADATA, rest: [0; 127] };
     // SAFETY: the kernel reads and fills `args`, which has the layout the ioctl expects.
     unsafe { ioctl(filesystem, Updater::<OP, BalanceArgs>::new(&mut args)) }?;
     Ok(())
-}
-
-/// Where on its only device the last chunk ends that does not hold data. Each chunk lies there once.
-pub fn metadata_end(filesystem: impl AsFd) -> io::Result<u64> {
-    /// The object that has all chunks.
-    const CHUNKS: u64 = 256;
-    const DATA: u64 = 1;
-    /// Offsets in `btrfs_chunk`, the last one in its first stripe.
-    const LENGTH_AT: usize = 0;
-    const TYPE_AT: usize = 24;
-    const PLACE_AT: usize = 56;
-    let key = |offset| Key { object: CHUNKS, kind: CHUNK_ITEM, offset };
-    let mut end = 0;
-    search_data(filesystem, CHUNK_TREE, key(0), key(u64::MAX), 0, |item| {
-        let word = |at: usize| {
-            let bytes = item.data.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-            bytes.map_or(0, u64::from_le_bytes)
-        };
-        if word(TYPE_AT) & DATA == 0 {
-            end = end.max(word(PLACE_AT) + word(LENGTH_AT));
-        }
-    })?;
-    Ok(end)
 }
 
 /// The subvolumes directly within a subvolume.

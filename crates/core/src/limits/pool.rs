@@ -19,21 +19,13 @@ pub const POOL_UNALLOCATED_SHARE: u64 = 8;
 pub const POOL_UNALLOCATED_MAX_BYTES: u64 = 1024 * MIB;
 /// The least metadata chunks of a pool that can grow. A new filesystem has less.
 pub const POOL_METADATA_MIN_BYTES: u64 = 16 * MIB;
-/// Chunks of data that are emptied at once to make room for metadata.
-pub const POOL_COMPACT_CHUNKS: u64 = 8;
 /// How often a pool is checked for room. A sandbox can write some hundred megabytes meanwhile.
 pub const POOL_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The size of a pool changes in steps of this, or of a part of its size if that is more. A pool grows by less only
 /// if there is no more to be had, and never by less than the minimum.
 pub const POOL_STEP_BYTES: u64 = 1024 * MIB;
 pub const POOL_GROW_SHARE: u64 = 4;
-pub const POOL_SHRINK_SHARE: u64 = 8;
 pub const POOL_GROW_MIN_BYTES: u64 = 64 * MIB;
-/// A pool shrinks if it is larger than it needs to be by this part of its size, and has not grown for this long; or for
-/// the longer time, after it shrank too far or could not.
-pub const POOL_SHRINK_SURPLUS_SHARE: u64 = 4;
-pub const POOL_SHRINK_AFTER: Duration = Duration::from_secs(10);
-pub const POOL_SHRINK_AGAIN: Duration = Duration::from_secs(600);
 /// A growing pool leaves this much of the disk to others.
 pub const POOL_HOST_RESERVE_BYTES: u64 = 1024 * MIB;
 /// How large a pool may become unless the operator says otherwise.

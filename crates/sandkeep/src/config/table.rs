@@ -248,7 +248,7 @@ static GENERAL: &[Setting] = &[
         "storage_size_mb",
         Shape::Integer,
         "MIB",
-        "Initial and minimum size of the btrfs image, in MiB",
+        "Initial size of the btrfs image, in MiB",
         set!(storage_size_mb, |text| value::within(text, 0..=u64::MAX).map(Some)),
         show!(storage_size_mb),
     )
@@ -257,7 +257,7 @@ static GENERAL: &[Setting] = &[
         "storage_max_mb",
         Shape::Integer,
         "MIB",
-        "Maximum size of the btrfs image, in MiB; it grows as needed while the disk has more than 1 GiB free, and shrinks again",
+        "Maximum size of the btrfs image, in MiB; it grows as needed while the disk has more than 1 GiB free",
         set!(storage_max_mb, |text| value::within(text, 0..=u64::MAX).map(Some)),
         show!(storage_max_mb),
     )

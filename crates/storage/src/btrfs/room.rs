@@ -15,8 +15,6 @@ pub(super) struct Room {
     pub data_bytes: u64,
     /// The chunks for metadata.
     pub metadata_bytes: u64,
-    /// Metadata, and what is reserved for it.
-    pub metadata_used_bytes: u64,
     /// All chunks.
     pub allocated_bytes: u64,
 }
@@ -43,7 +41,6 @@ impl Room {
             used_bytes: used("data")?,
             data_bytes,
             metadata_bytes,
-            metadata_used_bytes: used("metadata")?,
             allocated_bytes: data_bytes + metadata_bytes + system_bytes?,
         })
     }
@@ -63,26 +60,10 @@ impl Room {
             || unallocated < share.min(limits::POOL_UNALLOCATED_MAX_BYTES)
     }
 
-    /// The size that a pool needs in order not to be low on room soon.
-    pub fn needed_bytes(&self, smallest_bytes: u64) -> u64 {
-        let other = self.allocated_bytes.saturating_sub(self.data_bytes);
-        self.used_bytes + other + 2 * self.headroom_bytes(smallest_bytes)
-    }
-
     /// Whether there is a place for a new chunk, which takes at most a tenth of the pool. Otherwise moving metadata could
     /// leave the filesystem without any.
     pub fn can_move_metadata(&self, pool_bytes: u64) -> bool {
         let unallocated = pool_bytes.saturating_sub(self.allocated_bytes);
         unallocated >= pool_bytes / limits::POOL_UNALLOCATED_SHARE
-    }
-
-    /// Whether data can be moved: the kernel writes new metadata before it frees the old.
-    pub fn has_spare_metadata(&self) -> bool {
-        self.metadata_used_bytes < self.metadata_bytes / 2
-    }
-
-    /// When so much is used, the room that a shrink leaves is needed.
-    pub fn cancel_shrink_at(&self, smallest_bytes: u64) -> u64 {
-        self.used_bytes + self.headroom_bytes(smallest_bytes)
     }
 }

@@ -1,4 +1,4 @@
-//! A pool begins small, grows by need and gives back what it does not use, on disks with and without room.
+//! A pool begins small and grows by need, on disks with and without room.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -45,18 +45,6 @@ fn sizes(dir: &DataDir) -> [u64; 2] {
 fn assert_not_sparse(dir: &DataDir) {
     let metadata = dir.image().metadata().expect("metadata");
     assert!(metadata.blocks() * 512 >= metadata.len(), "only {} blocks", metadata.blocks());
-}
-
-/// Calls `give_back` until the image is no larger than this.
-fn until_given_back(dir: &DataDir, storage: &BtrfsStorage, bytes: u64) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while sizes(dir)[0] > bytes {
-        assert!(Instant::now() < deadline, "{:?} bytes are not given back", sizes(dir));
-        let top = storage.inner.pool.volumes().expect("volumes");
-        rustix::fs::syncfs(top).expect("sync");
-        sizing(storage).give_back().expect("given back");
-        std::thread::yield_now();
-    }
 }
 
 #[tokio::test]
@@ -113,46 +101,6 @@ async fn a_fast_writer_never_outruns_a_pool_that_can_grow() {
 }
 
 #[tokio::test]
-async fn a_pool_gives_back_what_it_does_not_use_and_quotas_stay_exact() {
-    let (test, dir) =
-        ("a_pool_gives_back_what_it_does_not_use_and_quotas_stay_exact", DataDir::new());
-    let opened = opened(test, BtrfsStorage::open(dir.path(), &up_to(4096)));
-    let Some(storage) = opened else { return };
-    let [kept, gone] = [SandboxId::random(), SandboxId::random()];
-    let quota = Quota::of_tree(100 * MIB);
-    let kept_root = storage.create(&kept, &Base::Empty, &quota).await.expect("a volume");
-    let gone_root = storage.create(&gone, &Base::Empty, &Quota::NONE).await.expect("a volume");
-    // In turn, so that what stays lies everywhere on the disk.
-    for part in 0..8 {
-        write(&gone_root.own_dir().join(format!("{part}")), 90).expect("there is room");
-        write(&kept_root.own_dir().join(format!("{part}")), 10).expect("there is room");
-    }
-    // Metadata lies behind all of it.
-    let top = storage.inner.pool.volumes().expect("volumes");
-    btrfs::relocate(&top, btrfs::Relocate::Metadata).expect("moved");
-    assert!(btrfs::metadata_end(&top).expect("an end") > 700 * MIB, "it did not move");
-    let grown = sizes(&dir)[0];
-    assert!(grown >= 900 * MIB, "{grown} bytes");
-    let before = storage.usage(&kept).await.expect("usage").tree;
-    storage.destroy(&gone).await.expect("destroyed");
-    until_given_back(&dir, &storage, 512 * MIB);
-    assert_not_sparse(&dir);
-    let [image, filesystem] = sizes(&dir);
-    assert_eq!(image, filesystem);
-    for part in 0..8 {
-        assert!(is_as_written(&kept_root.own_dir().join(format!("{part}"))));
-    }
-    let after = storage.usage(&kept).await.expect("usage").tree;
-    assert_eq!(after.limit_bytes, before.limit_bytes);
-    assert!(after.used_bytes.abs_diff(before.used_bytes) <= MIB, "{before:?}, then {after:?}");
-    let more = kept_root.own_dir().join("more");
-    let refused = write(&more, 30).expect_err("the quota holds");
-    assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded, "{refused}");
-    fs::remove_file(&more).expect("it was begun");
-    write(&more, 15).expect("within the quota");
-}
-
-#[tokio::test]
 async fn a_pool_that_was_killed_while_it_grew_is_whole_when_opened() {
     let test = "a_pool_that_was_killed_while_it_grew_is_whole_when_opened";
     for point in ["btrfs.grow_after_file", "btrfs.grow_after_device"] {
@@ -165,37 +113,6 @@ async fn a_pool_that_was_killed_while_it_grew_is_whole_when_opened() {
         let _again = unwatched(test, &dir, &up_to(2048)).expect("open again");
         assert_eq!(sizes(&dir), [512 * MIB; 2], "{point}");
         assert!(is_as_written(&path.join("file")), "{point}");
-    }
-}
-
-#[tokio::test]
-async fn a_pool_that_was_killed_while_it_shrank_is_whole_when_opened() {
-    let test = "a_pool_that_was_killed_while_it_shrank_is_whole_when_opened";
-    for point in ["btrfs.shrink_after_filesystem", "btrfs.shrink_after_file"] {
-        let dir = DataDir::new();
-        let Some(storage) = unwatched(test, &dir, &up_to(2048)) else { return };
-        let (_, path) = volume(&storage).await;
-        write(&path.join("file"), 20).expect("there is room");
-        for (name, mib) in [("much", 150), ("more", 250)] {
-            write(&path.join(name), mib).expect("there is room");
-            sizing(&storage).keep_room().expect("room");
-        }
-        assert!(sizes(&dir)[0] >= 1024 * MIB, "{:?}", sizes(&dir));
-        for name in ["much", "more"] {
-            fs::remove_file(path.join(name)).expect("it is there");
-        }
-        rustix::fs::syncfs(File::open(&path).expect("the volume")).expect("sync");
-        // One that was just opened need not wait for quiet times.
-        let storage = unwatched(test, &dir, &up_to(2048)).expect("open again");
-        simulated::arm(point);
-        catch_unwind(AssertUnwindSafe(|| until_given_back(&dir, &storage, 512 * MIB)))
-            .expect_err("it was not killed");
-        let again = unwatched(test, &dir, &up_to(2048)).expect("open again");
-        let [image, filesystem] = sizes(&dir);
-        assert_eq!(image, filesystem, "{point}");
-        assert!(is_as_written(&path.join("file")), "{point}");
-        until_given_back(&dir, &again, 512 * MIB);
-        assert_not_sparse(&dir);
     }
 }
 
