@@ -1,6 +1,6 @@
 //! What tells one machine from another and lies in files: a copy of a machine must not have it twice.
 //!
-//! All of it but the host's name ([`host_name`]) is gone or random. It is beneath one directory and no link is followed: what lies there is the sandbox's.
+//! All of it but the host's name (`host_name`) is gone or random. It is beneath one directory and no link is followed: what lies there is the sandbox's.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
 //! The `sandkeep` command: parse, dispatch, one exit code. Commands that talk to a daemon go through
-//! `sandkeep_client`; `serve` and `run` hold a broker themselves and put it together in [`assemble`].
+//! `sandkeep_client`; `serve` and `run` hold a broker themselves and put it together in `assemble`.
 
 mod apply;
 mod argument;

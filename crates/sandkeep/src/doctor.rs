@@ -1,5 +1,5 @@
 //! `sandkeep doctor`: what this machine offers ([`checks`]), which runtimes can be used on it ([`presence`]), and whether
-//! they isolate ([`battery`]). And `doctor --leaks`: everything on this machine that belongs to a data directory, and to
+//! they isolate (`battery`). And `doctor --leaks`: everything on this machine that belongs to a data directory, and to
 //! which of its sandboxes. What belongs to none is a leak.
 //!
 //! The latter only looks: it takes no lock and changes nothing, so it may run beside the daemon. Because the

@@ -130,8 +130,8 @@ pub enum Whiteouts {
     /// The draft holds the tree below: delete what a whiteout names.
     Remove,
     /// The draft holds nothing of it: write the marks of an overlay. A name that is gone is a
-    /// character device 0/0; a directory that hides all below it has [`OPAQUE`] set to `y`, also
-    /// the root of the draft. Other attributes that begin with [`OVERLAY_ATTRIBUTES`] do not belong into a layer.
+    /// character device 0/0; a directory that hides all below it has `OPAQUE` set to `y`, also
+    /// the root of the draft. Other attributes that begin with `OVERLAY_ATTRIBUTES` do not belong into a layer.
     Overlay,
 }
 
