@@ -2,7 +2,7 @@
 //! volume with a quota that holds.
 //!
 //! ```text
-//! <data>/storage/btrfs.img      the pool: a file with all its blocks, attached to a loop device
+//! <data>/storage/btrfs.img      the pool: a file attached to a loop device, with all blocks that may be written
 //! <data>/storage/btrfs/         where it is mounted: nosuid, nodev, noatime
 //!   volumes/<sandbox id>/       one subvolume per volume
 //!   volumes/draft.<random>/     what a rollback makes or leaves; swept when the storage is opened
@@ -10,6 +10,7 @@
 //!     <snapshot id>/            one read-only subvolume per snapshot
 //!   layers/<hex of chain id>/   read-only subvolumes: a layer with all that is below it
 //!   layers/draft.<random>/      layers in the making; swept when the storage is opened
+//!   balloon/                    what the pool gives back to the disk
 //! ```
 //!
 //! A volume above layers is a snapshot of the topmost. Layers share what they have in common, so a base is
@@ -28,6 +29,7 @@
 //! the ioctls that make subvolumes, or the quota can be evaded; `destroy` removes such ones all the same.
 
 mod allowance;
+mod balloon;
 mod image;
 mod layers;
 mod limit;

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "ioctls have no safe interface")]
 
 pub mod holding;
+pub mod places;
 pub mod quota;
 mod search;
 

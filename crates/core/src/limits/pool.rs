@@ -26,6 +26,9 @@ pub const POOL_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub const POOL_STEP_BYTES: u64 = 1024 * MIB;
 pub const POOL_GROW_SHARE: u64 = 4;
 pub const POOL_GROW_MIN_BYTES: u64 = 64 * MIB;
+/// A pool gives space back in pieces of this, once it has had more than twice the space it keeps free for so long.
+pub const POOL_PIECE_BYTES: u64 = 64 * MIB;
+pub const POOL_SPARE_FOR: Duration = Duration::from_secs(10);
 /// A growing pool leaves this much of the disk to others.
 pub const POOL_HOST_RESERVE_BYTES: u64 = 1024 * MIB;
 /// How large a pool may become unless the operator says otherwise.

@@ -107,13 +107,11 @@ impl Pool {
 
     /// How full it is. Space that it can still grow by counts as free.
     pub fn health(&self) -> io::Result<PoolHealth> {
-        let mut health = PoolHealth::of(self.volumes()?)?;
-        if let Some(sizing) = &self.sizing {
-            let growth_bytes = sizing.growth_bytes()?;
-            health.total_bytes += growth_bytes;
-            health.free_bytes += growth_bytes;
+        let health = PoolHealth::of(self.volumes()?)?;
+        match &self.sizing {
+            Some(sizing) => sizing.grown(health),
+            None => Ok(health),
         }
-        Ok(health)
     }
 
     /// Unmounts the pool, which detaches its loop device. If somebody still uses it, it stays.
@@ -169,8 +167,8 @@ fn no_loop_device(error: io::Error) -> StorageError {
 
 fn attach_and_mount(image: &File, path: &Path) -> Result<(), StorageError> {
     let device = LoopDevice::attach(image).map_err(no_loop_device)?;
-    // Without `nodiscard` the kernel gives freed blocks back to the disk, and the image would
-    // become sparse; then a full disk could hurt a sandbox within its quota.
+    // Without `nodiscard` the kernel gives freed blocks back to the disk by itself, and the image would have
+    // holes where sandboxes write; then a full disk could hurt one within its quota.
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     mount(device.path(), path, "btrfs", flags, c"nodiscard").map_err(|error| match error {
         Errno::NODEV => unusable("this kernel has no btrfs"),

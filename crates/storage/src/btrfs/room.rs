@@ -8,6 +8,17 @@ use super::quota::{number, sysfs};
 use sandkeep_core::limits;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Room for what sandboxes write.
+    Data,
+    /// Space outside all chunks.
+    Chunks,
+    Nothing,
+    /// There is more than will be needed soon.
+    Less,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     /// Data, and what is reserved for data that is being written.
     pub used_bytes: u64,
@@ -51,13 +62,27 @@ impl Room {
         (self.used_bytes / 4).clamp(least, limits::POOL_HEADROOM_MAX_BYTES)
     }
 
-    /// Whether a pool of this size, which is never smaller than the other, needs to grow before somebody fills it.
-    pub fn is_low(&self, pool_bytes: u64, smallest_bytes: u64) -> bool {
+    /// What a pool of this size, which is never smaller than the other, has too little or too much of.
+    pub fn need(&self, pool_bytes: u64, smallest_bytes: u64) -> Need {
         let unallocated = pool_bytes.saturating_sub(self.allocated_bytes);
-        let free = unallocated.saturating_add(self.data_bytes.saturating_sub(self.used_bytes));
+        let in_chunks = self.data_bytes.saturating_sub(self.used_bytes);
+        let free = unallocated.saturating_add(in_chunks);
+        let headroom = self.headroom_bytes(smallest_bytes.min(pool_bytes));
         let share = pool_bytes / limits::POOL_UNALLOCATED_SHARE;
-        free < self.headroom_bytes(smallest_bytes.min(pool_bytes))
-            || unallocated < share.min(limits::POOL_UNALLOCATED_MAX_BYTES)
+        let share = share.min(limits::POOL_UNALLOCATED_MAX_BYTES);
+        // Those for data are soon full, and the next chunk would be one of them.
+        if free < headroom || (unallocated < share && in_chunks < 2 * headroom) {
+            Need::Data
+        } else if unallocated < share {
+            Need::Chunks
+        } else if unallocated >= 2 * share
+            // A piece may need a chunk of its own.
+            && free >= 2 * headroom + 2 * limits::POOL_PIECE_BYTES
+        {
+            Need::Less
+        } else {
+            Need::Nothing
+        }
     }
 
     /// Whether there is a place for a new chunk, which takes at most a tenth of the pool. Otherwise moving metadata could

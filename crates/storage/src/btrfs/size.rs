@@ -1,6 +1,7 @@
-//! The size of the pool follows what is in it: it begins small and grows before it is full.
+//! The size of the pool follows what is in it: it begins small, grows before it is full, and gives back what it has not
+//! needed for a while ([`Balloon`]).
 //!
-//! The image always has all its blocks, so that a full host disk never becomes an I/O error inside btrfs.
+//! The image has all blocks that can be written, so that a full host disk never becomes an I/O error inside btrfs.
 //!
 //! - **Growing** is file first (allocated and synced), then loop device, then filesystem. So the filesystem is never
 //!   larger than its file, and a crash between two steps leaves a file with a tail that is not in use: opening the storage
@@ -11,8 +12,8 @@
 //!   free space cannot be foreseen and fails.
 //! - btrfs divides its space into chunks of data and chunks of metadata. Data must not take all of it: without room for
 //!   metadata nothing can be written, and the filesystem cannot even be resized.
-//! - A pool does not shrink. If the kernel finds no place for metadata below the new end, it aborts the transaction, and
-//!   the filesystem is read-only for everybody.
+//! - The filesystem does not shrink. If the kernel finds no place for metadata below the new end, it aborts the
+//!   transaction, and the filesystem is read-only for everybody.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,10 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::room::Room;
+use super::balloon::Balloon;
+use super::room::{Need, Room};
 use super::{BtrfsOptions, image, pool::open_dir};
 use crate::PoolHealth;
 use sandkeep_core::{failpoint, limits};
@@ -73,6 +76,9 @@ pub(super) struct Sizing {
     bounds: Bounds,
     /// The size of the filesystem.
     bytes: AtomicU64,
+    balloon: Balloon,
+    /// How much of the filesystem the disk has back.
+    given_bytes: AtomicU64,
     /// Held while the pool is resized.
     resizing: Mutex<()>,
 }
@@ -92,7 +98,11 @@ impl Sizing {
         {
             btrfs::relocate_metadata(&top)?;
         }
+        let balloon = Balloon::of(mounted)?;
+        let given_bytes = AtomicU64::new(balloon.bytes()?);
         Ok(Arc::new(Self {
+            balloon,
+            given_bytes,
             image: image::path(data_dir),
             mounted: mounted.to_owned(),
             filesystem_id,
@@ -106,18 +116,63 @@ impl Sizing {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// By how much the pool could grow now.
-    pub fn growth_bytes(&self) -> io::Result<u64> {
-        let bytes = self.bytes();
+    /// The health of the pool as it would be if it took all that it can have now.
+    pub fn grown(&self, health: PoolHealth) -> io::Result<PoolHealth> {
+        let bytes = self.bytes().saturating_sub(self.given_bytes());
         let disk_free_bytes = PoolHealth::of(File::open(&self.image)?)?.free_bytes;
-        Ok(self.bounds.largest(bytes, disk_free_bytes) - bytes)
+        let total_bytes = self.bounds.largest(bytes, disk_free_bytes);
+        Ok(PoolHealth { total_bytes, free_bytes: health.free_bytes + (total_bytes - bytes) })
     }
 
-    /// Grows the pool if it is getting full.
-    pub fn keep_room(&self) -> io::Result<()> {
-        let Some(room) = Room::of(self.filesystem_id)? else { return Ok(()) };
+    /// Grows the pool if it is getting full. Answers with what it needed.
+    pub fn keep_room(&self) -> io::Result<Need> {
+        let Some(room) = Room::of(self.filesystem_id)? else { return Ok(Need::Nothing) };
         let _alone = self.alone();
-        if room.is_low(self.bytes(), self.bounds.min_bytes) { self.grow() } else { Ok(()) }
+        let need = room.need(self.bytes(), self.bounds.min_bytes);
+        match need {
+            Need::Data if self.given_bytes() > 0 => self.take_back()?,
+            Need::Data | Need::Chunks => self.grow()?,
+            Need::Less | Need::Nothing => {}
+        }
+        Ok(need)
+    }
+
+    /// Gives space back to the disk for as long as there is more than will be needed soon.
+    pub fn give_back(&self) -> io::Result<()> {
+        let _alone = self.alone();
+        let (image, pool) = (self.open_image()?, open_dir(&self.mounted)?);
+        let before = self.given_bytes();
+        while let Some(room) = Room::of(self.filesystem_id)?
+            && room.need(self.bytes(), self.bounds.min_bytes) == Need::Less
+            && self.bytes() - self.given_bytes() >= self.bounds.min_bytes + limits::POOL_PIECE_BYTES
+            && self.balloon.inflate(&image, &pool)?
+        {
+            self.given_bytes.fetch_add(limits::POOL_PIECE_BYTES, Ordering::Relaxed);
+        }
+        let mib = (self.given_bytes() - before) >> 20;
+        if mib > 0 {
+            tracing::info!(mib, "the btrfs pool gave space back to the disk");
+        }
+        Ok(())
+    }
+
+    /// As much as the pool would grow by.
+    fn take_back(&self) -> io::Result<()> {
+        let image = self.open_image()?;
+        let bytes = self.bytes() - self.given_bytes();
+        let wanted = self.bounds.larger(bytes, PoolHealth::of(&image)?.free_bytes) - bytes;
+        let wanted = wanted.min(self.given_bytes()) / limits::POOL_PIECE_BYTES;
+        let wanted = wanted * limits::POOL_PIECE_BYTES;
+        let taken = self.balloon.deflate(&image, &open_dir(&self.mounted)?, wanted)?;
+        self.given_bytes.fetch_sub(taken, Ordering::Relaxed);
+        if taken > 0 {
+            tracing::info!(mib = taken >> 20, "the btrfs pool took space back from the disk");
+        }
+        Ok(())
+    }
+
+    fn given_bytes(&self) -> u64 {
+        self.given_bytes.load(Ordering::Relaxed)
     }
 
     fn grow(&self) -> io::Result<()> {
@@ -164,10 +219,24 @@ impl Watch {
         let thread =
             std::thread::Builder::new().name("pool-watch".to_owned()).spawn(move || {
                 let mut said = None;
+                let mut enough_since = Instant::now();
                 while look_again() {
-                    let problem = sizing.keep_room().err().map(|error| error.to_string());
+                    let kept = sizing.keep_room().and_then(|need| match need {
+                        Need::Less if enough_since.elapsed() > limits::POOL_SPARE_FOR => {
+                            sizing.give_back()
+                        }
+                        Need::Less => Ok(()),
+                        Need::Data | Need::Chunks | Need::Nothing => {
+                            enough_since = Instant::now();
+                            Ok(())
+                        }
+                    });
+                    let problem = kept.err().map(|error| error.to_string());
                     if let Some(error) = problem.as_ref().filter(|_| problem != said) {
-                        tracing::warn!(error, "the btrfs pool cannot grow");
+                        tracing::warn!(
+                            error,
+                            "the size of the btrfs pool cannot follow its contents"
+                        );
                     }
                     said = problem;
                 }

@@ -93,17 +93,17 @@ impl Count {
 }
 
 /// A part of a file that lies somewhere on the disk.
-struct Extent {
+pub(super) struct Extent {
     generation: u64,
-    place: u64,
-    disk_bytes: u64,
+    pub place: u64,
+    pub disk_bytes: u64,
     /// How much of it this part of the file is.
     bytes: u64,
 }
 
 impl Extent {
     /// From a `btrfs_file_extent_item`. `None` for what is within the item itself, and for a hole.
-    fn read(data: &[u8]) -> Option<Self> {
+    pub fn read(data: &[u8]) -> Option<Self> {
         const INLINE: u8 = 0;
         let word = |at: usize| Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?));
         if *data.get(20)? == INLINE {

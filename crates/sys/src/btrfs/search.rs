@@ -10,6 +10,7 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 use super::GROUP;
 
 pub(super) const ROOT_TREE: u64 = 1;
+pub(super) const CHUNK_TREE: u64 = 3;
 pub(super) const QUOTA_TREE: u64 = 8;
 /// Stands for the subvolume of the descriptor.
 pub(super) const OWN_TREE: u64 = 0;
@@ -17,8 +18,11 @@ pub(super) const EXTENT_DATA: u32 = 108;
 pub(super) const ROOT_ITEM: u32 = 132;
 pub(super) const ROOT_BACKREF: u32 = 144;
 pub(super) const ROOT_REF: u32 = 156;
+pub(super) const CHUNK_ITEM: u32 = 228;
 pub(super) const QGROUP_INFO: u32 = 242;
 pub(super) const QGROUP_RELATION: u32 = 246;
+/// `BTRFS_FIRST_CHUNK_TREE_OBJECTID`
+pub(super) const FIRST_CHUNK: u64 = 256;
 /// `BTRFS_LAST_FREE_OBJECTID`
 pub(super) const LAST_SUBVOLUME: u64 = u64::MAX - 255;
 

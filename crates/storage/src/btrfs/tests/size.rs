@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 use crate::PoolHealth;
-use crate::btrfs::size::Sizing;
+use crate::btrfs::{room::Need, size::Sizing};
+use rustix::mount::mount_remount;
 use sandkeep_core::failpoint::simulated;
 
 const MIB: u64 = 1 << 20;
@@ -114,6 +115,122 @@ async fn a_pool_that_was_killed_while_it_grew_is_whole_when_opened() {
         assert_eq!(sizes(&dir), [512 * MIB; 2], "{point}");
         assert!(is_as_written(&path.join("file")), "{point}");
     }
+}
+
+fn blocks_bytes(dir: &DataDir) -> u64 {
+    dir.image().metadata().expect("metadata").blocks() * 512
+}
+
+/// A pool that grew for a file which is gone.
+async fn spare(test: &str, dir: &DataDir, kept: &str) -> Option<(BtrfsStorage, PathBuf)> {
+    let storage = unwatched(test, dir, &up_to(2048))?;
+    let (_, path) = volume(&storage).await;
+    write(&path.join(kept), 40).expect("there is room");
+    for part in 0..20 {
+        write(&path.join(format!("{part}")), 30).expect("there is room");
+        sizing(&storage).keep_room().expect("room");
+    }
+    assert_not_sparse(dir);
+    (0..20).for_each(|part| fs::remove_file(path.join(format!("{part}"))).expect("ours"));
+    // The kernel removes empty chunks after the next regular commit, which is half a minute off by default.
+    mount_remount(dir.mount_point(), MountFlags::empty(), c"nodiscard,commit=1").expect("remount");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while sizing(&storage).keep_room().expect("room") != Need::Less {
+        assert!(Instant::now() < deadline, "the removed files still take their space");
+        fs::write(path.join("now"), format!("{:?}", Instant::now())).expect("a file");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Some((storage, path))
+}
+
+#[tokio::test]
+async fn a_pool_gives_back_what_it_does_not_need_and_takes_it_again() {
+    let (test, dir) =
+        ("a_pool_gives_back_what_it_does_not_need_and_takes_it_again", DataDir::new());
+    let Some((storage, path)) = spare(test, &dir, "kept").await else { return };
+    let (before, sizes_before) = (blocks_bytes(&dir), sizes(&dir));
+    let free = |health: PoolHealth| health.free_bytes;
+    let free_before = free(storage.pool_health().await.expect("health"));
+    sizing(&storage).give_back().expect("given back");
+    let after = blocks_bytes(&dir);
+    assert!(after + 256 * MIB <= before, "it had {before} bytes and has {after}");
+    assert_eq!(sizes(&dir), sizes_before, "the filesystem keeps its size");
+    let free_after = free(storage.pool_health().await.expect("health"));
+    assert!(free_after.abs_diff(free_before) < 64 * MIB, "{free_after}, and {free_before} before");
+    drop(storage);
+    let storage = unwatched(test, &dir, &up_to(2048)).expect("open again");
+    for part in 0..20 {
+        write(&path.join(format!("{part}")), 30).expect("there is room");
+        sizing(&storage).keep_room().expect("room");
+    }
+    assert!(blocks_bytes(&dir) > after + 256 * MIB, "nothing was taken back");
+    assert!((0..20).all(|part| is_as_written(&path.join(format!("{part}")))));
+    assert!(is_as_written(&path.join("kept")));
+}
+
+#[tokio::test]
+async fn a_pool_that_was_killed_while_it_gave_back_is_whole_when_opened() {
+    let test = "a_pool_that_was_killed_while_it_gave_back_is_whole_when_opened";
+    let points =
+        ["btrfs.inflate_after_file", "btrfs.inflate_after_holes", "btrfs.deflate_after_blocks"];
+    for point in points {
+        let dir = DataDir::new();
+        let Some((storage, path)) = spare(test, &dir, "kept").await else { return };
+        if point.starts_with("btrfs.deflate") {
+            sizing(&storage).give_back().expect("given back");
+        }
+        simulated::arm(point);
+        let killed = catch_unwind(AssertUnwindSafe(|| {
+            sizing(&storage).give_back().expect("given back");
+            for part in 0..20 {
+                write(&path.join(format!("{part}")), 30).expect("there is room");
+                sizing(&storage).keep_room().expect("room");
+            }
+        }));
+        killed.expect_err(point);
+        drop(storage);
+        let storage = unwatched(test, &dir, &up_to(2048)).expect("open again");
+        for part in 0..30 {
+            write(&path.join(format!("{part}")), 30).expect("there is room");
+            sizing(&storage).keep_room().expect("room");
+        }
+        assert!((0..30).all(|part| is_as_written(&path.join(format!("{part}")))), "{point}");
+        assert!(is_as_written(&path.join("kept")), "{point}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_pool_gave_back_may_be_used_up_by_others() {
+    let test = "what_a_pool_gave_back_may_be_used_up_by_others";
+    let Some(dir) = small_disk(test, 3000) else { return };
+    let Some((storage, path)) = spare(test, &dir, "kept").await else { return };
+    let before = blocks_bytes(&dir);
+    sizing(&storage).give_back().expect("given back");
+    let given = before - blocks_bytes(&dir);
+    assert!(given >= 256 * MIB, "only {given} bytes");
+    let other = dir.path().join("other");
+    let filled = write(&other, 3000).expect_err("the disk is full");
+    assert_eq!(filled.kind(), io::ErrorKind::StorageFull);
+    assert!(other.metadata().expect("metadata").len() > (3000 * MIB - before) + given - 32 * MIB);
+    let mut refused = None;
+    for part in 0..60 {
+        let kept = sizing(&storage).keep_room();
+        kept.expect("a full disk is no error of the pool");
+        refused = write(&path.join(format!("{part}")), 30).err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    let refused = refused.expect("the pool is full, too");
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{refused}");
+    let health = storage.pool_health().await.expect("health");
+    assert!(health.free_bytes < 64 * MIB, "{health:?} is not full");
+    fs::remove_file(path.join("0")).expect("the pool can still be written");
+    write(&path.join("0"), 20).expect("the pool has this room");
+    assert!(is_as_written(&path.join("0")) && is_as_written(&path.join("kept")));
+    fs::remove_file(other).expect("ours");
+    sizing(&storage).keep_room().expect("room");
+    write(&path.join("more"), 60).expect("the pool has its space again");
 }
 
 /// A data directory on a disk of its own, of this size.
