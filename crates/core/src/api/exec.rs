@@ -205,6 +205,10 @@ impl ExecEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecAnswer {
     pub exec_id: ExecId,
+    /// How it ended, in the words of [`Exec::status`].
+    #[schema(value_type = String)]
+    pub status: ExecStatus,
+    /// The same as `status`, under its former name.
     #[schema(value_type = String)]
     pub outcome: ExecStatus,
     #[serde(flatten)]

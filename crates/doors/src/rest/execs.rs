@@ -204,6 +204,7 @@ pub(super) async fn respond(
             let Collected { end, stdout: said, stderr: complained } = collected;
             Ok(Json(ExecAnswer {
                 exec_id,
+                status: end.outcome.status(),
                 outcome: end.outcome.status(),
                 ending: ending(&end, truncated),
                 stdout: stdout(said),

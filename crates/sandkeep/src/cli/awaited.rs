@@ -54,8 +54,8 @@ impl Awaited<'_> {
         let answer = client.post(self.path, &self.request()?).await;
         let answer = answer.map_err(|e| told(client, e))?;
         print::json(&answer)?;
-        let ExecAnswer { outcome, ending, .. } = client.read(answer)?;
-        Ok(events::ended(outcome, &ending))
+        let ExecAnswer { status, ending, .. } = client.read(answer)?;
+        Ok(events::ended(status, &ending))
     }
 
     /// Passes everything through as it comes.

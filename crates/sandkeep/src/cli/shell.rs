@@ -7,10 +7,12 @@ use sandkeep_client::Client;
 
 /// Open a shell in a sandbox, in this terminal
 ///
-/// Runs bash if the sandbox has it, otherwise sh, and exits with the shell's exit code. The shell ends
-/// when this command exits or disconnects.
+/// Exits with the shell's exit code. The shell ends when this command exits or disconnects.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Shell to run, by name or path [default: bash if the sandbox has it, else sh]
+    #[arg(long, value_name = "PROGRAM")]
+    shell: Option<String>,
     /// Working directory [default: from the image, else the user's home]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
@@ -31,6 +33,9 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
         ("on_disconnect", "kill".to_owned()),
     ];
     query.extend(terminal::kind().map(|term| ("term", term)));
+    // What the terminal runs is a line for sh.
+    let quoted = |program: String| format!("exec '{}'", program.replace('\'', r"'\''"));
+    query.extend(args.shell.map(|program| ("command", quoted(program))));
     query.extend(args.cwd.map(|cwd| ("cwd", cwd)));
     query.extend(args.user.map(|user| ("user", user)));
     let socket = client.websocket(&format!("/api/v1/sandboxes/{id}/terminal"), &query).await?;

@@ -125,6 +125,22 @@ fn a_shell_feels_like_one_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
+fn a_shell_may_be_named_or_given_by_its_path() {
+    let daemon = daemon!();
+    let id = daemon.create();
+    for (program, code) in [("sh", 3), ("/bin/sh", 3), ("/no/such 'shell", 127)] {
+        let window = Window::open(24, 80);
+        let mut shell = window.run(&daemon, &["shell", "--shell", program, &id]);
+        if code != 127 {
+            until_raw(&window);
+            window.type_in("echo runs-$((1 + 1))-$0; exit 3\r");
+            window.wait_for(&format!("runs-2-{program}\r\n"));
+        }
+        assert_eq!(shell.wait().expect("it ends").code(), Some(code), "{}", window.text());
+    }
+}
+
+#[test]
 fn a_command_in_a_terminal_gives_its_exit_code() {
     let daemon = daemon!();
     let id = daemon.create();

@@ -28,6 +28,7 @@ async fn an_exec_is_answered_with_its_output_and_its_end() {
     assert!(id.as_str().is_some_and(|id| id.parse::<sandkeep_core::ExecId>().is_ok()));
     assert!(fields.remove("duration_ms").is_some_and(|ms| ms.is_u64()));
     let expected = json!({
+        "status": "exited",
         "outcome": "exited",
         "exit_code": 3,
         "stdout": "out\n",
