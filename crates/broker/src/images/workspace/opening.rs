@@ -18,6 +18,9 @@ use sandkeep_core::{
 use sandkeep_image::{Found, Template};
 use sandkeep_outgoing::{self, Admitted, Chosen, OutgoingError};
 
+/// The one port of repositories elsewhere that nobody has to allow.
+const HTTPS: u16 = 443;
+
 pub enum Opened {
     Directory(Arc<OwnedFd>),
     /// A repository of the host: its own directory, and where a copy of it lies until it was cloned.
@@ -92,9 +95,23 @@ async fn remote(shared: &Shared, url: &GitUrl) -> Result<Remote, Error> {
         | OutgoingError::Certificates { .. }
         | OutgoingError::Client { .. } => Error::SourceInvalid { problem: with_causes(&error) },
     };
+    if !shared.policy.remote_git {
+        let problem = "cloning from other hosts is turned off (`remote_git`); upload an archive, or name a directory";
+        return Err(Error::SourceInvalid { problem: problem.to_owned() });
+    }
     let place = sandkeep_outgoing::url(url.url()).map_err(unusable)?;
     let outgoing = shared.registries.outgoing();
     let to = outgoing.admit(&place, Chosen::ByOthers).await.map_err(unusable)?;
+    let port = place.port_or_known_default().unwrap_or_default();
+    if port != HTTPS && !to.is_allowed() {
+        let host = place.host_str().unwrap_or_default();
+        let problem = format!(
+            "{} is on port {port}, and clones use port {HTTPS}; an administrator can allow it by adding \"{host}:{port}\" \
+             to `outgoing_allow`",
+            url.url()
+        );
+        return Err(Error::SourceInvalid { problem });
+    }
     let roots = to.roots().clone();
     let trust = tokio::task::spawn_blocking(move || roots.all_as_pem()).await;
     let trust = trust.map_err(|_| Error::ShuttingDown)?.into();

@@ -2,4 +2,5 @@
 
 mod crowd;
 mod passes;
+mod relay;
 mod tool_config;
