@@ -93,18 +93,18 @@ const FILES: &[&str] = &[
     ".zshrc",
 ];
 
-/// A directory, and the beginning of a name in it.
+/// A directory, and a name in it, or the beginning of one.
 const PAIRS: &[(&str, &str)] = &[
-    (".claude", "settings"),
+    (".claude", "settings*"),
     (".config", "autostart"),
     (".config", "direnv"),
     (".config", "fish"),
     (".config", "git"),
     (".config", "mise"),
     (".config", "systemd"),
-    (".cursor", "hooks"),
-    (".cursor", "mcp"),
-    ("mise", "config."),
+    (".cursor", "hooks*"),
+    (".cursor", "mcp*"),
+    ("mise", "config.*"),
 ];
 
 /// What git keeps in a repository as mere data: commits made in a sandbox arrive, its settings do not.
@@ -130,6 +130,8 @@ const GIT_DATA_DIRECTORIES: &[&str] = &["logs", "objects", "refs"];
 /// Names that, beside a `HEAD`, make any directory a repository whose settings git obeys.
 const GIT_CONTROL: &[&str] =
     &["commondir", "config", "config.worktree", "gitdir", "hooks", "info", "modules", "worktrees"];
+
+const GIT_STORES: [&str; 2] = ["objects", "refs"];
 
 /// What happens to such files.
 #[derive(Clone, Debug)]
@@ -164,6 +166,10 @@ impl Guard {
     }
 }
 
+fn is_part_of_git(name: &str) -> bool {
+    name == "head" || GIT_CONTROL.contains(&name) || GIT_STORES.contains(&name)
+}
+
 /// Refuses paths beneath a directory that make tools run commands. Nothing must have been written yet.
 fn refuse<'a>(
     top: &Path,
@@ -173,12 +179,12 @@ fn refuse<'a>(
     let top = fs::canonicalize(top).unwrap_or_else(|_| top.to_owned());
     let arriving: Vec<(&[u8], Arrival)> = arriving.collect();
     let folded = |path: &[u8]| path.split(|byte| *byte == b'/').map(fold).collect::<Vec<_>>();
-    // Directories stand for what is in them, so that `objects/` counts as beside `HEAD`.
+    // What makes a directory a repository, also by what is in it.
     let mut names: HashSet<Vec<String>> = HashSet::new();
     for (path, _) in &arriving {
         let parts = folded(path);
-        let beginnings = (1..=parts.len()).map(|end| parts[..end].to_vec());
-        names.extend(beginnings);
+        let ends = (1..=parts.len()).filter(|end| is_part_of_git(&parts[end - 1]));
+        names.extend(ends.map(|end| parts[..end].to_vec()));
     }
     let has = |dir: &[&[u8]], name: &str| {
         let here = dir
@@ -208,6 +214,11 @@ fn refuse<'a>(
 
 /// A name as filesystems see it that ignore case, or characters that do not show.
 fn fold(part: &[u8]) -> String {
+    // Most are.
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric();
+    if part.iter().all(plain) {
+        return String::from_utf8_lossy(part).to_ascii_lowercase();
+    }
     let text = String::from_utf8_lossy(part).to_uppercase().to_lowercase();
     let ascii: String = text.chars().filter(char::is_ascii).collect();
     match ascii.trim_end_matches(['.', ' ']) {
@@ -224,13 +235,18 @@ fn is_named(parts: &[String], arrival: Arrival) -> bool {
         || is_toml_of_mise(last)
         || ["lefthook", ".lefthook"].iter().any(|name| is_config_called(last, name));
     let is_pair = |pair: &[String]| {
-        PAIRS.iter().any(|(dir, start)| pair[0] == *dir && pair[1].starts_with(start))
+        PAIRS.iter().any(|(dir, name)| pair[0] == *dir && is_like(&pair[1], name))
     };
     let leads_to_pair = arrival == Arrival::Link && PAIRS.iter().any(|(dir, _)| last == dir);
     is_file
         || leads_to_pair
         || parts.iter().any(|part| DIRECTORIES.contains(&part.as_str()))
         || parts.windows(2).any(is_pair)
+}
+
+/// Whether a name is this, or begins with what is before a star.
+fn is_like(name: &str, pattern: &str) -> bool {
+    pattern.strip_suffix('*').map_or(name == pattern, |start| name.starts_with(start))
 }
 
 fn is_toml_of_mise(name: &str) -> bool {
@@ -264,8 +280,8 @@ fn is_git_data(rest: &[String], arrival: Arrival) -> bool {
 /// `objects` and `refs`. They may come one at a time, so `HEAD` is refused beside any of the others.
 fn is_of_repository(parts: &[&[u8]], has: &impl Fn(&[&[u8]], &str) -> bool) -> bool {
     let Some((last, dir)) = parts.split_last() else { return false };
-    let completes = fold(last) == "head"
-        && GIT_CONTROL.iter().chain(&["objects", "refs"]).any(|name| has(dir, name));
+    let completes =
+        fold(last) == "head" && GIT_CONTROL.iter().chain(&GIT_STORES).any(|name| has(dir, name));
     let controls = |(at, part): (usize, &&[u8])| {
         GIT_CONTROL.contains(&fold(part).as_str()) && has(&parts[..at], "HEAD")
     };
@@ -353,6 +369,8 @@ mod tests {
             "misery.toml",
             "lefthooks/x",
             ".config/app.toml",
+            ".config/gitui/theme",
+            ".claude/agents/one.md",
         ] {
             assert!(!one(path, Arrival::File), "{path}");
         }

@@ -1,13 +1,15 @@
 //! What servers in sandboxes say through ports, and how long signed URLs last.
 
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use serde_json::json;
 
 use crate::keys::{create_key, key_of, keys, with_admin};
 use crate::ports::{PORT, Site, keyed};
-use crate::support::{Raw, Setup, obstacle};
-use crate::{daemon, skip_if};
+use crate::support::{Ran, Raw, Setup, binary, obstacle};
+use crate::{daemon, skip_if, tls};
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: swap\r\n";
 
@@ -113,4 +115,42 @@ fn what_was_opened_with_a_signed_url_ends_when_it_expires() {
     assert_eq!(stream.chunk().as_deref(), Some(&b"data: one\n\n"[..]));
     // Neither server inside ever ends by itself.
     assert!(is_cut(&mut socket) && is_cut(&mut stream), "they outlive the URL");
+}
+
+/// A user who is not the one who runs the daemon.
+const STRANGER: u32 = 65_534;
+
+#[test]
+fn over_tls_only_a_cookie_that_the_host_set_itself_counts() {
+    skip_if!(obstacle());
+    let daemon = tls::Daemon::start(&["--tls-dev", "--enable-mock"]);
+    let (url, ca) = (format!("https://{}", daemon.address), daemon.own_certificate());
+    let call = |arguments: &[&str]| {
+        let mut command = binary();
+        command.args(["--url", &url, "--ca-file"]).arg(&ca).args(arguments);
+        let ran: Ran = command.output().expect("the binary runs").into();
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stdout.trim().to_owned()
+    };
+    let id = call(&["create", "--runtime", "mock"]);
+    let signed = call(&["port", &id, "80", "--sign"]);
+    // Somebody for whom nothing but the cookie speaks. Nobody listens on the port, which is found out after it was let in.
+    let ask = |url: &str, lines: &[&str]| {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--insecure", "--include", url]);
+        lines.iter().for_each(|line| drop(command.args(["--header", line])));
+        let ran: Ran = command.uid(STRANGER).current_dir("/").output().expect("curl runs").into();
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stdout.to_ascii_lowercase()
+    };
+    let (bare, _) = signed.split_once('?').expect("a token");
+    assert!(ask(bare, &[]).contains("foreign_peer"));
+    let page = ask(&signed, &["Accept: text/html"]);
+    let said = page.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
+    assert!(said.starts_with("__host-sandkeep_port=") && said.contains("; secure"), "{said}");
+    let (_, token) = signed.split_once('=').expect("a token");
+    let ours = format!("Cookie: __Host-sandkeep_port={token}");
+    assert!(!ask(bare, &[&ours]).contains("foreign_peer"));
+    let tossed = format!("Cookie: sandkeep_port={token}");
+    assert!(ask(bare, &[&tossed]).contains("foreign_peer"), "any page of the domain could set it");
 }

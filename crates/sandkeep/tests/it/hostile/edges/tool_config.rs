@@ -109,7 +109,10 @@ fn a_sandbox_cannot_make_the_users_git_run_its_program() {
     // Nor does a link lead there that came with other files.
     daemon.sh(&id, "mkdir ~/links && ln -s ../repo/.git/config ~/links/notes").ok();
     let links = home.join("links");
-    assert_eq!(call(&daemon, &["cp", &format!("{id}:links"), home.to_str().expect("text")]).code, 0);
+    assert_eq!(
+        call(&daemon, &["cp", &format!("{id}:links"), home.to_str().expect("text")]).code,
+        0
+    );
     daemon.sh(&id, "rm ~/links/notes && echo '[core]' > ~/links/notes").ok();
     let ran = call(&daemon, &["cp", &format!("{id}:links/notes"), links.to_str().expect("text")]);
     assert_eq!(ran.code, 2, "{ran:?}");
