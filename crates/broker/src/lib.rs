@@ -89,7 +89,7 @@ pub use lifecycle::rollback::OnExecs;
 pub use lifecycle::snapshot::{SnapshotView, recorded_snapshots};
 pub use policy::abilities::{Abilities, IdRangeKind};
 pub use policy::{Network, Policy, PoolMarks, Profile, Quota, Quotas};
-pub use ports::{PortStream, PortToken, PortTokenProblem, PortView, Warrant};
+pub use ports::{PortPass, PortStream, PortToken, PortTokenProblem, PortView, Warrant};
 pub use records::directory::{
     Directory, DirectoryError, FoundRequest, FoundRow, LocalDirectory, NewRow, Node, Phase,
     Placement, RequestPhase, RequestRecord, Rows, Share,

@@ -29,6 +29,8 @@ pub struct Policy {
     /// Whether sandboxes that do not say so themselves get a snapshot after each call of a tool that may have changed
     /// files.
     pub snapshot_tool_calls: bool,
+    /// Whether sandboxes can be made from repositories on other hosts.
+    pub remote_git: bool,
     pub quotas: Quotas,
     pub timeouts: Timeouts,
     /// The runtime of a sandbox that names none, nor has a profile that does; the first, unless it is
@@ -67,6 +69,7 @@ impl Default for Policy {
             max_snapshots: limits::SNAPSHOTS_DEFAULT,
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
+            remote_git: true,
             quotas: Quotas::default(),
             timeouts: Timeouts::default(),
             default_runtime: None,

@@ -20,10 +20,10 @@ use super::lifecycle::handle::Handle;
 use super::shared::Shared;
 use crate::error::Error;
 use crate::execs::admitted;
-use sandkeep_core::{Port, Principal, SandboxId, limits};
+use sandkeep_core::{KeyId, Port, Principal, SandboxId, limits};
 
 pub(super) use listener::reopen;
-pub use port_token::{PortToken, PortTokenProblem};
+pub use port_token::{PortPass, PortToken, PortTokenProblem};
 pub use stream::PortStream;
 
 /// What the ports of one sandbox share.
@@ -79,13 +79,14 @@ impl Broker {
         connect(&self.shared, &handle, port).await
     }
 
-    /// Makes a port token to a port, for [`limits::PORT_PASS_DEFAULT`] unless told otherwise.
+    /// Makes a port token to a port, for [`limits::PORT_PASS_DEFAULT`] unless told otherwise, that ends with `key`.
     pub fn sign_port_token(
         &self,
         who: &Principal,
         id: &SandboxId,
         port: Port,
         holds: Option<Duration>,
+        key: Option<&KeyId>,
     ) -> Result<PortToken, Error> {
         let handle = self.shared.find(who, id)?;
         let holds = holds.unwrap_or(limits::PORT_PASS_DEFAULT);
@@ -95,16 +96,16 @@ impl Broker {
             return Err(Error::InvalidField { field: "expires_secs", problem });
         }
         let secret = self.shared.data.secret();
-        Ok(port_token::sign(secret, &handle.id, port, Timestamp::now(), holds))
+        Ok(port_token::sign(secret, &handle.id, port, Timestamp::now(), holds, key))
     }
 
-    /// Until when a port token opens this port.
+    /// What a port token says, if it opens this port. Whether its key still holds is for the caller to ask.
     pub fn check_port_token(
         &self,
         id: &SandboxId,
         port: Port,
         token: &str,
-    ) -> Result<Timestamp, PortTokenProblem> {
+    ) -> Result<PortPass, PortTokenProblem> {
         port_token::verify(self.shared.data.secret(), id, port, Timestamp::now(), token)
     }
 

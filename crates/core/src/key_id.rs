@@ -33,6 +33,17 @@ impl KeyId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Its random bytes.
+    pub fn bytes(&self) -> [u8; Self::BYTES] {
+        let digits = &self.0[ID_PREFIX.len()..];
+        let number = u64::from_str_radix(digits, 16).expect("an id has hexadecimal digits");
+        number.to_be_bytes()
+    }
+
+    pub fn of_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        Self(format!("{ID_PREFIX}{:016x}", u64::from_be_bytes(bytes)))
+    }
 }
 
 impl FromStr for KeyId {

@@ -39,6 +39,15 @@ pub const BODY_READ: Duration = Duration::from_secs(60);
 pub const HEADERS_READ: Duration = Duration::from_secs(60);
 /// The most connections served at once; more wait in the listener's backlog.
 pub const CONNECTIONS_MAX: usize = 16_384;
+/// How many of them one principal keeps for good; more are served, but others may take their places.
+pub const CONNECTIONS_EACH_MAX: usize = CONNECTIONS_MAX / 4;
+/// Connections that have not shown a credential: in all, from one address, and of one other user of this machine in
+/// local mode. When one more comes, the oldest is closed.
+pub const STRANGERS_MAX: usize = 4_096;
+pub const STRANGERS_OF_ADDRESS_MAX: usize = 1_024;
+pub const STRANGERS_OF_USER_MAX: usize = 64;
+/// How long they may take for the head of their first request.
+pub const STRANGER_HEAD: Duration = Duration::from_secs(10);
 /// How long to wait after a connection could not be accepted for want of descriptors.
 pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 

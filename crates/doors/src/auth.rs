@@ -20,6 +20,8 @@ mod oidc;
 use std::path::Path;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use sandkeep_broker::error::Error;
 use sandkeep_broker::{Directory, DirectoryError};
 use sandkeep_core::KeyId;
@@ -68,6 +70,18 @@ pub enum Lease {
     Unbound,
     /// As long as the key holds.
     Key(KeyId),
+    /// As long as a signed URL holds: until it expires, or the key that signed it does not hold any more.
+    Pass { key: Option<KeyId>, expires_at: Timestamp },
+}
+
+impl Lease {
+    pub fn key(&self) -> Option<&KeyId> {
+        match self {
+            Self::Unbound => None,
+            Self::Key(key) => Some(key),
+            Self::Pass { key, .. } => key.as_ref(),
+        }
+    }
 }
 
 /// Who was recognized, and by what.
@@ -129,7 +143,15 @@ impl Auth {
         match lease {
             Lease::Unbound => true,
             Lease::Key(id) => self.keys.holds(id).await,
+            Lease::Pass { expires_at, .. } if Timestamp::now() >= *expires_at => false,
+            Lease::Pass { key: None, .. } => true,
+            Lease::Pass { key: Some(id), .. } => self.keys.holds(id).await,
         }
+    }
+
+    /// Whether something new may begin in the name of a key. Without an answer of the store it may not.
+    pub async fn key_holds(&self, id: &KeyId) -> Result<bool, AuthError> {
+        Ok(self.keys.info(id).await?.is_some_and(|key| !key.has_expired(Timestamp::now())))
     }
 }
 

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::Auth;
 use crate::kit::tls::Tls;
-use crate::kit::{Kit, Listener, Origins, serve};
+use crate::kit::{Kit, Listener, Origins, SignedBy, serve};
 use crate::mcp::{Caller, Direct, Mcp};
 use crate::ports::{PortDoor, by_host};
 use crate::rest::docs_page::PARTS;
@@ -48,7 +48,7 @@ impl Front {
         let kit = Kit::new(broker.clone(), Arc::clone(&self.auth), self.origins.clone());
         let host = HeaderValue::try_from(address.to_string()).expect("an address is a host");
         let headers = HeaderMap::from_iter([(header::HOST, host)]);
-        let usual = Some(Caller { who: Principal::local(), headers });
+        let usual = Some(Caller { who: Principal::local(), headers, key: SignedBy::default() });
         Mcp::new(Direct { broker, ports: self.ports(&kit), usual })
     }
 

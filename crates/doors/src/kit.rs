@@ -21,6 +21,7 @@ mod listen;
 mod observe;
 mod origins;
 pub mod path;
+mod places;
 pub mod query;
 mod reception;
 mod refusal;
@@ -38,7 +39,7 @@ use crate::auth::Auth;
 use sandkeep_broker::{Broker, telemetry::RouteTable};
 
 pub use dialect::{Dialect, in_words, needed_by_method};
-pub use gate::{By, Caller, Connection, Gate, Known};
+pub use gate::{By, Caller, Connection, Gate, Known, Pass, SignedBy};
 pub use listen::{Listener, serve};
 pub use origins::{Origins, is_loopback_host};
 pub use refusal::Refusal;

@@ -1,9 +1,12 @@
 //! Which addresses belong to the world at large.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// By which Azure's machines reach what manages them; it looks public and is not.
 const AZURE_PLATFORM: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
+
+/// Any port will do.
+const DISCARD: u16 = 9;
 
 /// Whether an address is given out to somebody out there. Whatever is this machine, its network, what a
 /// cloud tells its machines (169.254.169.254 and the like), or nobody, is not.
@@ -12,6 +15,22 @@ pub fn is_public(address: IpAddr) -> bool {
         IpAddr::V4(v4) => is_public_v4(v4),
         IpAddr::V6(v6) => is_public_v6(v6),
     }
+}
+
+/// Whether an address is one of this machine's own, which may be public: what listens there was not meant for whoever
+/// chose the URL. The kernel is asked from where it would go there; nothing is sent.
+pub fn is_own(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let from = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, DISCARD))?;
+        socket.local_addr()
+    });
+    // Without a way there nothing is reached, here or elsewhere.
+    from.is_ok_and(|from| from.ip() == address || from.ip().is_loopback())
 }
 
 fn is_public_v4(v4: Ipv4Addr) -> bool {
@@ -40,6 +59,48 @@ fn is_public_v6(v6: Ipv6Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In a network of its own, whose one interface has a public address.
+    #[test]
+    fn a_public_address_of_this_machine_is_its_own() {
+        const INSIDE: &str = "SANDKEEP_TEST_OWN_ADDRESS";
+        if let Ok(own) = std::env::var(INSIDE) {
+            let own = own.parse().expect("an address");
+            return assert!(is_public(own) && is_own(own), "{own}");
+        }
+        if !is_root() {
+            return eprintln!("SKIP a_public_address_of_this_machine_is_its_own: needs root");
+        }
+        let name = "address::tests::a_public_address_of_this_machine_is_its_own";
+        for own in ["9.8.7.6", "2606:4700::42"] {
+            let script =
+                "ip link set lo up && ip addr add \"$1\" dev lo && exec \"$0\" --exact \"$2\"";
+            let ran = std::process::Command::new("unshare")
+                .args(["--net", "sh", "-c", script])
+                .arg(std::env::current_exe().expect("this program"))
+                .args([own, name])
+                .env(INSIDE, own)
+                .output()
+                .expect("unshare runs");
+            assert!(ran.status.success(), "{own}: {}", String::from_utf8_lossy(&ran.stdout));
+            assert!(String::from_utf8_lossy(&ran.stdout).contains("1 passed"), "it did not run");
+        }
+    }
+
+    fn is_root() -> bool {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        status.lines().any(|line| line.starts_with("Uid:\t0\t"))
+    }
+
+    #[test]
+    fn this_machine_knows_its_own_addresses() {
+        for own in ["127.0.0.1", "127.1.2.3"] {
+            assert!(is_own(own.parse().expect("an address")), "{own}");
+        }
+        for other in ["8.8.8.8", "2606:4700::1111"] {
+            assert!(!is_own(other.parse().expect("an address")), "{other}");
+        }
+    }
 
     #[test]
     fn addresses_of_this_and_other_inner_networks_are_not_public() {

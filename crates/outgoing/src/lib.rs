@@ -13,6 +13,7 @@
 mod address;
 mod allowed;
 pub mod crypto;
+pub mod hello;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -35,7 +36,7 @@ pub enum OutgoingError {
     #[error("{url} is not https; plain http is accepted on loopback only")]
     NotEncrypted { url: Url },
     #[error(
-        "{host} is at {address}, which is not a public address; an administrator can allow it by adding \
+        "{host} is at {address}, which is not a public address, or one of this machine; an administrator can allow it by adding \
          {host:?} to `outgoing_allow`"
     )]
     NotPublic { host: String, address: IpAddr },
@@ -120,6 +121,7 @@ const PEM_LINE: usize = 64;
 pub struct Admitted {
     url: Url,
     addresses: Vec<SocketAddr>,
+    allowed: bool,
     roots: Roots,
 }
 
@@ -176,16 +178,23 @@ impl Outgoing {
         });
         match refused {
             Some(address) => Err(OutgoingError::NotPublic { host, address }),
-            None => Ok(Admitted { url: url.clone(), addresses, roots: self.roots.clone() }),
+            None => {
+                let allowed = addresses.iter().all(|to| self.allows(&host, to.ip(), port));
+                Ok(Admitted { url: url.clone(), addresses, allowed, roots: self.roots.clone() })
+            }
         }
+    }
+
+    fn allows(&self, host: &str, address: IpAddr, port: u16) -> bool {
+        self.allow.iter().any(|allowed| allowed.covers(host, address, port))
     }
 
     fn may_go(&self, host: &str, address: IpAddr, port: u16, chosen: Chosen) -> bool {
         match chosen {
             Chosen::ByUs => true,
             Chosen::ByOthers => {
-                address::is_public(address)
-                    || self.allow.iter().any(|allowed| allowed.covers(host, address, port))
+                (address::is_public(address) && !address::is_own(address))
+                    || self.allows(host, address, port)
             }
         }
     }
@@ -207,6 +216,11 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, OutgoingError
 impl Admitted {
     pub fn url(&self) -> &Url {
         &self.url
+    }
+
+    /// Whether `outgoing_allow` names it.
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
     }
 
     /// Connects to where it is, and nowhere else. What is said there is the caller's affair.

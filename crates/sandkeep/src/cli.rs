@@ -52,6 +52,7 @@ mod stdin;
 mod template;
 mod terminal;
 mod tool;
+mod tool_config;
 mod tools;
 mod version;
 

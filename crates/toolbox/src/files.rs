@@ -19,6 +19,8 @@ pub use pack::{pack, pack_to, survey};
 pub use read::read;
 pub use replacement::{Before, Replacement};
 pub use stat::stat;
-pub use unpack::{GONE, METADATA, restore, restore_all, unpack, unpack_into};
+pub use unpack::{
+    ArchiveEntry, GONE, METADATA, archive_entries, restore, restore_all, unpack, unpack_into,
+};
 pub use watch::watch;
 pub use write::write;

@@ -38,7 +38,10 @@ pub use answer::{
     Change, ChangeKind, Entry, EntryKind, Failure, FailureKind, Listening, Listing, Packing,
     Reading, Relaying, Unpacked, Watching, Written,
 };
-pub use files::{GONE, METADATA, Replacement, pack_to, restore, survey, unpack_into};
+pub use files::{
+    ArchiveEntry, GONE, METADATA, Replacement, archive_entries, pack_to, restore, survey,
+    unpack_into,
+};
 pub use request::{
     ByteRange, ChangeMode, ListDirectory, MakeDirectory, MoveEntry, Operation, Overwrite,
     Ownership, Parents, RawPath, Reach, Request, UnpackArchive, WriteFile,

@@ -1,5 +1,6 @@
 //! Passes: a signed text that lets whoever has it reach one port of one sandbox until a moment. Nothing
-//! is stored for it. It dies with its sandbox, because ids are never used again.
+//! is stored for it. It dies with its sandbox, because ids are never used again, and with the key that it was
+//! made with, whose id is in it: whoever lets it in asks for that key.
 
 use std::time::Duration;
 
@@ -8,11 +9,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use ring::hmac;
 
-use sandkeep_core::{Port, SandboxId};
+use sandkeep_core::{KeyId, Port, SandboxId};
 use sandkeep_home::Secret;
 
 /// What a tag is over begins with this, so that it is good for nothing else.
 const PURPOSE: &[u8] = b"sandkeep port pass 1\0";
+/// The same for one that names a key.
+const PURPOSE_OF_KEY: &[u8] = b"sandkeep port pass 2\0";
 const EXPIRY_LEN: usize = 8;
 const TAG_LEN: usize = 32;
 
@@ -23,6 +26,14 @@ pub struct PortToken {
     pub expires_at: Timestamp,
 }
 
+/// What a good port token says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPass {
+    pub expires_at: Timestamp,
+    /// The key that it was made with, if it was one, and without which it is worth nothing.
+    pub key: Option<KeyId>,
+}
+
 /// Why a port token does not open a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortTokenProblem {
@@ -30,6 +41,8 @@ pub enum PortTokenProblem {
     Expired,
     #[error("the signed URL is not valid for this port")]
     Forged,
+    #[error("the key that signed the URL was revoked or has expired")]
+    Revoked,
 }
 
 /// Makes a port token that holds for so long.
@@ -39,46 +52,61 @@ pub(super) fn sign(
     port: Port,
     now: Timestamp,
     holds: Duration,
+    key: Option<&KeyId>,
 ) -> PortToken {
     let seconds = now.as_second().saturating_add_unsigned(holds.as_secs());
     let expires_at = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
     let expiry = expires_at.as_second().to_be_bytes();
-    let tag = hmac::sign(&key(secret), &message(sandbox, port, expiry));
-    let token = URL_SAFE_NO_PAD.encode([&expiry, tag.as_ref()].concat());
+    let key = key.map(KeyId::bytes);
+    let tag = hmac::sign(&hmac_key(secret), &message(sandbox, port, expiry, key));
+    let key: &[u8] = key.as_ref().map_or(&[], |key| key);
+    let token = URL_SAFE_NO_PAD.encode([&expiry, key, tag.as_ref()].concat());
     PortToken { token, expires_at }
 }
 
-/// Until when the token is good for this port.
+/// What the token says, if it is good for this port.
 pub(super) fn verify(
     secret: &Secret,
     sandbox: &SandboxId,
     port: Port,
     now: Timestamp,
     token: &str,
-) -> Result<Timestamp, PortTokenProblem> {
+) -> Result<PortPass, PortTokenProblem> {
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| PortTokenProblem::Forged)?;
-    let (expiry, tag) = bytes.split_first_chunk::<EXPIRY_LEN>().ok_or(PortTokenProblem::Forged)?;
-    if tag.len() != TAG_LEN {
-        return Err(PortTokenProblem::Forged);
-    }
+    let (expiry, rest) = bytes.split_first_chunk::<EXPIRY_LEN>().ok_or(PortTokenProblem::Forged)?;
+    let (key, tag) = match rest.split_first_chunk::<{ KeyId::BYTES }>() {
+        Some((key, tag)) if tag.len() == TAG_LEN => (Some(*key), tag),
+        _ if rest.len() == TAG_LEN => (None, rest),
+        _ => return Err(PortTokenProblem::Forged),
+    };
     // It takes the same time for every wrong tag.
-    hmac::verify(&key(secret), &message(sandbox, port, *expiry), tag)
+    hmac::verify(&hmac_key(secret), &message(sandbox, port, *expiry, key), tag)
         .map_err(|_| PortTokenProblem::Forged)?;
     let seconds = i64::from_be_bytes(*expiry);
     let expires_at = Timestamp::from_second(seconds).map_err(|_| PortTokenProblem::Forged)?;
     match now < expires_at {
-        true => Ok(expires_at),
+        true => Ok(PortPass { expires_at, key: key.map(KeyId::of_bytes) }),
         false => Err(PortTokenProblem::Expired),
     }
 }
 
-fn key(secret: &Secret) -> hmac::Key {
+fn hmac_key(secret: &Secret) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())
 }
 
-/// Every part but the id has a fixed length, so no two passes share a message.
-fn message(sandbox: &SandboxId, port: Port, expiry: [u8; EXPIRY_LEN]) -> Vec<u8> {
-    [PURPOSE, &port.get().to_be_bytes(), &expiry, sandbox.as_str().as_bytes()].concat()
+/// Every part but the id has a fixed length for its purpose, so no two passes share a message.
+fn message(
+    sandbox: &SandboxId,
+    port: Port,
+    expiry: [u8; EXPIRY_LEN],
+    key: Option<[u8; KeyId::BYTES]>,
+) -> Vec<u8> {
+    let (purpose, key): (_, &[u8]) = match &key {
+        Some(key) => (PURPOSE_OF_KEY, key),
+        None => (PURPOSE, &[]),
+    };
+    let port = port.get().to_be_bytes();
+    [purpose, &port, &expiry, key, sandbox.as_str().as_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -98,9 +126,10 @@ mod tests {
     #[test]
     fn a_pass_opens_its_own_port_until_it_expires() {
         let (secret, id, now) = (secret(), SandboxId::random(), Timestamp::now());
-        let token = sign(&secret, &id, port(80), now, Duration::from_secs(60));
+        let token = sign(&secret, &id, port(80), now, Duration::from_secs(60), None);
         let at = |seconds: i64| now + jiff::SignedDuration::from_secs(seconds);
-        let look = |when| verify(&secret, &id, port(80), when, &token.token);
+        let look =
+            |when| verify(&secret, &id, port(80), when, &token.token).map(|pass| pass.expires_at);
         assert_eq!(look(now), Ok(token.expires_at));
         assert_eq!(look(at(58)), Ok(token.expires_at));
         assert_eq!(look(at(61)), Err(PortTokenProblem::Expired));
@@ -109,7 +138,10 @@ mod tests {
     #[test]
     fn a_pass_opens_nothing_else_and_cannot_be_changed() {
         let (secret, id, now) = (secret(), SandboxId::random(), Timestamp::now());
-        let token = sign(&secret, &id, port(80), now, Duration::from_secs(60));
+        let maker = KeyId::of_hex("00112233445566ff").expect("an id");
+        let token = sign(&secret, &id, port(80), now, Duration::from_secs(60), Some(&maker));
+        let pass = verify(&secret, &id, port(80), now, &token.token).expect("it is good");
+        assert_eq!(pass.key, Some(maker));
         let forged = Err(PortTokenProblem::Forged);
         assert_eq!(verify(&secret, &SandboxId::random(), port(80), now, &token.token), forged);
         assert_eq!(verify(&secret, &id, port(81), now, &token.token), forged);

@@ -106,6 +106,10 @@ impl KeyRing {
         }
     }
 
+    pub(super) async fn info(&self, id: &KeyId) -> Result<Option<KeyInfo>, DirectoryError> {
+        Ok(self.row(id).await?.map(|row| row.info))
+    }
+
     async fn row(&self, id: &KeyId) -> Result<Option<Row>, DirectoryError> {
         Ok(self.directory.api_key(id).await?.and_then(|row| read(&row)))
     }

@@ -22,9 +22,11 @@ use super::credential::{self, OURS, Scheme};
 use super::dialect::{Dialect, needed_by_method};
 use super::leash::Leash;
 use super::origins::{Origins, Page, Reach, check_host};
+use super::places::Standing;
 use super::refusal::Refusal;
 use crate::auth::{Auth, Lease, Mode, Recognized};
-use sandkeep_core::{HostPaths, Principal, Scope};
+use sandkeep_broker::{PortPass, PortTokenProblem};
+use sandkeep_core::{HostPaths, KeyId, Principal, SandboxId, Scope};
 
 /// The connection that a request came over.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct Connection {
     pub cut: CancellationToken,
     /// Resolves when the connection is over.
     pub over: CancellationToken,
+    /// What it counts as among all connections.
+    pub standing: Standing,
 }
 
 /// Whose the other end is.
@@ -92,8 +96,10 @@ impl Gate {
         match self.recognize(asked, mode).await {
             Ok(None) => Admitted::Served(Visit { page, leash: None }),
             Ok(Some(Recognized { principal, lease })) => {
+                connection.standing.know(|| name_of(&principal));
                 request.extensions_mut().insert(principal);
                 request.extensions_mut().insert(host_paths(mode));
+                request.extensions_mut().insert(SignedBy(lease.key().cloned()));
                 let version = request.version();
                 let leash = Leash::new(Arc::clone(&self.auth), lease, connection, version);
                 Admitted::Served(Visit { page, leash })
@@ -136,6 +142,15 @@ impl Gate {
             (Err(refusal), Some(_)) => Err(refusal),
         }
     }
+}
+
+/// The key that a request was made with, if it was one: what is signed in its name ends with it.
+#[derive(Clone, Debug, Default)]
+pub struct SignedBy(pub Option<KeyId>);
+
+/// In whose name connections are counted.
+fn name_of(who: &Principal) -> String {
+    format!("{}\0{}", who.organization, who.user)
 }
 
 /// Who comes to a port of a sandbox, before it is known who that is.
@@ -192,8 +207,42 @@ impl Gate {
         let nobody = || Refusal::Unauthenticated { problem: "nobody is known".to_owned() };
         let known = self.recognize(caller.asked, mode).await?;
         let Recognized { principal, lease } = known.ok_or_else(nobody)?;
+        connection.standing.know(|| name_of(&principal));
         let leash = Leash::new(Arc::clone(&self.auth), lease, connection, caller.version);
         Ok(Known { principal, by, leash })
+    }
+}
+
+/// A signed URL that is good for a port.
+pub struct Pass {
+    leash: Option<Leash>,
+}
+
+impl Pass {
+    /// Ends an answer that goes on when the signed URL does not hold any more.
+    pub fn hold(self, answer: Response) -> Response {
+        hold(self.leash, answer)
+    }
+}
+
+impl Gate {
+    /// Who comes with a signed URL to `sandbox`, whose signature is good: the key that signed it must still hold.
+    pub async fn recognize_pass(
+        &self,
+        caller: &Caller,
+        pass: PortPass,
+        sandbox: &SandboxId,
+    ) -> Result<Pass, Refusal> {
+        let PortPass { key, expires_at } = pass;
+        if let Some(key) = &key
+            && !self.auth.key_holds(key).await?
+        {
+            return Err(PortTokenProblem::Revoked.into());
+        }
+        let Some(connection) = caller.connection.clone() else { return Ok(Pass { leash: None }) };
+        connection.standing.know(|| sandbox.to_string());
+        let (auth, lease) = (Arc::clone(&self.auth), Lease::Pass { key, expires_at });
+        Ok(Pass { leash: Leash::new(auth, lease, connection, caller.version) })
     }
 }
 

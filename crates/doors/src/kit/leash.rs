@@ -1,4 +1,4 @@
-//! Ends streams whose key no longer holds. A key is checked when a request comes; a stream may go on for
+//! Ends streams whose key or signed URL no longer holds. A key is checked when a request comes; a stream may go on for
 //! hours after that, so while one does, its key is looked at again and again.
 //!
 //! In HTTP/2 the stream alone is reset, and others on the connection go on. In HTTP/1.1 the connection is the
@@ -15,10 +15,10 @@ use axum::http::{StatusCode, Version};
 use axum::response::Response;
 use futures_util::{StreamExt, future, stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
 use super::gate::Connection;
+use super::places::Place;
 use crate::auth::{Auth, Lease};
 use sandkeep_core::limits::LEASE_LOOK;
 
@@ -40,7 +40,7 @@ impl Leash {
     ) -> Option<Self> {
         match lease {
             Lease::Unbound => None,
-            Lease::Key(_) => Some(Self { auth, lease, connection, version }),
+            Lease::Key(_) | Lease::Pass { .. } => Some(Self { auth, lease, connection, version }),
         }
     }
 
@@ -69,7 +69,7 @@ impl Leash {
                 () = tokio::time::sleep(LEASE_LOOK) => {}
             }
             if !self.auth.holds(&self.lease).await {
-                tracing::info!(lease = ?self.lease, "a stream is cut off: its key does not hold");
+                tracing::info!(lease = ?self.lease, "a stream is cut off: its key or signed URL does not hold");
                 return cut.cancel();
             }
         }
@@ -95,11 +95,11 @@ pub struct Cuttable<S> {
     /// Says that the connection is over when this is dropped.
     _over: DropGuard,
     /// It counts for as long as anybody holds it, in whatever protocol.
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl<S> Cuttable<S> {
-    pub fn new(inner: S, connection: &Connection, place: OwnedSemaphorePermit) -> Self {
+    pub fn new(inner: S, connection: &Connection, place: Place) -> Self {
         // One for each direction: they may be waited for by different tasks.
         let cut = || Box::pin(connection.cut.clone().cancelled_owned());
         let (read, write) = (cut(), cut());
@@ -109,7 +109,7 @@ impl<S> Cuttable<S> {
 }
 
 fn cut_off() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "the key does not hold any more")
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the key or signed URL does not hold any more")
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Cuttable<S> {

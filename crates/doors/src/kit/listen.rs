@@ -2,12 +2,15 @@
 //!
 //! HTTP/1.1 with keep-alive, and HTTP/2 for those who ask for it (by ALPN, or at once without TLS). The owner of
 //! the peer's socket is looked up once per connection, before the first request, so the requests themselves
-//! pay nothing for it. A handshake takes place in the connection's own task: a slow one holds nobody up.
+//! pay nothing for it. A handshake takes place in the connection's own task: a slow one holds nobody up. Who has
+//! not shown a credential makes room for those who have: see [`super::places`].
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, Version, header};
@@ -18,9 +21,11 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
@@ -30,12 +35,16 @@ use super::Kit;
 use super::gate::{Connection, Peer};
 use super::leash::Cuttable;
 use super::origins::Reach;
+use super::places::{Place, Places, Source};
 use super::tls::Tls;
 use crate::auth::Mode;
 use sandkeep_core::limits::{
-    ACCEPT_RETRY, CONNECTIONS_MAX, HEADERS_READ, SHUTDOWN_DRAIN, TLS_HANDSHAKE,
+    ACCEPT_RETRY, HEADERS_READ, SHUTDOWN_DRAIN, STRANGER_HEAD, TLS_HANDSHAKE,
 };
 use sandkeep_sys::peer;
+
+/// How often it is asked whose a connection is, while there are no descriptors to ask with.
+const PEER_LOOKS_MAX: usize = 50;
 
 /// Where connections come from. `None` is without TLS.
 pub enum Listener {
@@ -51,7 +60,7 @@ struct Shared {
     doors: Router,
     cut: CancellationToken,
     connections: TaskTracker,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 /// Serves until `shutdown` resolves; then accepts no more, lets requests under way finish for up to
@@ -67,7 +76,7 @@ pub async fn serve(
         doors,
         cut: CancellationToken::new(),
         connections: TaskTracker::new(),
-        places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+        places: Places::new(getrlimit(Resource::Nofile).current),
     });
     let accepting = listeners.into_iter().map(|listener| listener.accept_all(&shared));
     tokio::select! {
@@ -91,14 +100,14 @@ impl Listener {
     async fn accept_all(self, shared: &Arc<Shared>) {
         let reach = self.reach();
         loop {
-            let place = Arc::clone(&shared.places).acquire_owned().await;
-            let place = place.expect("the semaphore is never closed");
+            let place = shared.places.room().await;
             let socket = match self.accept().await {
                 Ok(socket) => socket,
                 Err(e) => {
                     // Out of descriptors, most likely. The connection stays in the backlog, so trying
                     // again at once would spin.
                     tracing::warn!("cannot accept a connection: {e}");
+                    shared.places.cut_oldest();
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
@@ -142,12 +151,13 @@ async fn connection(
     socket: Socket,
     reach: Reach,
     tls: Option<Arc<Tls>>,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     shared: &Shared,
 ) {
     // Once keys are needed it does not matter whose socket it is; and then they always are.
-    let peer = match shared.kit.gate.auth.mode() {
-        Mode::Local => peer_of(&socket),
+    let mode = shared.kit.gate.auth.mode();
+    let peer = match mode {
+        Mode::Local => peer_of(&socket, &shared.places).await,
         Mode::Keys => Peer::Foreign { uid: None },
     };
     let client = match &socket {
@@ -159,22 +169,38 @@ async fn connection(
         Either::Right(_) => None,
     };
     let (cut, over) = (shared.cut.child_token(), CancellationToken::new());
-    let known = Connection { peer, client, reach, cut, over };
+    let place = shared.places.enter(permit, stranger(mode, peer, client), &cut);
+    let known = Connection { peer, client, reach, cut, over, standing: place.standing().clone() };
     let Some(tls) = tls else { return speak(socket, known, place, shared).await };
-    match timeout(TLS_HANDSHAKE, tls.acceptor().accept(socket)).await {
+    let handshake = timeout(TLS_HANDSHAKE, tls.acceptor().accept(socket));
+    let handshake = tokio::select! {
+        handshake = handshake => handshake,
+        () = known.cut.cancelled() => return,
+    };
+    match handshake {
         Ok(Ok(stream)) => speak(stream, known, place, shared).await,
         Ok(Err(e)) => tracing::debug!("a TLS handshake failed: {e}"),
         Err(_elapsed) => tracing::debug!("a TLS handshake took too long"),
     }
 }
 
+/// Where a connection comes from that has no right to be here yet; none if it has.
+fn stranger(mode: Mode, peer: Peer, client: Option<IpAddr>) -> Option<Source> {
+    match (mode, peer) {
+        (Mode::Local, Peer::Own) => None,
+        (Mode::Local, Peer::Foreign { uid }) => Some(Source::User(uid)),
+        (Mode::Keys, _) => Some(client.map_or(Source::Unknown, Source::address)),
+    }
+}
+
 /// Serves the requests of one connection.
-async fn speak<S>(stream: S, known: Connection, place: OwnedSemaphorePermit, shared: &Shared)
+async fn speak<S>(stream: S, known: Connection, place: Place, shared: &Shared)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let stream = TokioIo::new(Cuttable::new(stream, &known, place));
     let router = TowerToHyperService::new(shared.doors.clone());
+    let first_head = if known.peer == Peer::Own { HEADERS_READ } else { STRANGER_HEAD };
     let asked = CancellationToken::new();
     let asks = asked.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
@@ -194,7 +220,7 @@ where
             connection.await
         }
         // The timeout of HTTP/1.1 counts from when it is known that this is what is spoken.
-        () = silence(&asked) => Ok(()),
+        () = silence(&asked, first_head) => Ok(()),
     };
     if let Err(e) = result {
         tracing::debug!("a connection ended early: {e}");
@@ -202,8 +228,8 @@ where
 }
 
 /// Resolves if nothing is asked for too long at the beginning.
-async fn silence(asked: &CancellationToken) {
-    if timeout(HEADERS_READ, asked.cancelled()).await.is_ok() {
+async fn silence(asked: &CancellationToken, max: Duration) {
+    if timeout(max, asked.cancelled()).await.is_ok() {
         std::future::pending().await
     }
 }
@@ -220,14 +246,28 @@ fn name_host(request: &mut Request<Incoming>) {
     }
 }
 
-fn peer_of(socket: &Socket) -> Peer {
-    let uid = match socket {
-        Either::Left(tcp) => tcp
-            .peer_addr()
-            .and_then(|client| Ok((client, tcp.local_addr()?)))
-            .and_then(|(client, server)| peer::uid_of_client(client, server)),
+fn uid_of(socket: &Socket) -> io::Result<Option<u32>> {
+    match socket {
+        Either::Left(tcp) => peer::uid_of_client(tcp.peer_addr()?, tcp.local_addr()?),
         Either::Right(unix) => unix.peer_cred().map(|peer| Some(peer.uid())),
-    };
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+async fn peer_of(socket: &Socket, places: &Places) -> Peer {
+    let mut uid = uid_of(socket);
+    for _ in 0..PEER_LOOKS_MAX {
+        if !matches!(&uid, Err(e) if is_out_of_descriptors(e)) {
+            break;
+        }
+        // To ask takes a descriptor. The owner is not to be refused because strangers have them all.
+        places.cut_oldest();
+        tokio::time::sleep(ACCEPT_RETRY).await;
+        uid = uid_of(socket);
+    }
     match uid {
         Ok(Some(uid)) if uid == rustix::process::geteuid().as_raw() => Peer::Own,
         Ok(uid) => Peer::Foreign { uid },

@@ -116,7 +116,9 @@ impl Refusal {
             Self::Forbidden { .. } => Code::Forbidden,
             Self::NotAProcessId { .. } => Code::ProcessNotFound,
             Self::NotAPort { .. } => Code::PortNotFound,
-            Self::PortToken(PortTokenProblem::Expired) => Code::UrlExpired,
+            Self::PortToken(PortTokenProblem::Expired | PortTokenProblem::Revoked) => {
+                Code::UrlExpired
+            }
             Self::PortToken(PortTokenProblem::Forged) => Code::UrlForged,
             Self::PortBroke { .. } => Code::PortBroke,
             Self::PortSilent => Code::PortSilent,

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Backend, Call, DEFAULT_SLOT, Failure, Telling, ToolCall, ToolEvents};
-use crate::kit::Refusal;
+use crate::kit::{Refusal, SignedBy};
 use crate::ports::PortDoor;
 use crate::rest::diff::wanted;
 use crate::rest::files::{
@@ -41,6 +41,7 @@ pub struct Caller {
     pub who: Principal,
     /// They say by which name the caller reaches us.
     pub headers: HeaderMap,
+    pub key: SignedBy,
 }
 
 impl Direct {
@@ -48,7 +49,8 @@ impl Direct {
     fn caller(&self, from: &Extensions) -> Result<Caller, Refusal> {
         let known = from.get::<Parts>().and_then(|parts| {
             let who = parts.extensions.get::<Principal>()?.clone();
-            Some(Caller { who, headers: parts.headers.clone() })
+            let key = parts.extensions.get::<SignedBy>().cloned().unwrap_or_default();
+            Some(Caller { who, headers: parts.headers.clone(), key })
         });
         let nobody = || Refusal::Unauthenticated { problem: "nobody is known".to_owned() };
         known.or_else(|| self.usual.clone()).ok_or_else(nobody)
@@ -56,7 +58,7 @@ impl Direct {
 
     async fn carry_out(&self, call: Call, caller: &Caller) -> Result<Value, Failure> {
         let Self { broker, ports, usual: _ } = self;
-        let Caller { who, headers } = caller;
+        let Caller { who, headers, key } = caller;
         match call {
             Call::CreateSandbox(draft) => json(broker.create(who, *draft).await?),
             Call::ListSandboxes(asked) => json(page(broker.list(who, &filter(asked)?).await?)),
@@ -103,7 +105,9 @@ impl Direct {
             }
             Call::EndProcess(id, process) => json(broker.end_process(who, &id, &process).await?),
             Call::ListPorts(id) => json(ports.list(who, &id, headers).await?),
-            Call::SignPortUrl(id, port, asked) => json(ports.sign(who, &id, port, asked, headers)?),
+            Call::SignPortUrl(id, port, asked) => {
+                json(ports.sign(who, &id, port, asked, headers, key)?)
+            }
             Call::ListenPort(id, port) => json(ports.listen(who, &id, port).await?),
             Call::CreateSnapshot(id, asked) => {
                 json(broker.snapshot(who, &id, asked.name, asked.note).await?)

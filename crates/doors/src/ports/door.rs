@@ -16,7 +16,7 @@ use super::page::{Words, wants_page};
 use super::token;
 use crate::auth::Mode;
 use crate::kit::credential::{OURS, challenge};
-use crate::kit::{By, Caller, Connection, Gate, Known, Refusal, in_words};
+use crate::kit::{By, Caller, Connection, Gate, Known, Pass, Refusal, SignedBy, in_words};
 use sandkeep_broker::{Broker, PortTokenProblem, PortView, Warrant};
 use sandkeep_core::api::{PortInfo, PortListener, PortUrl, Ports, SignPortUrl};
 use sandkeep_core::{Port, Principal, SandboxId};
@@ -35,23 +35,23 @@ pub struct PortDoor {
 enum Visitor {
     Known(Known),
     /// With a port token in the URL.
-    PortToken,
+    PortToken(Pass),
     /// With a port token that the browser keeps.
-    Cookie,
+    Cookie(Pass),
 }
 
 impl Visitor {
     fn warrant(&self) -> Warrant<'_> {
         match self {
             Self::Known(known) => Warrant::Principal(&known.principal),
-            Self::PortToken | Self::Cookie => Warrant::PortToken,
+            Self::PortToken(_) | Self::Cookie(_) => Warrant::PortToken,
         }
     }
 
     fn hold(self, answer: Response) -> Response {
         match self {
             Self::Known(known) => known.hold(answer),
-            Self::PortToken | Self::Cookie => answer,
+            Self::PortToken(pass) | Self::Cookie(pass) => pass.hold(answer),
         }
     }
 }
@@ -103,7 +103,7 @@ impl PortDoor {
         Ok(Ports { items, url_template: format!("{}://{{port}}-{base}/", self.proto) })
     }
 
-    /// A URL that lets anybody reach a port.
+    /// A URL that lets anybody reach a port, for as long as the key holds that it was made with.
     pub fn sign(
         &self,
         who: &Principal,
@@ -111,9 +111,10 @@ impl PortDoor {
         port: Port,
         asked: SignPortUrl,
         headers: &HeaderMap,
+        SignedBy(key): &SignedBy,
     ) -> Result<PortUrl, Refusal> {
         let holds = asked.expires_secs.map(Duration::from_secs);
-        let signed = self.broker.sign_port_token(who, sandbox, port, holds)?;
+        let signed = self.broker.sign_port_token(who, sandbox, port, holds, key.as_ref())?;
         let url = self.url(sandbox, port, headers);
         let url = format!("{url}?{}={}", token::PARAMETER, signed.token);
         Ok(PortUrl { url, expires_at: signed.expires_at.to_string() })
@@ -152,16 +153,19 @@ impl PortDoor {
             return Err(Refusal::NoMethod { method: Method::CONNECT, path });
         }
         let (target, token) = token::take(request.uri());
-        let cookies = take_cookie(request.headers_mut(), token::COOKIE);
+        let [plain, tls] = token::COOKIES.map(|name| take_cookie(request.headers_mut(), name));
+        let cookies = if self.proto == "https" { tls } else { plain };
         let visitor = match token {
             Some(token) => {
                 let PortHost { sandbox, port, .. } = host;
-                let expires_at = self.broker.check_port_token(sandbox, *port, &token)?;
+                let pass = self.broker.check_port_token(sandbox, *port, &token)?;
+                let expires_at = pass.expires_at;
+                let pass = self.gate.recognize_pass(&Caller::of(&request), pass, sandbox).await?;
                 if *request.method() == Method::GET && wants_page(request.headers()) {
                     let cookie = token::cookie(&token, expires_at, self.proto);
                     return Ok(self.exchange(host, &target, &cookie));
                 }
-                Visitor::PortToken
+                Visitor::PortToken(pass)
             }
             None => self.recognize(host, Caller::of(&request), &cookies).await?,
         };
@@ -174,9 +178,7 @@ impl PortDoor {
         };
         let stream = self.broker.dial(visitor.warrant(), &host.sandbox, host.port).await?;
         let mut answer = forward(stream, request, target, &host.authority, &forwarded).await?;
-        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-            clean_host_answer(answer.headers_mut(), token::COOKIE);
-        }
+        clean_host_answer(answer.headers_mut(), &token::COOKIES);
         Ok(visitor.hold(answer))
     }
 
@@ -201,17 +203,21 @@ impl PortDoor {
         cookies: &[String],
     ) -> Result<Visitor, Refusal> {
         // A page of another sandbox can put cookies of its own beside ours; one good token is enough.
-        let checked =
-            cookies.iter().map(|c| self.broker.check_port_token(&host.sandbox, host.port, c));
-        let checked: Vec<Result<_, PortTokenProblem>> = checked.collect();
-        if checked.iter().any(Result::is_ok) {
-            return Ok(Visitor::Cookie);
+        let mut over = None;
+        for cookie in cookies {
+            match self.broker.check_port_token(&host.sandbox, host.port, cookie) {
+                Ok(pass) => match self.gate.recognize_pass(&caller, pass, &host.sandbox).await {
+                    Ok(pass) => return Ok(Visitor::Cookie(pass)),
+                    Err(refusal) => over = Some(refusal),
+                },
+                Err(PortTokenProblem::Forged) => {}
+                Err(problem) => over = Some(problem.into()),
+            }
         }
-        let expired = checked.contains(&Err(PortTokenProblem::Expired));
-        match self.gate.recognize_caller(caller).await {
-            Ok(known) => Ok(Visitor::Known(known)),
-            Err(_) if expired => Err(Refusal::PortToken(PortTokenProblem::Expired)),
-            Err(refusal) => Err(refusal),
+        match (self.gate.recognize_caller(caller).await, over) {
+            (Ok(known), _) => Ok(Visitor::Known(known)),
+            (Err(_), Some(over)) => Err(over),
+            (Err(refusal), None) => Err(refusal),
         }
     }
 
@@ -224,8 +230,8 @@ impl PortDoor {
         headers: &HeaderMap,
     ) -> Result<(), Refusal> {
         match visitor {
-            Visitor::Known(Known { by: By::Sent, .. }) | Visitor::PortToken => return Ok(()),
-            Visitor::Known(Known { by: By::Socket, .. }) | Visitor::Cookie => {}
+            Visitor::Known(Known { by: By::Sent, .. }) | Visitor::PortToken(_) => return Ok(()),
+            Visitor::Known(Known { by: By::Socket, .. }) | Visitor::Cookie(_) => {}
         }
         for origin in headers.get_all(header::ORIGIN) {
             let origin = String::from_utf8_lossy(origin.as_bytes()).to_ascii_lowercase();
@@ -265,10 +271,8 @@ impl PortDoor {
         };
         let stream = self.broker.dial(Warrant::Principal(who), sandbox, port).await?;
         let mut answer = forward(stream, request, target, &host.authority, &forwarded).await?;
-        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-            clean_path_answer(answer.headers_mut());
-            prefix_location(answer.headers_mut(), &prefix);
-        }
+        clean_path_answer(answer.headers_mut());
+        prefix_location(answer.headers_mut(), &prefix);
         Ok(answer)
     }
 }

@@ -47,6 +47,11 @@ const OF_THE_ORIGIN: [HeaderName; 12] = [
     HeaderName::from_static("nel"),
 ];
 
+/// What a server may say for more than its own host: browsers forget the cookies of a whole domain, or refuse plain
+/// HTTP to the names beneath it.
+const BEYOND_THE_HOST: [HeaderName; 2] =
+    [header::STRICT_TRANSPORT_SECURITY, HeaderName::from_static("clear-site-data")];
+
 /// The protocol that a message wants to change to, or changes to.
 pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
@@ -122,13 +127,17 @@ pub fn take_cookie(headers: &mut HeaderMap, name: &str) -> Vec<String> {
 
 /// An answer on its way to a host of its own. Its cookies are for that host alone: with a domain they
 /// would also be for other sandboxes and the API.
-pub fn clean_host_answer(headers: &mut HeaderMap, own_cookie: &str) {
-    strip_hop_by_hop(headers);
-    headers.remove(header::ALT_SVC);
+///
+/// An answer that changes the protocol is cleaned like any other: browsers obey its head as well.
+pub fn clean_host_answer(headers: &mut HeaderMap, own_cookies: &[&str]) {
+    strip_answer(headers);
+    for name in &BEYOND_THE_HOST {
+        headers.remove(name);
+    }
     let cookies: Vec<HeaderValue> = headers
         .get_all(header::SET_COOKIE)
         .iter()
-        .filter_map(|cookie| without_domain(cookie.as_bytes(), own_cookie))
+        .filter_map(|cookie| without_domain(cookie.as_bytes(), own_cookies))
         .collect();
     headers.remove(header::SET_COOKIE);
     for cookie in cookies {
@@ -136,12 +145,22 @@ pub fn clean_host_answer(headers: &mut HeaderMap, own_cookie: &str) {
     }
 }
 
-/// A cookie without its domain; `None` if it has our name.
-fn without_domain(cookie: &[u8], own: &str) -> Option<HeaderValue> {
+/// What concerns only the connection goes, but for the protocol that it changes to.
+fn strip_answer(headers: &mut HeaderMap) {
+    let protocol = upgrade(headers);
+    strip_hop_by_hop(headers);
+    headers.remove(header::ALT_SVC);
+    if let Some(protocol) = protocol {
+        ask_for_upgrade(headers, protocol);
+    }
+}
+
+/// A cookie without its domain; `None` if it has one of our names.
+fn without_domain(cookie: &[u8], own: &[&str]) -> Option<HeaderValue> {
     let mut parts = cookie.split(|byte| *byte == b';');
     let pair = parts.next().unwrap_or_default();
     let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
-    if name.trim_ascii() == own.as_bytes() {
+    if own.iter().any(|own| name.trim_ascii().eq_ignore_ascii_case(own.as_bytes())) {
         return None;
     }
     let is_domain = |part: &[u8]| {
@@ -155,8 +174,7 @@ fn without_domain(cookie: &[u8], own: &str) -> Option<HeaderValue> {
 
 /// An answer on its way to the API's own origin: it may be data, and never a page with any power.
 pub fn clean_path_answer(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers);
-    headers.remove(header::ALT_SVC);
+    strip_answer(headers);
     for name in &OF_THE_ORIGIN {
         headers.remove(name);
     }
@@ -248,10 +266,36 @@ mod tests {
             ("set-cookie", "b=domain"),
             ("alt-svc", "h3=\":443\""),
         ]);
-        clean_host_answer(&mut map, "ours");
+        clean_host_answer(&mut map, &["ours"]);
         let cookies: Vec<_> = map.get_all(header::SET_COOKIE).iter().collect();
         assert_eq!(cookies, ["a=1; Path=/; HttpOnly", "b=domain"]);
         assert_eq!(names(&map), ["set-cookie"]);
+    }
+
+    #[test]
+    fn a_change_of_protocol_says_nothing_else() {
+        let switch = || {
+            headers(&[
+                ("connection", "Upgrade, x-hop"),
+                ("upgrade", "websocket"),
+                ("x-hop", "1"),
+                ("sec-websocket-accept", "x"),
+                ("set-cookie", "a=1; Domain=localhost"),
+                ("clear-site-data", "\"*\""),
+                ("strict-transport-security", "max-age=1; includeSubDomains"),
+            ])
+        };
+        let kept = ["connection", "sec-websocket-accept", "set-cookie", "upgrade"];
+        let mut by_host = switch();
+        clean_host_answer(&mut by_host, &["ours"]);
+        assert_eq!(
+            (names(&by_host), &by_host[header::SET_COOKIE]),
+            (kept.to_vec(), &"a=1".parse().expect("a value"))
+        );
+        assert_eq!(by_host[header::UPGRADE], "websocket");
+        let mut by_path = switch();
+        clean_path_answer(&mut by_path);
+        assert!(by_path.contains_key(header::UPGRADE) && !by_path.contains_key(header::SET_COOKIE));
     }
 
     #[test]

@@ -8,7 +8,16 @@ use jiff::Timestamp;
 /// The parameter of a signed URL.
 pub const PARAMETER: &str = "sandkeep_token";
 /// Host-only, and good for nothing but this host: the token in it names port and sandbox.
-pub const COOKIE: &str = "sandkeep_port";
+const COOKIE: &str = "sandkeep_port";
+/// The same over TLS. Browsers take it only from the host itself, so no page of another can put one there.
+const COOKIE_TLS: &str = "__Host-sandkeep_port";
+/// Both are ours: no server inside sets them or gets to see them.
+pub const COOKIES: [&str; 2] = [COOKIE, COOKIE_TLS];
+
+/// The one that counts.
+pub fn cookie_name(proto: &str) -> &'static str {
+    if proto == "https" { COOKIE_TLS } else { COOKIE }
+}
 
 /// The target of a request without its port token, and the token.
 pub fn take(uri: &Uri) -> (PathAndQuery, Option<String>) {
@@ -29,12 +38,22 @@ pub fn take(uri: &Uri) -> (PathAndQuery, Option<String>) {
 pub fn cookie(token: &str, expires_at: Timestamp, proto: &str) -> String {
     let seconds = expires_at.as_second() - Timestamp::now().as_second();
     let secure = if proto == "https" { "; Secure" } else { "" };
-    format!("{COOKIE}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}")
+    let name = cookie_name(proto);
+    format!("{name}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn over_tls_the_cookie_is_the_hosts_own_for_sure() {
+        let until = Timestamp::now() + jiff::SignedDuration::from_secs(60);
+        let cookie = cookie("t", until, "https");
+        assert!(cookie.starts_with("__Host-sandkeep_port=t; Path=/; "), "{cookie}");
+        assert!(cookie.ends_with("; Secure") && !cookie.contains("Domain"), "{cookie}");
+        assert!(super::cookie("t", until, "http").starts_with("sandkeep_port=t; "));
+    }
 
     #[test]
     fn the_pass_is_taken_out_and_the_rest_stays_as_it_was() {

@@ -13,10 +13,10 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::openapi::{Guarded, Inside, OfSandbox, WithBody};
-use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::path::{Id, In};
 use crate::kit::who::Who;
+use crate::kit::{Refusal, SignedBy};
 use crate::ports::{PortDoor, redirect};
 use sandkeep_broker::Broker;
 use sandkeep_core::{
@@ -67,11 +67,12 @@ pub async fn sign(
     Extension(door): Door,
     Who(who): Who,
     In(sandbox, port): In<Port>,
+    Extension(key): Extension<SignedBy>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<PortUrl>, Refusal> {
     let asked = body::optional(&headers, body).await?;
-    Ok(Json(door.sign(&who, &sandbox, port, asked, &headers)?))
+    Ok(Json(door.sign(&who, &sandbox, port, asked, &headers, &key)?))
 }
 
 /// Open a raw `host:port` on the daemon's loopback that forwards to a port of the sandbox

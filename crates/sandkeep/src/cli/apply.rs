@@ -25,6 +25,7 @@ use self::staging::{Found, PLACE, Staging};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
+use crate::cli::tool_config::{Arrival, Guard, GuardArgs, ToolConfig};
 use sandkeep_client::Client;
 use sandkeep_core::{SandboxId, limits};
 use sandkeep_tree::{
@@ -38,7 +39,8 @@ use sandkeep_tree::{
 /// Apply the changes of a sandbox to a local directory
 ///
 /// Applies everything that changed under --path since --from, or nothing at all. A file that changed on both sides is
-/// a conflict: then nothing is changed, the conflicts are listed and the exit code is 8.
+/// a conflict: then nothing is changed, the conflicts are listed and the exit code is 8. Files that make tools on this
+/// machine run commands (.git/config, hooks, .envrc, .vscode) are refused, unless --allow-tool-config is given.
 #[derive(Debug, clap::Args)]
 pub struct ApplyArgs {
     /// Sandbox id or unique prefix
@@ -55,6 +57,8 @@ pub struct ApplyArgs {
     /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    guard: GuardArgs,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +83,8 @@ enum ApplyError {
         "an earlier apply was cut off, and its notes in {PLACE}/journal cannot be read: put back what is in {PLACE} by hand, then remove it"
     )]
     Journal,
+    #[error(transparent)]
+    ToolConfig(#[from] ToolConfig),
     #[error("{path} cannot be changed, so nothing was changed")]
     Step {
         path: String,
@@ -136,8 +142,9 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
     let response = client.get_live(&format!("/api/v1/sandboxes/{id}/diff"), &query).await?;
     let (sender, pieces) = mpsc::channel(limits::APPLY_CHUNKS_QUEUED);
     let intent = if args.dry_run { Intent::DryRun } else { Intent::Apply };
+    let guard = args.guard.beneath(&args.to);
     let work = tokio::task::spawn_blocking(move || {
-        bring(Pieces { receiver: pieces, current: Bytes::new() }, directory, &top, intent)
+        bring(Pieces { receiver: pieces, current: Bytes::new() }, directory, &top, intent, &guard)
     });
     let mut body = response.bytes_stream();
     while let Some(piece) = body.next().await {
@@ -167,6 +174,7 @@ fn bring(
     directory: OwnedFd,
     top: &TreePath,
     intent: Intent,
+    guard: &Guard,
 ) -> Result<Report, ApplyError> {
     let mut entries = Entries::new(bundle);
     let manifest = read_manifest(&mut entries)?;
@@ -175,11 +183,11 @@ fn bring(
     }
     let view = View::of_trees(vec![directory.try_clone()?]);
     if intent == Intent::DryRun {
-        let plan = plan::plan(&view, &manifest.changes, top)?;
+        let plan = guarded_plan(&view, &manifest.changes, top, guard)?;
         return Ok(Report { plan, found: Found::Nothing });
     }
     let (staging, found) = Staging::begin(directory)?;
-    let plan = match plan::plan(&view, &manifest.changes, top) {
+    let plan = match guarded_plan(&view, &manifest.changes, top, guard) {
         Ok(plan) => plan,
         Err(error) => {
             staging.clear();
@@ -203,6 +211,25 @@ fn bring(
     }
     staging.commit(&plan.steps)?;
     Ok(Report { plan, found })
+}
+
+/// A plan that brings nothing home that would make tools of the caller run commands.
+fn guarded_plan(
+    view: &View,
+    changes: &[Told],
+    top: &TreePath,
+    guard: &Guard,
+) -> Result<Plan, ApplyError> {
+    let plan = plan::plan(view, changes, top)?;
+    guard.check(plan.steps.iter().map(|Step { path, act }| {
+        let arrival = match act {
+            Act::MakeDirectory { .. } | Act::RemoveDirectory => Arrival::Directory,
+            Act::Link { .. } => Arrival::Link,
+            Act::Write { .. } | Act::Remove | Act::Mode { .. } => Arrival::File,
+        };
+        (path.bytes(), arrival)
+    }))?;
+    Ok(plan)
 }
 
 fn read_manifest(entries: &mut Entries<impl Read>) -> Result<Manifest, ApplyError> {

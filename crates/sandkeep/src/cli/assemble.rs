@@ -136,6 +136,7 @@ fn policy(settings: &Settings) -> Policy {
         max_snapshots: settings.limits.max_snapshots,
         turn_prefix: settings.turn_prefix.clone(),
         snapshot_tool_calls: settings.snapshot_tool_calls,
+        remote_git: settings.remote_git,
         quotas: settings.quotas,
         timeouts: settings.timeouts,
         default_runtime: Some(settings.default_runtime.clone()),

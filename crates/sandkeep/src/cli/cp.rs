@@ -8,6 +8,7 @@ use std::ffi::OsString;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::tool_config::GuardArgs;
 use sandkeep_client::Client;
 
 use place::{End, Remote};
@@ -16,7 +17,9 @@ use place::{End, Remote};
 ///
 /// Either SRC or DST is in a sandbox: ID:PATH, where PATH is absolute or relative to the sandbox's working directory.
 /// A directory is copied recursively: into DST if DST is a directory, otherwise as DST. SRC/. copies only the contents
-/// of a directory. `-` is stdin or stdout: the bytes of a file, or a tar archive of a directory.
+/// of a directory. `-` is stdin or stdout: the bytes of a file, or a tar archive of a directory. Files that make tools on
+/// this machine run commands (.git/config, hooks, .envrc, .vscode) are not copied out of a sandbox, and nothing beside
+/// them, unless --allow-tool-config is given.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Source: PATH, ID:PATH, or -
@@ -25,6 +28,8 @@ pub struct Args {
     /// Destination: PATH, ID:PATH, or -
     #[arg(value_name = "DST")]
     target: OsString,
+    #[command(flatten)]
+    guard: GuardArgs,
 }
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
@@ -33,7 +38,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
             let problem = format!("both are in sandboxes; copy {source} to this machine first");
             Err(Failure::Usage { problem })
         }
-        (End::Remote(source), local) => down::copy(client, &source, &local).await,
+        (End::Remote(source), local) => down::copy(client, &source, &local, args.guard).await,
         (local, End::Remote(target)) => up::copy(client, &local, &target).await,
         (End::Local(_) | End::Standard, End::Local(_) | End::Standard) => {
             let problem = "neither is in a sandbox; write one as ID:PATH".to_owned();

@@ -101,6 +101,7 @@ impl Exit {
             Failure::Usage { .. } | Failure::Config(_) => Self::Usage,
             Failure::Api(error) => Self::of_api(error),
             Failure::File(_)
+            | Failure::ToolConfig(_)
             | Failure::TooMuchStdin { .. }
             | Failure::Declined
             | Failure::Interrupted

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::cli::spec_args::in_options;
+use crate::cli::tool_config::ToolConfig;
 use crate::config::ConfigError;
 use sandkeep_broker::error::Error;
 use sandkeep_client::Error as Api;
@@ -21,6 +22,9 @@ pub enum Failure {
     /// `cp`: a file of this machine, or what an archive of the sandbox would do to it.
     #[error(transparent)]
     File(#[from] toolbox::Failure),
+    /// `cp`: files of a sandbox that would run commands here.
+    #[error(transparent)]
+    ToolConfig(#[from] ToolConfig),
     #[error("cannot listen on {address}")]
     Listen {
         address: SocketAddr,
@@ -105,6 +109,7 @@ impl Failure {
             Self::Config(ConfigError::Invalid(_))
             | Self::Usage { .. }
             | Self::File(_)
+            | Self::ToolConfig(_)
             | Self::Declined
             | Self::Interrupted
             | Self::Some { .. }

@@ -37,6 +37,7 @@ pub struct Settings {
     pub turn_prefix: SnapshotName,
     /// Whether a snapshot is made after each call of a tool that may have changed files.
     pub snapshot_tool_calls: bool,
+    pub remote_git: bool,
     /// The ports of sandboxes are below this name: `<port>-<id>.<domain>`.
     pub domain: String,
     /// Web pages of these origins may call the API.
@@ -103,6 +104,7 @@ impl Settings {
             default_profile: None,
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
+            remote_git: true,
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
             source_roots: Vec::new(),

@@ -2,7 +2,7 @@
 //! None of the sandboxes here has a network.
 
 mod hosts;
-mod keyed;
+pub mod keyed;
 mod lasting;
 mod passes;
 mod paths;

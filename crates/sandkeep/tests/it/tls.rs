@@ -13,15 +13,15 @@ use tempfile::TempDir;
 use crate::skip_if;
 use crate::support::{Patience, Ran, binary, until};
 
-struct Daemon {
+pub struct Daemon {
     child: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
     greeting: String,
     data: TempDir,
 }
 
 impl Daemon {
-    fn start(arguments: &[&str]) -> Self {
+    pub fn start(arguments: &[&str]) -> Self {
         let data = tempfile::tempdir().expect("a directory");
         let mut child = binary()
             .args(["serve", "--listen", "127.0.0.1:0", "--storage", "local", "--data-dir"])
@@ -51,7 +51,7 @@ impl Daemon {
         command.output().expect("the binary runs").into()
     }
 
-    fn own_certificate(&self) -> PathBuf {
+    pub fn own_certificate(&self) -> PathBuf {
         self.data.path().join("tls/dev.crt")
     }
 }

@@ -8,14 +8,14 @@ mod place;
 mod restore;
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::{Component, Path, PathBuf};
 
 use tar::{Archive, EntryType};
 
 use self::place::{Place, Stamp};
 use super::write::make_parents;
-use crate::answer::{Failure, FailureKind, Unpacked};
+use crate::answer::{EntryKind, Failure, FailureKind, Unpacked};
 use crate::request::{Ownership, UnpackArchive};
 use crate::wire::{DATA_MAX, Input};
 pub use restore::{GONE, METADATA, restore, restore_all};
@@ -55,6 +55,33 @@ pub fn unpack_into(
     }
     drain(from)?;
     unpacking.finish()
+}
+
+/// What an archive would write, as [`unpack_into`] reads it, without writing any of it.
+pub fn archive_entries(from: impl Read + Seek) -> Result<Vec<ArchiveEntry>, Failure> {
+    let mut archive = Archive::new(from);
+    let mut found = Vec::new();
+    for entry in archive.entries_with_seek().map_err(damaged)? {
+        let entry = entry.map_err(damaged)?;
+        let path = relative(&entry.path().map_err(damaged)?)?;
+        let (kind, other) = match entry.header().entry_type() {
+            EntryType::Directory => (EntryKind::Directory, None),
+            EntryType::Symlink => (EntryKind::Symlink, None),
+            // A second name of a file is a way to it.
+            EntryType::Link => (EntryKind::File, Some(relative(&link_name(&entry, &path)?)?)),
+            _ => (EntryKind::File, None),
+        };
+        let names = std::iter::once(path).chain(other).filter(|name| !name.as_os_str().is_empty());
+        found.extend(names.map(|path| ArchiveEntry { path, kind }));
+    }
+    Ok(found)
+}
+
+/// Something in an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveEntry {
+    pub path: PathBuf,
+    pub kind: EntryKind,
 }
 
 /// What follows the archive's own end still belongs to it.

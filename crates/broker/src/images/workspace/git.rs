@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::opening::{Remote, without_git};
-use super::relay::{Relay, Trouble};
+use super::relay::{Relay, Speaker, Trouble};
 use crate::error::Error;
 use crate::execs::{Place, Wanted};
 use crate::lifecycle::supervisor::Supervisor;
@@ -158,6 +158,17 @@ impl Supervisor {
                 let max = limits::RELAY_MAX_BYTES;
                 let problem = format!("cloning {url} takes more than {max} bytes");
                 return Error::SourceInvalid { problem };
+            }
+            Some(Trouble::NotTls { who: Speaker::Inside }) => {
+                let template = self.meta.spec.template();
+                let problem = format!(
+                    "the git of template {template} does not speak TLS with the host of {url}"
+                );
+                return Error::SourceInvalid { problem };
+            }
+            Some(Trouble::NotTls { who: Speaker::Server }) => {
+                let problem = format!("the server of {url} does not speak TLS");
+                return Error::SourceUnavailable { problem };
             }
             None => {}
         }

@@ -18,6 +18,9 @@ use sandkeep_core::{
 use sandkeep_image::{Found, Template};
 use sandkeep_outgoing::{self, Admitted, Chosen, OutgoingError};
 
+/// The one port of repositories elsewhere that nobody has to allow.
+const HTTPS: u16 = 443;
+
 pub enum Opened {
     Directory(Arc<OwnedFd>),
     /// A repository of the host: its own directory, and where a copy of it lies until it was cloned.
@@ -92,13 +95,32 @@ async fn remote(shared: &Shared, url: &GitUrl) -> Result<Remote, Error> {
         | OutgoingError::Certificates { .. }
         | OutgoingError::Client { .. } => Error::SourceInvalid { problem: with_causes(&error) },
     };
+    if !shared.policy.remote_git {
+        let problem = "cloning from other hosts is turned off (`remote_git`); upload an archive, or name a directory";
+        return Err(Error::SourceInvalid { problem: problem.to_owned() });
+    }
     let place = sandkeep_outgoing::url(url.url()).map_err(unusable)?;
     let outgoing = shared.registries.outgoing();
     let to = outgoing.admit(&place, Chosen::ByOthers).await.map_err(unusable)?;
+    check_port(&place, to.is_allowed())?;
     let roots = to.roots().clone();
     let trust = tokio::task::spawn_blocking(move || roots.all_as_pem()).await;
     let trust = trust.map_err(|_| Error::ShuttingDown)?.into();
     Ok(Remote { url: url.clone(), to, trust, aside: aside() })
+}
+
+/// What others choose is a place of the web, unless the administrator has named it.
+fn check_port(place: &reqwest::Url, allowed: bool) -> Result<(), Error> {
+    let port = place.port_or_known_default().unwrap_or_default();
+    if port == HTTPS || allowed {
+        return Ok(());
+    }
+    let host = place.host_str().unwrap_or_default();
+    let problem = format!(
+        "{host} is to be called on port {port}, and clones use port {HTTPS}; an administrator can allow it by adding \
+         \"{host}:{port}\" to `outgoing_allow`"
+    );
+    Err(Error::SourceInvalid { problem })
 }
 
 /// A name that nothing in a template has.
@@ -160,4 +182,24 @@ fn look(directory: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<Ow
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     openat2(directory, name, flags, Mode::empty(), resolve)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clone_uses_another_port_only_where_that_is_allowed() {
+        let at = |url: &str, allowed| {
+            let place = reqwest::Url::parse(url).expect("a URL");
+            check_port(&place, allowed).map_err(|error| error.to_string())
+        };
+        assert_eq!(at("https://git.example/x", false), Ok(()));
+        assert_eq!(at("https://git.example:443/x", false), Ok(()));
+        assert_eq!(at("https://git.example:8443/x", true), Ok(()));
+        for port in [22, 25, 8443] {
+            let refused = at(&format!("https://git.example:{port}/x"), false).expect_err("another");
+            assert!(refused.contains(&format!("git.example:{port}")), "{refused}");
+        }
+    }
 }

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! To git it is a proxy: it says by CONNECT where it wants to, and speaks TLS with whoever is there, whom it verifies
-//! itself. Here only ciphertext passes. Whatever else it, or somebody in its place, asks for is refused, so all
-//! that is to be had inside is a connection to the place that the creator of the sandbox has named.
+//! itself. Here only ciphertext passes: the first words of both must be a handshake for the host of the URL, so it is
+//! no tunnel for other protocols. Whatever else it, or somebody in its place, asks for is refused, so all that is to
+//! be had inside is TLS with the place that the creator of the sandbox has named.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::inside::{
 use crate::shared::Shared;
 use sandkeep_core::{Spec, limits};
 use sandkeep_guestlink::{ByteStream, Guest};
-use sandkeep_outgoing::Admitted;
+use sandkeep_outgoing::{Admitted, hello};
 
 /// Why something inside did not get out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,16 @@ pub enum Trouble {
         problem: String,
     },
     TooMuch,
+    /// Somebody spoke, and not TLS for the host of the URL.
+    NotTls {
+        who: Speaker,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    Inside,
+    Server,
 }
 
 pub struct Relay {
@@ -149,13 +160,24 @@ impl Relay {
             }
         };
         inside.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-        outside.write_all(&early).await?;
+        let host = self.to.url().host_str().unwrap_or_default();
+        let hello = timeout(limits::RELAY_HEAD, hello::from_client(inside, early, host)).await??;
+        let Some(hello) = hello else { return self.refuse(Speaker::Inside) };
+        outside.write_all(&hello).await?;
+        let answer = timeout(limits::RELAY_HEAD, hello::from_server(&mut outside)).await??;
+        let Some(answer) = answer else { return self.refuse(Speaker::Server) };
+        inside.write_all(&answer).await?;
         let (from_inside, to_inside) = tokio::io::split(inside);
         let (from_outside, to_outside) = outside.split();
         tokio::try_join!(
             self.one_way(from_inside, to_outside),
             self.one_way(from_outside, to_inside)
         )?;
+        Ok(())
+    }
+
+    fn refuse(&self, who: Speaker) -> io::Result<()> {
+        self.note(Trouble::NotTls { who });
         Ok(())
     }
 

@@ -45,7 +45,8 @@ impl World {
 
     fn apply_bytes(&self, bundle: &[u8]) -> Result<Report, ApplyError> {
         let directory = open(self.home.path()).expect("a directory");
-        bring(bundle, directory, &TreePath::default(), Intent::Apply)
+        let guard = Guard::Refuse(self.home.path().to_owned());
+        bring(bundle, directory, &TreePath::default(), Intent::Apply, &guard)
     }
 }
 
@@ -265,4 +266,22 @@ fn two_at_once_do_not_disturb_each_other() {
     assert!(matches!(Staging::begin(home()), Err(ApplyError::UnderWay)));
     first.clear();
     Staging::begin(home()).expect("the first is over").0.clear();
+}
+
+#[test]
+fn nothing_is_brought_home_beside_a_hook() {
+    let world = World::new(|root| write(root, ".git/config", "[core]\n"));
+    let (after, home) = (world.after.path(), world.home.path());
+    write(after, "file", "theirs");
+    write(after, ".git/config", "[core]\nfsmonitor = /tmp/evil\n");
+    symlink("../file", after.join(".git/commondir")).expect("a link");
+    let before = held(home);
+    let error = world.apply().expect_err("it would run commands").to_string();
+    assert!(error.contains(".git/commondir, .git/config;"), "{error}");
+    assert_eq!(held(home), before, "something was changed");
+    let directory = open(home).expect("a directory");
+    let top = TreePath::default();
+    bring(world.bundle().as_slice(), directory, &top, Intent::Apply, &Guard::Allow)
+        .expect("asked for");
+    assert_eq!(held(home), held(after));
 }

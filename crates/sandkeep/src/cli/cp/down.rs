@@ -2,24 +2,33 @@
 //! following links, and its files are the caller's own.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek as _, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use indicatif::ProgressBar;
 use reqwest::Response;
 use tokio::sync::mpsc;
-use toolbox::{Ownership, Replacement, unpack_into};
+use toolbox::{
+    ArchiveEntry, DATA_MAX, EntryKind, Ownership, Replacement, archive_entries, unpack_into,
+};
 
 use super::about;
 use super::place::{End, Remote, means_content, means_directory};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::progress::bar;
+use crate::cli::tool_config::{Arrival, Guard, GuardArgs};
 use sandkeep_client::Client;
 use sandkeep_core::limits::CP_PIECES_MAX;
 
-pub async fn copy(client: &Client, source: &Remote, target: &End) -> Result<Exit, Failure> {
+pub async fn copy(
+    client: &Client,
+    source: &Remote,
+    target: &End,
+    guard: GuardArgs,
+) -> Result<Exit, Failure> {
     let (files, query) = source.resolve(client).await?;
     let bar = bar();
     bar.set_message("receiving");
@@ -33,13 +42,20 @@ pub async fn copy(client: &Client, source: &Remote, target: &End) -> Result<Exit
         End::Local(target) if is_directory => {
             let answer = client.get_bytes(&format!("{files}/archive"), &query).await?;
             bar.set_length(header(&answer, "x-sandkeep-archive-bytes").unwrap_or(0));
-            tree(client, answer, &directory_for(source, target)?, &bar).await?;
+            let directory = directory_for(source, target)?;
+            let unpacked = tree(client, answer, &directory.path, &bar, guard).await;
+            if let (Err(Failure::ToolConfig(_)), Made::Now) = (&unpacked, directory.made) {
+                let _ = fs::remove_dir(&directory.path);
+            }
+            unpacked?;
         }
         End::Local(target) => {
+            let path = file_for(source, target)?;
+            check_file(&path, guard)?;
             let mode = mode_of(client, &files, &query).await?;
             let answer = client.get_bytes(&files, &query).await?;
             bar.set_length(header(&answer, "content-length").unwrap_or(0));
-            file(client, answer, &file_for(source, target)?, mode, &bar).await?;
+            file(client, answer, &path, mode, &bar).await?;
         }
         End::Remote(_) => {}
     }
@@ -90,17 +106,43 @@ fn file_for(source: &Remote, target: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
+/// A link is not followed: it may have come from a sandbox as well.
+fn check_file(path: &Path, guard: GuardArgs) -> Result<(), Failure> {
+    if path.is_symlink() {
+        let problem = format!("{} is a symbolic link; name the file it leads to", path.display());
+        return Err(Failure::Usage { problem });
+    }
+    let Some(name) = path.file_name() else { return Ok(()) };
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    Ok(guard.beneath(parent).check(std::iter::once((name.as_bytes(), Arrival::File)))?)
+}
+
+struct Directory {
+    path: PathBuf,
+    made: Made,
+}
+
+enum Made {
+    Now,
+    Before,
+}
+
 /// The same for a directory, which is made.
-fn directory_for(source: &Remote, target: &Path) -> Result<PathBuf, Failure> {
+fn directory_for(source: &Remote, target: &Path) -> Result<Directory, Failure> {
     let directory = match (target.is_dir(), source.as_path().file_name()) {
         (true, Some(name)) if !means_content(source.as_path()) => target.join(name),
         (true, _) | (false, _) => target.to_owned(),
     };
     match fs::create_dir(&directory) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {}
-        made => made.map_err(|error| about(&directory, &error))?,
+        Ok(()) => Ok(Directory { path: directory, made: Made::Now }),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {
+            Ok(Directory { path: directory, made: Made::Before })
+        }
+        Err(error) => Err(about(&directory, &error)),
     }
-    Ok(directory)
 }
 
 async fn to_stdout(client: &Client, mut answer: Response) -> Result<(), Failure> {
@@ -138,11 +180,12 @@ async fn tree(
     mut answer: Response,
     directory: &Path,
     bar: &ProgressBar,
+    guard: GuardArgs,
 ) -> Result<(), Failure> {
     let (sender, receiver) = mpsc::channel(CP_PIECES_MAX);
-    let root = directory.to_owned();
+    let (root, guard) = (directory.to_owned(), guard.beneath(directory));
     let unpacking = tokio::task::spawn_blocking(move || {
-        unpack_into(&root, Ownership::Own, &mut Pieces { receiver, held: Bytes::new() })
+        unpack(&root, &guard, &mut Pieces { receiver, held: Bytes::new() })
     });
     let broken = loop {
         match chunk(client, &mut answer).await {
@@ -165,9 +208,33 @@ async fn tree(
         unpacking.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
     match (broken, unpacked) {
         (Some(failure), _) => Err(failure),
-        (None, Err(failure)) => Err(failure.into()),
-        (None, Ok(_)) => Ok(()),
+        (None, unpacked) => unpacked,
     }
+}
+
+/// All of an archive is looked through before any of it is written, so the whole of it is kept for that long, in a file
+/// without a name beside the others.
+fn unpack(root: &Path, guard: &Guard, from: &mut Pieces) -> Result<(), Failure> {
+    if let Guard::Allow = guard {
+        unpack_into(root, Ownership::Own, from)?;
+        return Ok(());
+    }
+    let kept = Failure::system("keep the archive in the directory");
+    let mut archive = tempfile::tempfile_in(root).map_err(kept)?;
+    io::copy(from, &mut archive).map_err(Failure::system("receive the archive"))?;
+    archive.rewind().map_err(Failure::system("read the archive"))?;
+    let entries = archive_entries(&archive)?;
+    guard.check(entries.iter().map(|ArchiveEntry { path, kind }| {
+        let arrival = match kind {
+            EntryKind::Directory => Arrival::Directory,
+            EntryKind::Symlink => Arrival::Link,
+            _ => Arrival::File,
+        };
+        (path.as_os_str().as_bytes(), arrival)
+    }))?;
+    archive.rewind().map_err(Failure::system("read the archive"))?;
+    unpack_into(root, Ownership::Own, &mut io::BufReader::with_capacity(DATA_MAX, archive))?;
+    Ok(())
 }
 
 /// What comes in pieces, as a file.

@@ -98,6 +98,11 @@ class App(http.server.BaseHTTPRequestHandler):
         self.send_response(101)
         self.send_header("Connection", "Upgrade")
         self.send_header("Upgrade", self.headers["Upgrade"])
+        if self.path.endswith("?loud"):
+            self.send_header("Set-Cookie", "mine=1; Domain=localhost; Path=/")
+            self.send_header("Set-Cookie", "__Host-sandkeep_port=forged")
+            self.send_header("Clear-Site-Data", '"cookies"')
+            self.send_header("Strict-Transport-Security", "max-age=1; includeSubDomains")
         self.end_headers()
         while data := self.rfile.read1(65536):
             self.wfile.write(data.swapcase())

@@ -8,7 +8,7 @@ use crate::skip_if;
 use crate::support::{Daemon, Raw, Setup};
 
 /// A sandbox of the admin, whose server runs as a process.
-fn site(daemon: &Daemon) -> Site<'_> {
+pub fn site(daemon: &Daemon) -> Site<'_> {
     let id = daemon.create();
     daemon.exec(&id, &json!({ "command": "cat > app.py", "stdin": APP })).ok();
     let body = json!({

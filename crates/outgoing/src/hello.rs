@@ -1,0 +1,116 @@
+//! Whether two who speak through us speak TLS: the first words of each, read and not changed.
+
+use std::io;
+
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// The longest ClientHello; those of today have some hundred bytes to a few KiB.
+const CLIENT_HELLO_MAX_BYTES: usize = 32 * 1024;
+/// A record's header, and the kind of the first message in it.
+const BEGINNING_LEN: usize = 6;
+const HANDSHAKE: u8 = 22;
+const SERVER_HELLO: u8 = 2;
+const MAJOR: u8 = 3;
+
+/// Reads a ClientHello for this host, of which `bytes` have come already: all that was read of it, to be sent on. `None`
+/// if it is something else, or for another host. A host that is an address has no name in it.
+pub async fn from_client(
+    from: &mut (impl AsyncRead + Unpin),
+    mut bytes: Vec<u8>,
+    host: &str,
+) -> io::Result<Option<Vec<u8>>> {
+    let (mut acceptor, mut fed) = (Acceptor::default(), 0);
+    loop {
+        while fed < bytes.len() {
+            match acceptor.read_tls(&mut &bytes[fed..])? {
+                0 => return Ok(None),
+                read => fed += read,
+            }
+            match acceptor.accept() {
+                Ok(None) => {}
+                Ok(Some(accepted)) => {
+                    let hello = accepted.client_hello();
+                    let is_address =
+                        host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+                    let meant = match hello.server_name() {
+                        Some(name) => name.eq_ignore_ascii_case(host),
+                        None => is_address,
+                    };
+                    return Ok(meant.then_some(bytes));
+                }
+                Err(_) => return Ok(None),
+            }
+        }
+        if bytes.len() > CLIENT_HELLO_MAX_BYTES || from.read_buf(&mut bytes).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+/// Reads the beginning of a ServerHello, to be sent on; `None` if it is something else.
+pub async fn from_server(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Vec<u8>>> {
+    let mut beginning = [0; BEGINNING_LEN];
+    from.read_exact(&mut beginning).await?;
+    let is_hello = matches!(beginning, [HANDSHAKE, MAJOR, _, _, _, SERVER_HELLO]);
+    Ok(is_hello.then(|| beginning.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    use super::*;
+
+    fn hello(host: &str) -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = host.to_owned().try_into().expect("a name");
+        let mut client = ClientConnection::new(Arc::new(config), name).expect("a client");
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).expect("a hello");
+        bytes
+    }
+
+    #[tokio::test]
+    async fn only_a_client_hello_for_the_host_passes() {
+        for (said, host, passes) in [
+            ("git.example", "git.example", true),
+            ("git.example", "GIT.example", true),
+            ("git.example", "other.example", false),
+            ("127.0.0.1", "127.0.0.1", true),
+            ("127.0.0.1", "git.example", false),
+        ] {
+            let whole = hello(said);
+            for cut in [0, 1, 7, whole.len()] {
+                let (early, mut rest) = whole.split_at(cut);
+                let read = from_client(&mut rest, early.to_vec(), host).await.expect("it is there");
+                assert_eq!(read, passes.then(|| whole.clone()), "{said} to {host}, cut at {cut}");
+            }
+        }
+        let whole = hello("git.example");
+        for other in [&b"SSH-2.0-x\r\n"[..], b"GET / HTTP/1.1\r\n\r\n", b"", &whole[..100]] {
+            let read = from_client(&mut &other[..], Vec::new(), "git.example").await;
+            assert_eq!(read.expect("it is there"), None, "{other:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_server_hello_comes_back() {
+        let hello = [22, 3, 3, 0, 90, 2];
+        let read = from_server(&mut &hello[..]).await.expect("it is there");
+        assert_eq!(read, Some(hello.to_vec()));
+        for other in
+            [&b"SSH-2.0-x"[..], b"HTTP/1.1 200", &[21, 3, 3, 0, 2, 2], &[22, 3, 3, 0, 90, 1]]
+        {
+            assert_eq!(from_server(&mut &other[..]).await.expect("it is there"), None);
+        }
+        from_server(&mut &hello[..3]).await.expect_err("it broke off");
+    }
+}
