@@ -19,6 +19,7 @@ mod intent;
 use std::sync::Arc;
 
 use super::diff::{READ, inside};
+use super::quiesce::Quiesced;
 use super::request::Command;
 use super::supervisor::Supervisor;
 use super::work::FileWork;
@@ -114,7 +115,6 @@ impl Supervisor {
             true => self.restore(&request, &root, changer).await,
             false => Err(Error::RevertAbandoned { attempts: request.attempts }),
         };
-        failpoint!("revert.after_files");
         // The next daemon does the rest.
         if let Err(Error::ShuttingDown) = &done {
             return done;
@@ -138,17 +138,15 @@ impl Supervisor {
         root: &Root,
         changer: Changer,
     ) -> Result<Vec<TreePath>, Error> {
-        match changer {
-            Changer::Sandbox => self.restore_as(request, root, changer).await,
-            Changer::Host => {
-                // Nothing changes the tree while the host does.
-                let quiesced = self.quiesce().await?;
-                failpoint!("revert.after_freeze");
-                let done = self.restore_as(request, root, changer).await;
-                self.unquiesce(quiesced).await?;
-                done
-            }
-        }
+        let quiesced = match changer {
+            Changer::Sandbox => Quiesced::AtRest,
+            // Nothing changes the tree while the host does.
+            Changer::Host => self.quiesce().await?,
+        };
+        let done = self.restore_as(request, root, changer).await;
+        failpoint!("revert.after_files");
+        self.unquiesce(quiesced).await?;
+        done
     }
 
     async fn restore_as(

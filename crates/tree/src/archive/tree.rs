@@ -150,7 +150,8 @@ impl TreeArchive {
             }
             FileType::RegularFile => {
                 let file =
-                    beneath::open(parent, name.to_bytes(), OFlags::RDONLY | OFlags::NONBLOCK)?;
+                    beneath::open(parent, name.to_bytes(), OFlags::RDONLY | OFlags::NONBLOCK)
+                        .map_err(untrusted::leased)?;
                 self.file(file)?;
             }
             FileType::Symlink => {

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::effort::{Contents, Effort};
-use crate::{OPAQUE, OVERLAY_ATTRIBUTES, beneath, is_whiteout};
+use crate::{OPAQUE, OVERLAY_ATTRIBUTES, beneath, is_whiteout, untrusted};
 use sandkeep_core::limits;
 
 /// A file, a directory, a link or the like, held by a descriptor: it stays the same one whatever becomes
@@ -146,7 +146,9 @@ impl Node {
 
     fn file(&self) -> io::Result<File> {
         match self.kind() {
-            FileType::RegularFile => Ok(File::from(beneath::reopen(self.top()?)?)),
+            FileType::RegularFile => {
+                Ok(File::from(beneath::reopen(self.top()?).map_err(untrusted::leased)?))
+            }
             _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
         }
     }
