@@ -260,6 +260,8 @@ pub const TREE_WORK_MAX_BYTES: u64 = 64 * 1024 * MIB;
 pub const TREE_WORK_MAX: Duration = Duration::from_secs(600);
 /// How long a copy of a volume may take, for a snapshot, a fork, a rollback or a template.
 pub const COPY_MAX: Duration = Duration::from_secs(3600);
+/// How many trees the storage copies, measures or removes at once.
+pub const STORAGE_LONG_MAX: usize = 64;
 /// How many requests that read or write the files of sandboxes are under way at once, and of one user.
 pub const TREE_WORK_AT_ONCE_MAX: usize = 64;
 pub const TREE_WORK_PER_USER_MAX: usize = 8;
