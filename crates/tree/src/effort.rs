@@ -76,6 +76,15 @@ impl Effort {
         CancelOnDrop(self.clone())
     }
 
+    /// Whether so many bytes can still be handled; they are not spent.
+    pub fn check(&self, bytes: u64) -> io::Result<()> {
+        let Inner { left_bytes, max_bytes, given_up, .. } = &*self.0;
+        match bytes > left_bytes.load(Ordering::Relaxed) {
+            true => Err((*given_up.get_or_init(|| GivenUp::Bytes { max: *max_bytes })).into()),
+            false => Ok(()),
+        }
+    }
+
     /// Before something is done that takes a while, or handles so many bytes.
     pub fn spend(&self, bytes: u64) -> io::Result<()> {
         let Inner { max_bytes, left_bytes, time, deadline, cancelled, given_up } = &*self.0;
@@ -147,6 +156,16 @@ impl Contents {
         match seek(&self.file, SeekFrom::Data(at)) {
             Ok(start) => Ok(Some(start)),
             Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Fails at once if all of it has to be read, because nobody knows of holes in it, and that is too much.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let size_bytes = self.left_bytes;
+        match seek(&self.file, SeekFrom::Hole(0)) {
+            Ok(hole) if hole >= size_bytes => self.effort.check(size_bytes),
+            Ok(_) | Err(Errno::NXIO) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

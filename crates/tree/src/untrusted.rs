@@ -118,12 +118,7 @@ fn remove_flat(parent: impl AsFd, name: &CStr) -> rustix::io::Result<()> {
 }
 
 /// Moves a directory up into `top`, under a name that nothing there has.
-fn lift(
-    parent: impl AsFd,
-    name: &CStr,
-    top: impl AsFd,
-    nested: usize,
-) -> rustix::io::Result<()> {
+fn lift(parent: impl AsFd, name: &CStr, top: impl AsFd, nested: usize) -> rustix::io::Result<()> {
     let (parent, top) = (parent.as_fd(), top.as_fd());
     let lifted = unused_name();
     let rename = || renameat_with(parent, name, top, &lifted, RenameFlags::NOREPLACE);

@@ -28,8 +28,8 @@ use crate::error::Error;
 use crate::inside::toolbox::{self, ToolboxRequest, Whom};
 use crate::policy::turns::Turn;
 use sandkeep_core::{
-    Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, event::EventKind, failpoint,
-    limits, with_causes,
+    Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, event::EventKind,
+    failpoint, limits, with_causes,
 };
 use sandkeep_tree::{
     Root, TreePath, View,

@@ -31,7 +31,10 @@ impl Turns {
         let own = all.get(&user).copied().unwrap_or(0);
         let limit = limits::TREE_WORK_PER_USER_MAX;
         if own >= limit {
-            return Err(Error::LimitReached { what: "diffs and reverts of one user at once", limit });
+            return Err(Error::LimitReached {
+                what: "diffs and reverts of one user at once",
+                limit,
+            });
         }
         let limit = limits::TREE_WORK_AT_ONCE_MAX;
         if all.values().sum::<usize>() >= limit {
@@ -66,8 +69,7 @@ mod tests {
     #[test]
     fn one_user_leaves_turns_for_the_others_and_gets_its_own_back() {
         let turns = Turns::default();
-        let greedy: Vec<Turn> =
-            std::iter::from_fn(|| turns.begin(&user("greedy")).ok()).collect();
+        let greedy: Vec<Turn> = std::iter::from_fn(|| turns.begin(&user("greedy")).ok()).collect();
         assert_eq!(greedy.len(), limits::TREE_WORK_PER_USER_MAX);
         let modest = turns.begin(&user("modest")).expect("there are turns left");
         drop(greedy);

@@ -35,6 +35,8 @@ pub(super) fn is_same(one: &Node, other: &Node) -> io::Result<bool> {
         return Ok(false);
     }
     let (one, other) = (one.open()?, other.open()?);
+    one.check()?;
+    other.check()?;
     let (mut left, mut right) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
     let mut at = 0;
     // Where both are holes they are the same, however long that is.

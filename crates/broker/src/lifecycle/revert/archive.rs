@@ -45,8 +45,7 @@ fn is_directory(change: &Change) -> bool {
 
 /// Whether all that comes is little enough to be brought at once.
 pub(super) fn check_size(diff: &Diff) -> io::Result<()> {
-    let brought =
-        |change: &&Change| !matches!(change.kind, ChangeKind::Deleted | ChangeKind::Mode);
+    let brought = |change: &&Change| !matches!(change.kind, ChangeKind::Deleted | ChangeKind::Mode);
     let sizes = diff.changes.iter().filter(brought).filter_map(|change| change.after.as_ref());
     let all = sizes.fold(0_u64, |all, facts| all.saturating_add(facts.size_bytes));
     let max = limits::TREE_WORK_MAX_BYTES;
