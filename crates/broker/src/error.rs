@@ -205,6 +205,18 @@ pub enum Error {
     #[error("{id} has its maximum of {limit} named snapshots")]
     SnapshotsFull { id: SandboxId, limit: usize },
 
+    /// Something about the files ends the daemon, or takes it too long.
+    #[error("{attempts} daemons began to bring files back and none finished")]
+    RevertAbandoned { attempts: u32 },
+
+    /// What a sandbox holds is more than is read or written for one request.
+    #[error("cannot {what}")]
+    FilesTooLarge {
+        what: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+
     #[error("the limit of {limit} {what} is reached")]
     LimitReached { what: &'static str, limit: usize },
 

@@ -7,6 +7,7 @@ pub(crate) mod batteries;
 pub(crate) mod quota;
 pub(crate) mod rate;
 pub(crate) mod refusals;
+pub(crate) mod turns;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;

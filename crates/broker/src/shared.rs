@@ -24,6 +24,7 @@ use crate::lifecycle::snapshot::Records;
 use crate::policy::batteries::Batteries;
 use crate::policy::rate::Rates;
 use crate::policy::refusals::Refusals;
+use crate::policy::turns::Turns;
 use crate::records::directory::{Directory, LocalDirectory};
 use crate::records::events::EventLog;
 use crate::records::registry::Registry;
@@ -69,6 +70,8 @@ pub(super) struct Shared {
     pub policy: Policy,
     pub clock: Arc<dyn Clock>,
     pub rates: Rates,
+    /// Who may have the host work on files for a while.
+    pub turns: Turns,
     pub alarm: Alarm,
     /// Creates with an idempotency key, and ensures, that are under way.
     pub creates: Flights<()>,
@@ -128,6 +131,7 @@ impl Shared {
             telemetry,
             pulse: Pulse::default(),
             rates: Rates::new(&parts.policy.quotas),
+            turns: Turns::default(),
             policy: parts.policy,
             clock: parts.clock,
             alarm: Alarm::default(),

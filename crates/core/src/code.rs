@@ -324,6 +324,9 @@ codes! {
     FileTooLarge "file_too_large" TooLarge Useless
         "the file or the answer is too large"
         "request less: a range, a lower depth or limit, or one file at a time";
+    FilesTooLarge "files_too_large" TooLarge Useless
+        "the files are too large, or too many, to be read at once"
+        "name a path with fewer or smaller files; a sparse file counts with all of its holes";
     RangeNotSatisfiable "range_not_satisfiable" Invalid Useless
         "the range is beyond the end of the file"
         "request a range within the size in Content-Range";

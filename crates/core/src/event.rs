@@ -95,6 +95,9 @@ pub enum EventKind {
     /// The files of a sandbox are as they were at a snapshot. `state` is the state that it is in now.
     #[serde(rename = "sandbox.rolled_back")]
     SandboxRolledBack { name: SnapshotName, state: State },
+    /// Files were to become what they were at a snapshot, and only some did, or none.
+    #[serde(rename = "sandbox.revert_failed")]
+    SandboxRevertFailed { reason: String },
     /// New sandboxes were made from the files of this one: as they were at a snapshot, or at the moment.
     #[serde(rename = "sandbox.forked")]
     SandboxForked {
@@ -198,6 +201,7 @@ impl EventKind {
             Self::SandboxFailed { .. } => Some(State::Failed),
             Self::SandboxRolledBack { state, .. } => Some(*state),
             Self::SandboxForked { .. }
+            | Self::SandboxRevertFailed { .. }
             | Self::SandboxDestroyed { .. }
             | Self::SnapshotCreated(_)
             | Self::SnapshotDeleted { .. }

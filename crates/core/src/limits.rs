@@ -263,6 +263,17 @@ pub const BENCH_SLOW_EVERY: usize = 10;
 
 /// How deep a volume's tree is looked into to measure it; every level holds a descriptor.
 pub const WALK_DEPTH_MAX: usize = 128;
+/// What one request may cost on the host: bytes of files that are read, holes included where they must be passed on,
+/// and time.
+pub const TREE_WORK_MAX_BYTES: u64 = 64 * 1024 * MIB;
+pub const TREE_WORK_MAX: Duration = Duration::from_secs(600);
+/// How long a copy of a volume may take, for a snapshot, a fork, a rollback or a template.
+pub const COPY_MAX: Duration = Duration::from_secs(3600);
+/// How many trees the storage copies, measures or removes at once.
+pub const STORAGE_LONG_MAX: usize = 64;
+/// How many requests that read or write the files of sandboxes are under way at once, and of one user.
+pub const TREE_WORK_AT_ONCE_MAX: usize = 64;
+pub const TREE_WORK_PER_USER_MAX: usize = 8;
 /// How many changes a diff tells, unless asked otherwise, and at most; and how many names it looks at.
 pub const DIFF_CHANGES_DEFAULT: usize = 10_000;
 pub const DIFF_CHANGES_MAX: usize = 200_000;
@@ -277,12 +288,15 @@ pub const DIFF_RENAME_MAX_BYTES: u64 = 256 * MIB;
 pub const DIFF_TEXT_FILE_MAX_BYTES: u64 = MIB;
 pub const DIFF_TEXT_MAX_BYTES: usize = 8 * 1024 * 1024;
 pub const DIFF_TEXT_EFFORT: Duration = Duration::from_millis(500);
-/// How many pieces of a diff's files wait for its client, and how long one may take to take one.
+/// How many pieces of a diff's files wait for its client, how long one may take to take one, and to take all.
 pub const DIFF_CHUNKS_QUEUED: usize = 16;
 pub const DIFF_STALL: Duration = Duration::from_secs(60);
+pub const DIFF_STREAM_MAX: Duration = Duration::from_secs(3600);
 /// How many paths are brought back at once, and how long that may take.
 pub const REVERT_PATHS_MAX: usize = 1_000;
 pub const REVERT_MAX: Duration = Duration::from_secs(600);
+/// After so many daemons that did not live to finish a revert, it is given up.
+pub const REVERT_ATTEMPTS_MAX: u32 = 3;
 /// The largest list of changes that is brought home, and how many pieces of the stream wait to be written.
 pub const APPLY_MANIFEST_MAX_BYTES: u64 = 256 * MIB;
 pub const APPLY_CHUNKS_QUEUED: usize = 16;

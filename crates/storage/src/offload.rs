@@ -5,12 +5,13 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::sync::Semaphore;
 
 use super::{
     Base, LayerDraft, LayerId, LayerKey, PoolHealth, Quota, Storage, StorageCapabilities,
     StorageError, Usage,
 };
-use sandkeep_core::{SandboxId, SnapshotId};
+use sandkeep_core::{SandboxId, SnapshotId, limits};
 use sandkeep_tree::{Root, RootKind, View};
 
 /// The work of a storage with its volumes. What a method has to keep is said at that of the same name in
@@ -112,11 +113,14 @@ fn io_error<S: Blocking>(what: impl Into<String>, source: io::Error) -> StorageE
 /// A storage whose work is done where it may block.
 pub struct Offloaded<S> {
     pub(super) inner: Arc<S>,
+    /// For what takes as long as a tree is large: a tenant with many of them leaves threads for the others.
+    long: Arc<Semaphore>,
 }
 
 impl<S: Blocking> Offloaded<S> {
     pub(super) fn new(inner: S) -> Self {
-        Self { inner: Arc::new(inner) }
+        let long = Arc::new(Semaphore::new(limits::STORAGE_LONG_MAX));
+        Self { inner: Arc::new(inner), long }
     }
 
     async fn offload<T: Send + 'static>(
@@ -137,6 +141,20 @@ impl<S: Blocking> Offloaded<S> {
         self.offload(move |inner| work(inner, &id)).await
     }
 
+    /// The same for what takes as long as the volume is large. It waits for its turn without a thread.
+    async fn long_on_volume<T: Send + 'static>(
+        &self,
+        id: &SandboxId,
+        work: impl FnOnce(&Arc<S>, &SandboxId) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        let turn = Arc::clone(&self.long).acquire_owned().await;
+        self.on_volume(id, move |inner, id| {
+            let _turn = turn;
+            work(inner, id)
+        })
+        .await
+    }
+
     /// The same for one snapshot of it, where there can be any.
     async fn on_snapshot<T: Send + 'static>(
         &self,
@@ -148,7 +166,7 @@ impl<S: Blocking> Offloaded<S> {
             return Err(StorageError::Unsupported { storage: S::NAME, what: "make snapshots" });
         }
         let snapshot = snapshot.clone();
-        self.on_volume(id, move |inner, id| work(inner, id, &snapshot)).await
+        self.long_on_volume(id, move |inner, id| work(inner, id, &snapshot)).await
     }
 
     fn check_quota(&self, quota: &Quota) -> Result<(), StorageError> {
@@ -192,11 +210,11 @@ impl<S: Blocking> Storage for Offloaded<S> {
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), StorageError> {
-        self.on_volume(id, |inner, id| inner.destroy(id)).await
+        self.long_on_volume(id, |inner, id| inner.destroy(id)).await
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, StorageError> {
-        self.on_volume(id, |inner, id| inner.usage(id)).await
+        self.long_on_volume(id, |inner, id| inner.usage(id)).await
     }
 
     async fn list(&self) -> Result<Vec<SandboxId>, StorageError> {
@@ -291,7 +309,7 @@ impl<S: Blocking> Storage for Offloaded<S> {
         let make = move |inner: &Arc<S>, id: &SandboxId| {
             inner.layer_from(id, snapshot.as_ref(), &below, &layer)
         };
-        self.on_volume(id, make).await
+        self.long_on_volume(id, make).await
     }
 
     async fn layers(&self) -> Result<Vec<LayerKey>, StorageError> {

@@ -5,6 +5,7 @@ mod change;
 mod list;
 mod pack;
 mod read;
+mod remove_tree;
 mod replacement;
 mod stat;
 #[cfg(test)]

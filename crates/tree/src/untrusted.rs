@@ -15,6 +15,9 @@ use rustix::io::Errno;
 
 use sandkeep_core::limits;
 
+/// How deep subvolumes may be nested that are removed.
+const SUBVOLUMES_NESTED_MAX: usize = 32;
+
 /// Opens a directory that is really there: no symbolic link, no mount.
 pub fn open_dir(parent: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     openat2(
@@ -24,6 +27,17 @@ pub fn open_dir(parent: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
         Mode::empty(),
         ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS,
     )
+}
+
+/// Says what is in the way of opening a file that is opened without waiting: a lease, and so somebody inside.
+pub fn leased(error: Errno) -> io::Error {
+    match error {
+        Errno::AGAIN => io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "a process in the sandbox holds a lease on it; try again, or end that process",
+        ),
+        error => error.into(),
+    }
 }
 
 /// The names in a directory, and what they are.
@@ -41,6 +55,10 @@ pub fn entries(directory: impl AsFd) -> rustix::io::Result<Vec<(CString, FileTyp
 /// Removes everything in a directory. What vanishes meanwhile is fine. If something cannot be
 /// removed the rest is, and the first such thing is reported.
 pub fn empty(top: impl AsFd) -> io::Result<()> {
+    empty_nested(top, 0)
+}
+
+fn empty_nested(top: impl AsFd, nested: usize) -> io::Result<()> {
     let top = top.as_fd();
     let mut stuck = HashSet::new();
     let mut first_error = None;
@@ -51,7 +69,7 @@ pub fn empty(top: impl AsFd) -> io::Result<()> {
             return first_error.map_or(Ok(()), Err);
         }
         for (name, _) in children {
-            if let Err(error) = remove_lifting(top, &name) {
+            if let Err(error) = remove_lifting(top, &name, nested) {
                 first_error = first_error.or(Some(describe(&name, error)));
                 stuck.insert(name);
             }
@@ -60,7 +78,7 @@ pub fn empty(top: impl AsFd) -> io::Result<()> {
 }
 
 /// Removes one child of `top`; the directories in it are lifted into `top`.
-fn remove_lifting(top: impl AsFd, name: &CStr) -> rustix::io::Result<()> {
+fn remove_lifting(top: impl AsFd, name: &CStr, nested: usize) -> rustix::io::Result<()> {
     let top = top.as_fd();
     match remove_flat(top, name) {
         Err(Errno::NOTEMPTY) => {}
@@ -70,7 +88,7 @@ fn remove_lifting(top: impl AsFd, name: &CStr) -> rustix::io::Result<()> {
     let mut first_error = None;
     for (child, _) in entries(&directory)? {
         let done = match remove_flat(&directory, &child) {
-            Err(Errno::NOTEMPTY) => lift(&directory, &child, top),
+            Err(Errno::NOTEMPTY) => lift(&directory, &child, top, nested),
             done => done,
         };
         first_error = first_error.or(done.err());
@@ -100,7 +118,7 @@ fn remove_flat(parent: impl AsFd, name: &CStr) -> rustix::io::Result<()> {
 }
 
 /// Moves a directory up into `top`, under a name that nothing there has.
-fn lift(parent: impl AsFd, name: &CStr, top: impl AsFd) -> rustix::io::Result<()> {
+fn lift(parent: impl AsFd, name: &CStr, top: impl AsFd, nested: usize) -> rustix::io::Result<()> {
     let (parent, top) = (parent.as_fd(), top.as_fd());
     let lifted = unused_name();
     let rename = || renameat_with(parent, name, top, &lifted, RenameFlags::NOREPLACE);
@@ -115,9 +133,10 @@ fn lift(parent: impl AsFd, name: &CStr, top: impl AsFd) -> rustix::io::Result<()
     match done {
         Err(Errno::NOENT) => Ok(()),
         // A btrfs subvolume made inside: its directories cannot leave it, so it is emptied as a tree of
-        // its own. How deep such ones nest costs a deletion right for each level, so it stays small.
+        // its own. Sandboxes cannot make any, so only few can be nested.
+        Err(Errno::XDEV) if nested >= SUBVOLUMES_NESTED_MAX => Err(Errno::LOOP),
         Err(Errno::XDEV) => {
-            empty(open_to_change(parent, name)?)
+            empty_nested(open_to_change(parent, name)?, nested + 1)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             remove_flat(parent, name)
         }

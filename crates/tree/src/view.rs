@@ -7,7 +7,7 @@
 //! [`View::resolve`] does it, and takes an absolute one from the root of the tree.
 //!
 //! The tree may change while it is read. Then what is told is of this moment or of that: a name that is
-//! gone when it is looked at is not there, and nothing is read without end.
+//! gone when it is looked at is not there, and nothing is read without end: what all of it may cost is an [`Effort`].
 
 mod node;
 
@@ -19,7 +19,7 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
 
 use super::tree_path::Met;
-use super::{Root, TreePath};
+use super::{Effort, Root, TreePath};
 pub use node::is_opaque;
 pub use node::{Entry, Node};
 
@@ -27,6 +27,7 @@ pub use node::{Entry, Node};
 pub struct View {
     /// The topmost first; never empty.
     trees: Vec<OwnedFd>,
+    effort: Effort,
     /// What must not go away as long as somebody reads.
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -60,7 +61,13 @@ impl View {
     /// Directories as an overlay shows them, the topmost first. A single one is shown as it is, and so is
     /// none, which has nothing in it and cannot be read.
     pub fn of_trees(trees: Vec<OwnedFd>) -> Self {
-        Self { trees, _kept: None }
+        Self { trees, effort: Effort::default(), _kept: None }
+    }
+
+    /// Has whoever reads it keep to a budget, and not to one of its own.
+    pub fn within(mut self, effort: &Effort) -> Self {
+        self.effort = effort.clone();
+        self
     }
 
     /// Has something live as long as this does: a lock, or what removes the tree when it is dropped.
@@ -72,7 +79,7 @@ impl View {
 
     /// The root directory.
     pub fn root(&self) -> io::Result<Node> {
-        Node::of_trees(&self.trees)
+        Node::of_trees(&self.trees, &self.effort)
     }
 
     /// What a path is; no link in it is followed, so that one on the way leads nowhere.

@@ -57,6 +57,7 @@ impl Error {
             Self::SnapshotNotFound { .. } => Code::SnapshotNotFound,
             Self::SnapshotExists { .. } => Code::SnapshotExists,
             Self::SnapshotsFull { .. } => Code::SnapshotsFull,
+            Self::FilesTooLarge { .. } | Self::RevertAbandoned { .. } => Code::FilesTooLarge,
             Self::LimitReached { .. } => Code::LimitReached,
             Self::ProcessNotFound { .. } => Code::ProcessNotFound,
             Self::ProcessEnded { .. } => Code::ProcessEnded,

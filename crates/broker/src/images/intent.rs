@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::collect;
+use crate::lifecycle::quiesce;
 use crate::records::rows;
 use crate::shared::Shared;
-use sandkeep_core::{ImportId, SandboxId, State, TemplateName};
+use sandkeep_core::{ImportId, SandboxId, TemplateName};
 use sandkeep_store::{Key, Prefix, Revision, StateStore, StoreError};
 
 /// The first segment of every intent's key.
@@ -59,7 +60,7 @@ pub async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
             continue;
         }
         if let Some(sandbox) = intent.as_ref().and_then(|intent| intent.sandbox.as_ref()) {
-            thaw(shared, sandbox).await;
+            quiesce::thaw(shared, sandbox).await;
         }
         rows::remove(&**store, &entry.key, Some(entry.revision)).await?;
         let name = intent.map(|intent| intent.name.to_string());
@@ -67,14 +68,4 @@ pub async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
     }
     collect::soon(shared);
     Ok(())
-}
-
-/// It may have been frozen when the daemon died. Thawing what runs changes nothing.
-async fn thaw(shared: &Shared, id: &SandboxId) {
-    let Some(handle) = shared.supervised(id) else { return };
-    let runs = handle.published.borrow().status.state() == State::Running;
-    let Ok(runtime) = shared.runtime(handle.meta().spec.runtime()) else { return };
-    if runs && let Err(error) = runtime.thaw(id).await {
-        warn!(%id, %error, "cannot thaw a sandbox that was becoming a template");
-    }
 }

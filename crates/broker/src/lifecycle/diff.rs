@@ -18,6 +18,7 @@ use tracing::warn;
 use super::handle::Handle;
 use super::snapshot::Record;
 use super::volume::Stored;
+use super::work::FileWork;
 use crate::Broker;
 use crate::error::Error;
 use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
@@ -70,6 +71,7 @@ enum Point {
 struct Comparison {
     handle: Arc<Handle>,
     volume: Stored,
+    work: FileWork,
     from: Point,
     to: Point,
     options: Options,
@@ -86,10 +88,13 @@ impl Broker {
         id: &SandboxId,
         request: DiffRequest,
     ) -> Result<ToldDiff, Error> {
+        let turn = self.shared.turns.begin(who)?;
         let mut comparison = self.comparison(who, id, request)?;
         let broker = self.clone();
+        let _unheard = comparison.work.effort.cancel_on_drop();
         // Whoever leaves in between leaves no snapshot behind.
         let told = self.shared.tasks.spawn(async move {
+            let _turn = turn;
             broker.stand_in(&mut comparison).await?;
             let told = broker.told(&comparison).await;
             broker.remove_stand_in(&comparison).await;
@@ -102,7 +107,7 @@ impl Broker {
         let _kept = comparison.handle.snapshots.reading().await;
         let (from, to) = self.views(comparison).await?;
         let (options, text) = (comparison.options.clone(), comparison.text);
-        let diff = comparison.volume.reading(READ, move || {
+        let diff = comparison.work.run(READ, move || {
             let mut diff = diff::compare(&from, &to, &options)?;
             if text == DiffText::Told {
                 diff::add_text(&mut diff, &from, &to)?;
@@ -148,7 +153,8 @@ impl Broker {
             changes_max: limit,
         };
         let (text, stand_in, frozen) = (request.text, None, true);
-        Ok(Comparison { handle, volume, from, to, options, text, stand_in, frozen })
+        let work = FileWork::new(&self.shared, id, handle.destroys.subscribe());
+        Ok(Comparison { handle, volume, work, from, to, options, text, stand_in, frozen })
     }
 
     /// What is mounted in a sandbox, and not part of its volume.
@@ -200,14 +206,17 @@ impl Broker {
 
     async fn views(&self, comparison: &Comparison) -> Result<(View, View), Error> {
         let from = self.view(comparison, &comparison.from).await?;
-        Ok((from, self.view(comparison, &comparison.to).await?))
+        let to = self.view(comparison, &comparison.to).await?;
+        let effort = &comparison.work.effort;
+        Ok((from.within(effort), to.within(effort)))
     }
 
     async fn view(&self, comparison: &Comparison, point: &Point) -> Result<View, Error> {
         let snapshot = match point {
             Point::Base => {
-                let (handle, volume) = (&comparison.handle, &comparison.volume);
-                return base::view(&self.shared, volume, &handle.id, &handle.meta().spec).await;
+                let Comparison { handle, volume, work, .. } = comparison;
+                let spec = &handle.meta().spec;
+                return base::view(&self.shared, (volume, work), &handle.id, spec).await;
             }
             Point::Snapshot(record) => Some(&record.id),
             Point::Now => comparison.stand_in.as_ref(),

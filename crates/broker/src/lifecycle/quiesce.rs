@@ -6,7 +6,8 @@ use tracing::warn;
 
 use super::supervisor::Supervisor;
 use crate::error::Error;
-use sandkeep_core::State;
+use crate::shared::Shared;
+use sandkeep_core::{SandboxId, State};
 use sandkeep_home::DataDir;
 use sandkeep_runtime::RuntimeError;
 
@@ -70,5 +71,15 @@ impl Supervisor {
             Quiesced::AtRest => Ok(()),
             Quiesced::Frozen => Ok(self.runtime.thaw(self.id()).await?),
         }
+    }
+}
+
+/// Thaws a sandbox that may have been frozen when the daemon died. Thawing what runs changes nothing.
+pub(crate) async fn thaw(shared: &Shared, id: &SandboxId) {
+    let Some(handle) = shared.supervised(id) else { return };
+    let runs = handle.published.borrow().status.state() == State::Running;
+    let Ok(runtime) = shared.runtime(handle.meta().spec.runtime()) else { return };
+    if runs && let Err(error) = runtime.thaw(id).await {
+        warn!(%id, %error, "cannot thaw a sandbox that an earlier daemon froze");
     }
 }

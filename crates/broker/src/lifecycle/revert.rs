@@ -4,12 +4,14 @@
 //!   row `reverts/<sandbox>` ─▶ compare ─▶ archive of what differs ─▶ toolbox, inside, as root ─▶ no row
 //! ```
 //!
-//! A root that is a plain directory is changed where it lies. An overlay must not be written to from behind, and only
-//! inside is it mounted: there the sandbox changes its own files. One that is stopped is started for that, without
-//! the process that its template would start, and stopped again.
+//! A root that is a plain directory is changed where it lies, while the sandbox is frozen or does not run: the host never
+//! writes to a tree that somebody else changes at the same time. An overlay must not be written to from behind, and only
+//! inside is it mounted: there the sandbox changes its own files, and so it does where the runtime cannot freeze it. One
+//! that is stopped is started for that, without the process that its template would start, and stopped again.
 //!
 //! What is done can be done again. So a daemon that finds the row of an earlier one begins anew, and compares again:
-//! what the earlier one has done is no difference any more.
+//! what the earlier one has done is no difference any more. What is too large, or takes too long, is given up; so is a
+//! revert that [`limits::REVERT_ATTEMPTS_MAX`] daemons did not live to finish. The sandbox's log says why.
 
 mod archive;
 mod intent;
@@ -17,14 +19,17 @@ mod intent;
 use std::sync::Arc;
 
 use super::diff::{READ, inside};
+use super::quiesce::Quiesced;
 use super::request::Command;
 use super::supervisor::Supervisor;
-use super::volume::Stored;
+use super::work::FileWork;
 use crate::Broker;
 use crate::error::Error;
 use crate::inside::toolbox::{self, ToolboxRequest, Whom};
+use crate::policy::turns::Turn;
 use sandkeep_core::{
-    Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, failpoint, limits,
+    Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, event::EventKind,
+    failpoint, limits, with_causes,
 };
 use sandkeep_tree::{
     Root, TreePath, View,
@@ -42,6 +47,10 @@ pub(crate) struct RevertRequest {
     pub hidden: Vec<TreePath>,
     /// It was started for this, and is to be stopped.
     pub woken: bool,
+    /// How many daemons have begun with it.
+    pub attempts: u32,
+    /// What its caller holds as long as it lasts.
+    pub _turn: Option<Turn>,
 }
 
 impl Broker {
@@ -67,6 +76,8 @@ impl Broker {
             paths: paths?,
             hidden: self.hidden(&handle)?,
             woken: false,
+            attempts: 0,
+            _turn: Some(self.shared.turns.begin(who)?),
         };
         let revert = |reply| Command::Revert(Box::new(request), reply);
         let reverted = handle.ask(&self.shared, Verb::Revert, revert).await?;
@@ -78,17 +89,36 @@ impl Broker {
     }
 }
 
+/// Who changes the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Changer {
+    /// The host, where they lie, while nothing inside runs.
+    Host,
+    /// The sandbox itself, as root.
+    Sandbox,
+}
+
 impl Supervisor {
     pub(crate) async fn revert(&mut self, request: RevertRequest) -> Result<Vec<TreePath>, Error> {
         self.next(Event::Begin(Verb::Revert))?;
         let root = self.volume.with_snapshots()?.root().await?;
+        let changer = match &root {
+            Root::Dir(_) | Root::Shifted(_) if self.can_quiesce().is_ok() => Changer::Host,
+            Root::Dir(_) | Root::Shifted(_) | Root::Overlay { .. } => Changer::Sandbox,
+        };
         let sleeps = self.status().state() == State::Stopped;
-        let wake = sleeps && matches!(root, Root::Overlay { .. });
+        let wake = sleeps && changer == Changer::Sandbox;
         let intent = Intent::of(&request, request.woken || wake);
         intent.write(&*self.shared.store, self.id()).await?;
         failpoint!("revert.after_intent");
-        let done = self.restore(&request, &root).await;
-        failpoint!("revert.after_files");
+        let done = match request.attempts < limits::REVERT_ATTEMPTS_MAX {
+            true => self.restore(&request, &root, changer).await,
+            false => Err(Error::RevertAbandoned { attempts: request.attempts }),
+        };
+        // The next daemon does the rest.
+        if let Err(Error::ShuttingDown) = &done {
+            return done;
+        }
         // One that could not be started has failed, and says so.
         if (request.woken || wake) && self.status().state() == State::Running {
             self.stop().await?;
@@ -96,6 +126,9 @@ impl Supervisor {
         // Also of one that failed: its caller knows, and may ask again.
         Intent::over(&*self.shared.store, self.id()).await?;
         failpoint!("revert.after_outcome");
+        if let Err(error) = &done {
+            self.emit(&EventKind::SandboxRevertFailed { reason: with_causes(error) });
+        }
         done
     }
 
@@ -103,15 +136,36 @@ impl Supervisor {
         &mut self,
         request: &RevertRequest,
         root: &Root,
+        changer: Changer,
+    ) -> Result<Vec<TreePath>, Error> {
+        let quiesced = match changer {
+            Changer::Sandbox => Quiesced::AtRest,
+            // Nothing changes the tree while the host does.
+            Changer::Host => self.quiesce().await?,
+        };
+        let done = self.restore_as(request, root, changer).await;
+        failpoint!("revert.after_files");
+        self.unquiesce(quiesced).await?;
+        done
+    }
+
+    async fn restore_as(
+        &mut self,
+        request: &RevertRequest,
+        root: &Root,
+        changer: Changer,
     ) -> Result<Vec<TreePath>, Error> {
         let snapshots = Arc::clone(&self.snapshots);
         let _kept = snapshots.reading().await;
         let volume = self.volume.with_snapshots()?.clone();
-        let now = volume.view(None).await?;
-        let then = volume.view(Some(&request.snapshot)).await?;
+        let work = FileWork::new(&self.shared, self.id(), self.destroys());
+        let now = volume.view(None).await?.within(&work.effort);
+        let then = volume.view(Some(&request.snapshot)).await?.within(&work.effort);
         let (paths, hidden) = (request.paths.clone(), request.hidden.clone());
-        let compared = volume.reading(READ, move || {
+        let compared = work.run(READ, move || {
             let diff = compare(&now, &then, &paths, hidden)?;
+            // Before anything is changed: what cannot be brought back whole is not begun.
+            archive::check_size(&diff)?;
             Ok((diff, then))
         });
         let (diff, then) = compared.await?;
@@ -124,27 +178,29 @@ impl Supervisor {
         if differed.is_empty() {
             return Ok(differed);
         }
-        match root {
+        let effort = work.effort.anew(limits::TREE_WORK_MAX_BYTES, limits::REVERT_MAX);
+        let (work, then) = (work.then(effort.clone()), then.within(&effort));
+        match changer {
             // What runs sees it at once, and the rights of whoever is inside do not matter.
-            Root::Dir(path) | Root::Shifted(path) => {
-                let path = path.clone();
-                let restored = volume.reading(READ, move || {
+            Changer::Host => {
+                let path = root.own_dir().to_owned();
+                let restored = work.run(READ, move || {
                     let archive = archive::of(diff, then);
                     ::toolbox::restore(&path, archive).map_err(std::io::Error::other)
                 });
                 restored.await?;
             }
-            Root::Overlay { .. } => {
+            Changer::Sandbox => {
                 if self.status().state() == State::Stopped {
                     self.wake().await?;
                 }
-                self.restore_inside(&volume, diff, then).await?;
+                self.restore_inside(&work, diff, then).await?;
             }
         }
         Ok(differed)
     }
 
-    async fn restore_inside(&self, volume: &Stored, diff: Diff, then: View) -> Result<(), Error> {
+    async fn restore_inside(&self, work: &FileWork, diff: Diff, then: View) -> Result<(), Error> {
         let id = self.id();
         let handle = self.shared.supervised(id);
         let handle = handle.ok_or_else(|| Error::NotFound { id: id.clone() })?;
@@ -155,22 +211,21 @@ impl Supervisor {
         };
         let mut run = toolbox::begin(&self.shared, &handle, request).await?;
         let input = run.input();
-        let (sender, mut pieces) = tokio::sync::mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
-        let packing = volume.reading(READ, move || archive::pack(archive::of(diff, then), &sender));
-        let handing_over = async {
-            while let Some(piece) = pieces.recv().await {
-                let piece: bytes::Bytes = piece;
+        let sending = async {
+            let mut archive = archive::of(diff, then);
+            loop {
+                let piece;
+                // What is not whole is not ended, and changes no more.
+                (archive, piece) = work.piece(READ, archive).await?;
+                if piece.is_empty() {
+                    input.end().await;
+                    return Ok::<(), Error>(());
+                }
                 input.send(&piece).await;
             }
         };
-        let sending = async {
-            let (packed, ()) = tokio::join!(packing, handing_over);
-            // What is not whole is not ended, and changes no more.
-            packed?;
-            input.end().await;
-            Ok::<(), Error>(())
-        };
-        run.answer_while::<::toolbox::Unpacked, Error>(sending).await.map(drop)
+        let answered = run.answer_while::<::toolbox::Unpacked, Error>(sending);
+        work.unless_unwanted(answered).await?.map(drop)
     }
 }
 

@@ -319,6 +319,11 @@ impl Supervisor {
         self.death_watch = DeathWatch::Off;
     }
 
+    /// How many callers wait for this sandbox to be destroyed.
+    pub(crate) fn destroys(&self) -> watch::Receiver<usize> {
+        self.destroys.clone()
+    }
+
     /// Resolves when somebody waits for this sandbox to be destroyed.
     pub(crate) fn destroy_awaited(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut destroys = self.destroys.clone();

@@ -1,7 +1,6 @@
 //! The files of one sandbox: a volume of the storage, or files that its runtime keeps, of which nothing is here. Verbs
 //! ask the sandbox for its volume and never name the storage, so a verb that needs a volume says so where there is none.
 
-use std::io;
 use std::sync::Arc;
 
 use tracing::warn;
@@ -164,17 +163,5 @@ impl Stored {
         let what = "lay out a template twice";
         let taken = StorageError::Unsupported { storage: self.name(), what };
         Ok(self.storage.draft_layer(below, layer).await?.ok_or(taken)?)
-    }
-
-    /// Has another thread read its files.
-    pub async fn reading<T: Send + 'static>(
-        &self,
-        what: &'static str,
-        work: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> Result<T, Error> {
-        let done = tokio::task::spawn_blocking(work).await;
-        let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let (storage, what) = (self.name(), what.to_owned());
-        done.map_err(|source| StorageError::Io { storage, what, source }.into())
     }
 }

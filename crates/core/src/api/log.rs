@@ -60,6 +60,10 @@ pub enum Happening {
     RolledBack {
         name: SnapshotName,
     },
+    /// Files were to become what they were at a snapshot, and only some did, or none.
+    RevertFailed {
+        reason: String,
+    },
     Forked {
         sandboxes: Vec<SandboxId>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,6 +101,9 @@ impl Happening {
             EventKind::SandboxResumed {} => Self::Resumed,
             EventKind::SandboxFailed { reason } => Self::Failed { reason: reason.clone() },
             EventKind::SandboxRolledBack { name, .. } => Self::RolledBack { name: name.clone() },
+            EventKind::SandboxRevertFailed { reason } => {
+                Self::RevertFailed { reason: reason.clone() }
+            }
             EventKind::SandboxForked { sandboxes, snapshot } => {
                 let snapshot = snapshot.clone();
                 match &event.subject.sandbox {

@@ -27,12 +27,12 @@ impl Files for View {
     }
 
     fn open(&self, file: &TreePath) -> io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(there(self, file)?.open()?))
+        Ok(Box::new(there(self, file)?.open_whole()?))
     }
 
     fn digest(&self, file: &TreePath) -> io::Result<Digest> {
         let mut hasher = Hasher::new();
-        io::copy(&mut there(self, file)?.open()?, &mut hasher)?;
+        io::copy(&mut there(self, file)?.open_whole()?, &mut hasher)?;
         Ok(hasher.finish())
     }
 }

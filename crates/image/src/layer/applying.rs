@@ -9,6 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmodat, mknodat, openat, statat, symlinkat};
 use rustix::io::Errno;
@@ -22,6 +23,7 @@ use crate::image::Progress;
 use sandkeep_core::limits;
 use sandkeep_storage::Whiteouts;
 use sandkeep_tree::{
+    Effort,
     archive::{Entries, Entry, Kind, Segment},
     tree_path::{self, PathProblem, TreePath},
 };
@@ -49,6 +51,8 @@ pub(super) struct Applying<'a> {
     hashes: RandomState,
     pub(super) applied: Applied,
     buffer: Vec<u8>,
+    /// For files of layers below.
+    pub(super) copied_up: Effort,
 }
 
 #[derive(Clone, Copy)]
@@ -102,6 +106,7 @@ impl<'a> Applying<'a> {
             hashes: RandomState::new(),
             applied: Applied::nothing(target.ids),
             buffer: vec![0; limits::LAYER_COPY_BYTES],
+            copied_up: Effort::new(limits::LAYER_MAX_BYTES, Duration::MAX),
         }
     }
 

@@ -1,7 +1,5 @@
 //! Hard links: another name for a file of this layer, or of one below.
 
-use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Mode, linkat, mknodat, readlinkat, symlinkat};
@@ -10,7 +8,7 @@ use rustix::io::Errno;
 use super::applying::{Applying, at, create};
 use super::view::{Found, Node, file_type};
 use super::{LayerError, attributes};
-use sandkeep_tree::{archive::attributes as found, beneath, tree_path::TreePath};
+use sandkeep_tree::{archive::attributes as found, beneath, copy_data, tree_path::TreePath};
 
 impl Applying<'_> {
     /// Another name for a file. One of a layer below in an overlay is first copied into this one, as
@@ -57,7 +55,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Copies what is below, bytes and all, under the same name into this layer.
+    /// Copies what is below, bytes and all, under the same name into this layer. Holes stay holes, and all that is
+    /// copied is no more than a layer may hold.
     fn copy_up(
         &mut self,
         node: &Node,
@@ -86,10 +85,11 @@ impl Applying<'_> {
         directory: &OwnedFd,
         name: &[u8],
     ) -> rustix::io::Result<()> {
-        let mut from = File::from(beneath::reopen(&node.fd)?);
-        let mut into = create(directory, name)?;
-        let copied = io::copy(&mut from, &mut into)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let from = beneath::reopen(&node.fd)?;
+        let into = create(directory, name)?;
+        let size_bytes = u64::try_from(node.stat.st_size).unwrap_or(0);
+        let copied = copy_data(&from, &into, size_bytes, &self.copied_up)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::FBIG))?;
         self.applied.bytes += copied;
         let own = found::of(from.as_fd(), &node.stat)?;
         attributes::set(&into, &own, &mut self.applied)

@@ -188,6 +188,8 @@ impl Exit {
             | Error::SnapshotExists { .. }
             | Error::SnapshotsFull { .. }
             | Error::LimitReached { .. }
+            | Error::FilesTooLarge { .. }
+            | Error::RevertAbandoned { .. }
             | Error::PoolFull { .. }
             | Error::NoListener { .. }
             | Error::ProcessNotFound { .. }

@@ -71,7 +71,7 @@ fn details(what: Happening) -> String {
         | Happening::SnapshotPruned { name }
         | Happening::RolledBack { name } => vec![name.to_string()],
         Happening::Stopped { reason } | Happening::Paused { reason } => vec![words(reason)],
-        Happening::Failed { reason } => vec![reason],
+        Happening::Failed { reason } | Happening::RevertFailed { reason } => vec![reason],
         Happening::Started | Happening::Resumed => Vec::new(),
     };
     let said: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();

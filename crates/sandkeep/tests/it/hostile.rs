@@ -1,3 +1,4 @@
-//! What code in a sandbox, a tenant or a stranger on the network tries against everybody else.
+//! What one tenant, or code in one sandbox, does to take the daemon from the others.
 
 mod edges;
+mod files;

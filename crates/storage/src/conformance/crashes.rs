@@ -101,9 +101,9 @@ fn read(root: &Path) -> String {
     fs::read_to_string(root.join("file")).expect("the file")
 }
 
-fn io_text(mut file: fs::File) -> String {
+fn io_text(mut file: impl std::io::Read) -> String {
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut file, &mut text).expect("text");
+    file.read_to_string(&mut text).expect("text");
     text
 }
 

@@ -7,16 +7,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
-    chmodat, chownat, copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat,
-    ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, mknodat, openat, readlinkat, seek, statat,
-    symlinkat, utimensat,
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat,
+    chownat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, futimens, ioctl_ficlone,
+    linkat, mkdirat, mknodat, openat, readlinkat, statat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::unchanged::{Earlier, List, Shared};
 use sandkeep_core::limits;
-use sandkeep_tree::{OPAQUE, OVERLAY_ATTRIBUTES, untrusted};
+use sandkeep_tree::{Effort, OPAQUE, OVERLAY_ATTRIBUTES, copy_data, untrusted};
 
 /// What a copy is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +38,7 @@ pub(super) struct Copy<'a> {
     top: OwnedFd,
     /// Where the first name of a file with several is, by device and inode.
     linked: HashMap<(u64, u64), Place>,
+    effort: Effort,
 }
 
 /// The path of a file within a tree.
@@ -46,7 +46,8 @@ pub(super) type Place = CString;
 
 impl<'a> Copy<'a> {
     pub fn new(purpose: Purpose, to: OwnedFd) -> Self {
-        Self { purpose, earlier: None, list: None, top: to, linked: HashMap::new() }
+        let effort = Effort::new(u64::MAX, limits::COPY_MAX);
+        Self { purpose, earlier: None, list: None, top: to, linked: HashMap::new(), effort }
     }
 
     pub fn sharing(mut self, earlier: Option<&'a Earlier>, list: Option<&'a mut List>) -> Self {
@@ -64,6 +65,7 @@ impl<'a> Copy<'a> {
                 open.pop();
                 continue;
             };
+            self.effort.spend(0)?;
             let below = self.copy(level, &name).map_err(|error| describe(&name, error))?;
             if let Some(below) = below {
                 if open.len() >= limits::WALK_DEPTH_MAX {
@@ -126,7 +128,7 @@ impl<'a> Copy<'a> {
             None => Shared::No,
         };
         if shared == Shared::No {
-            level.copy_file(name, stat, self.purpose)?;
+            level.copy_file(name, stat, self.purpose, &self.effort)?;
         }
         match &mut self.list {
             Some(list) => list.note(stat, place),
@@ -184,16 +186,30 @@ impl Level {
         give(&self.from, &self.to, &self.stat, purpose)
     }
 
-    fn copy_file(&self, name: &CStr, stat: &Stat, purpose: Purpose) -> io::Result<()> {
+    fn copy_file(
+        &self,
+        name: &CStr,
+        stat: &Stat,
+        purpose: Purpose,
+        effort: &Effort,
+    ) -> io::Result<()> {
         let quiet = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || openat(&self.from, name, OFlags::RDONLY | quiet, Mode::empty());
-        let from = with_access(&self.from, name, stat, open)?;
+        // Never waits: whoever is inside may hold a lease, and does not let go of it while it is frozen.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | quiet;
+        let open = || openat(&self.from, name, flags, Mode::empty());
+        let from = with_access(&self.from, name, stat, open).map_err(untrusted::leased)?;
+        if FileType::from_raw_mode(fstat(&from)?.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other("it changed while it was copied"));
+        }
         let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | quiet;
         let to = openat(&self.to, name, new, Mode::RUSR | Mode::WUSR)?;
         // Where the filesystem can, both share what they hold until one changes.
         match ioctl_ficlone(&to, &from) {
             Ok(()) => {}
-            Err(_) => copy_data(&from, &to, stat.st_size)?,
+            Err(_) => {
+                let size_bytes = u64::try_from(stat.st_size).map_err(io::Error::other)?;
+                copy_data(&from, &to, size_bytes, effort).map(drop)?;
+            }
         }
         give(&from, &to, stat, purpose)
     }
@@ -245,36 +261,6 @@ fn times(stat: &Stat) -> Timestamps {
         last_access: at(stat.st_atime as _, stat.st_atime_nsec as _),
         last_modification: at(stat.st_mtime as _, stat.st_mtime_nsec as _),
     }
-}
-
-/// Only what is there is copied, so holes stay holes.
-fn copy_data(from: &OwnedFd, to: &OwnedFd, size: i64) -> io::Result<()> {
-    let size = u64::try_from(size).map_err(io::Error::other)?;
-    ftruncate(to, size)?;
-    let mut at = 0;
-    while at < size {
-        let start = match seek(from, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            // Nothing but a hole is left.
-            Err(Errno::NXIO) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let end = seek(from, SeekFrom::Hole(start))?;
-        copy_range(from, to, start, end)?;
-        at = end;
-    }
-    Ok(())
-}
-
-fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<()> {
-    let (mut at_from, mut at_to) = (start, start);
-    while at_from < end {
-        let left = usize::try_from(end - at_from).unwrap_or(usize::MAX);
-        if copy_file_range(from, Some(&mut at_from), to, Some(&mut at_to), left)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok(())
 }
 
 /// The attributes that a copy keeps: those of users, lists of access rights, and capabilities. What an

@@ -97,7 +97,7 @@ impl<I: Iterator<Item = io::Result<Piece>>> ChosenArchive<I> {
                 self.ready = header::directory(&path, &attributes);
             }
             FileType::RegularFile => {
-                let (stat, file) = (node.stat(), node.open()?);
+                let (stat, file) = (node.stat(), node.open_whole()?);
                 if self.hardlinks == Hardlinks::Kept && stat.st_nlink > 1 {
                     if let Some(first) = self.linked.get(&(stat.st_dev, stat.st_ino)) {
                         self.ready = header::hardlink(&path, first, &attributes);
@@ -107,7 +107,7 @@ impl<I: Iterator<Item = io::Result<Piece>>> ChosenArchive<I> {
                 }
                 let size_bytes = u64::try_from(stat.st_size).unwrap_or(0);
                 self.ready = header::file(&path, size_bytes, &attributes);
-                self.file = Some(Content::new(file, size_bytes));
+                self.file = Some(Content::new(file));
             }
             FileType::Symlink => {
                 self.ready = header::symlink(&path, &node.read_link()?, &attributes);

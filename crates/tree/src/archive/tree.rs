@@ -9,11 +9,13 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags, Stat, fstat, readlinkat};
 
 use super::header;
 use crate::beneath;
+use crate::effort::{Contents, Effort};
 use crate::untrusted;
 use sandkeep_core::limits;
 
@@ -44,6 +46,7 @@ pub struct TreeArchive {
     path: Vec<u8>,
     owner: TreeOwner,
     filter: Filter,
+    effort: Effort,
     /// The first names of files that have several, by device and inode.
     linked: HashMap<(u64, u64), Vec<u8>>,
     /// What comes before anything else.
@@ -62,8 +65,7 @@ struct Level {
 
 /// A file in the middle.
 pub(super) struct Content {
-    file: File,
-    left_bytes: u64,
+    file: Contents,
     padding_bytes: usize,
 }
 
@@ -82,6 +84,8 @@ impl TreeArchive {
             path: Vec::new(),
             owner,
             filter,
+            // Whoever reads it decides how fast.
+            effort: Effort::new(limits::LAYER_MAX_BYTES, Duration::MAX),
             linked: HashMap::new(),
             ready: io::Cursor::default(),
             file: None,
@@ -146,7 +150,8 @@ impl TreeArchive {
             }
             FileType::RegularFile => {
                 let file =
-                    beneath::open(parent, name.to_bytes(), OFlags::RDONLY | OFlags::NONBLOCK)?;
+                    beneath::open(parent, name.to_bytes(), OFlags::RDONLY | OFlags::NONBLOCK)
+                        .map_err(untrusted::leased)?;
                 self.file(file)?;
             }
             FileType::Symlink => {
@@ -196,7 +201,8 @@ impl TreeArchive {
         }
         let size_bytes = u64::try_from(stat.st_size).unwrap_or(0);
         self.ready = header::file(&path, size_bytes, &self.attributes(Some(&fd), &stat)?);
-        self.file = Some(Content::new(File::from(fd), size_bytes));
+        let file = Contents::whole(File::from(fd), size_bytes, self.effort.clone())?;
+        self.file = Some(Content::new(file));
         Ok(())
     }
 
@@ -236,8 +242,8 @@ impl Read for TreeArchive {
 }
 
 impl Content {
-    pub(super) fn new(file: File, size_bytes: u64) -> Self {
-        Self { file, left_bytes: size_bytes, padding_bytes: header::padding(size_bytes) }
+    pub(super) fn new(file: Contents) -> Self {
+        Self { padding_bytes: header::padding(file.left_bytes()), file }
     }
 
     /// Reads what is ready, then a file that is in the middle, then what fills its last block. 0 is the end of
@@ -253,7 +259,7 @@ impl Content {
                 return Ok(read);
             }
             match file {
-                Some(content) if content.left_bytes > 0 => return content.read(buffer),
+                Some(content) if content.file.left_bytes() > 0 => return content.read(buffer),
                 Some(content) => {
                     *ready = io::Cursor::new(vec![0; content.padding_bytes]);
                     *file = None;
@@ -266,13 +272,10 @@ impl Content {
 
 impl Read for Content {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let room = usize::try_from(self.left_bytes).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.file.read(&mut buffer[..room])?;
-        if read == 0 {
-            return Err(changed());
+        match self.file.read(buffer)? {
+            0 => Err(changed()),
+            read => Ok(read),
         }
-        self.left_bytes -= read as u64;
-        Ok(read)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whether two files hold the same, and what a file holds in one word.
 
-use std::io::{self, Read};
+use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::Stat;
@@ -34,37 +34,28 @@ pub(super) fn is_same(one: &Node, other: &Node) -> io::Result<bool> {
     if one.stat().st_size != other.stat().st_size {
         return Ok(false);
     }
-    let (mut one, mut other) = (one.open()?, other.open()?);
+    let (one, other) = (one.open()?, other.open()?);
+    one.check()?;
+    other.check()?;
     let (mut left, mut right) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
-    loop {
-        let (read, also) = (fill(&mut one, &mut left)?, fill(&mut other, &mut right)?);
+    let mut at = 0;
+    // Where both are holes they are the same, however long that is.
+    while let Some(start) = one.data_from(at)?.into_iter().chain(other.data_from(at)?).min() {
+        let (read, also) = (one.fill_at(start, &mut left)?, other.fill_at(start, &mut right)?);
         if left[..read] != right[..also] {
             return Ok(false);
         }
         if read < CHUNK_BYTES {
             return Ok(true);
         }
+        at = start + read as u64;
     }
+    Ok(true)
 }
 
-/// Reads until the buffer is full or the file is over.
-fn fill(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
-}
-
-/// The digest of a regular file, of as much as it held when it was looked at: one that grows ends too.
+/// The digest of a regular file, of as much as it held when it was looked at.
 pub fn digest(node: &Node) -> io::Result<Digest> {
-    let size = u64::try_from(node.stat().st_size).unwrap_or(0);
     let mut hasher = Hasher::new();
-    io::copy(&mut node.open()?.take(size), &mut hasher)?;
+    io::copy(&mut node.open_whole()?, &mut hasher)?;
     Ok(hasher.finish())
 }

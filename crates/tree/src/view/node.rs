@@ -13,7 +13,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::{OPAQUE, OVERLAY_ATTRIBUTES, beneath, is_whiteout};
+use crate::effort::{Contents, Effort};
+use crate::{OPAQUE, OVERLAY_ATTRIBUTES, beneath, is_whiteout, untrusted};
 use sandkeep_core::limits;
 
 /// A file, a directory, a link or the like, held by a descriptor: it stays the same one whatever becomes
@@ -25,6 +26,7 @@ pub struct Node {
     shown: Vec<OwnedFd>,
     stat: Stat,
     marks: Marks,
+    effort: Effort,
 }
 
 /// A name in a directory, and what it was when the directory was read.
@@ -50,7 +52,7 @@ impl Entry {
 
 impl Node {
     /// The root of trees, the topmost first.
-    pub(super) fn of_trees(trees: &[OwnedFd]) -> io::Result<Self> {
+    pub(super) fn of_trees(trees: &[OwnedFd], effort: &Effort) -> io::Result<Self> {
         let marks = if trees.len() > 1 { Marks::Heeded } else { Marks::Plain };
         let mut shown = Vec::new();
         for tree in trees {
@@ -60,7 +62,7 @@ impl Node {
             }
         }
         let top = shown.first().ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { stat: fstat(top)?, shown, marks })
+        Ok(Self { stat: fstat(top)?, shown, marks, effort: effort.clone() })
     }
 
     pub fn kind(&self) -> FileType {
@@ -77,6 +79,7 @@ impl Node {
         if self.kind() != FileType::Directory {
             return Ok(None);
         }
+        self.effort.spend(0)?;
         let mut found: Option<Self> = None;
         for directory in &self.shown {
             let Some((fd, stat)) = look_up(directory, name)? else { continue };
@@ -89,7 +92,10 @@ impl Node {
                 // A file below a directory is hidden by it, and hides what is below itself.
                 Some(above) if is_directory(&stat) => above.shown.push(fd),
                 Some(_) => {}
-                None => found = Some(Self { shown: vec![fd], stat, marks: self.marks }),
+                None => {
+                    let (shown, effort) = (vec![fd], self.effort.clone());
+                    found = Some(Self { shown, stat, marks: self.marks, effort });
+                }
             }
             if ends {
                 break;
@@ -105,6 +111,7 @@ impl Node {
         for directory in &self.shown {
             let directory = beneath::open_dir(directory, b"")?;
             for name in Dir::read_from(&directory)? {
+                self.effort.spend(0)?;
                 let name = name?.file_name().to_owned();
                 if matches!(name.to_bytes(), b"." | b"..") {
                     continue;
@@ -127,12 +134,27 @@ impl Node {
         Ok(entries.filter_map(|(name, stat)| Some(Entry { name, stat: stat? })).collect())
     }
 
-    /// Opens a regular file to read it.
-    pub fn open(&self) -> io::Result<File> {
+    /// Opens a regular file to read some of it.
+    pub fn open(&self) -> io::Result<Contents> {
+        Ok(Contents::new(self.file()?, self.size_bytes(), self.effort.clone()))
+    }
+
+    /// Opens a regular file to read all of it; fails at once if that is more than may be read.
+    pub fn open_whole(&self) -> io::Result<Contents> {
+        Contents::whole(self.file()?, self.size_bytes(), self.effort.clone())
+    }
+
+    fn file(&self) -> io::Result<File> {
         match self.kind() {
-            FileType::RegularFile => Ok(File::from(beneath::reopen(self.top()?)?)),
+            FileType::RegularFile => {
+                Ok(File::from(beneath::reopen(self.top()?).map_err(untrusted::leased)?))
+            }
             _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
         }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        u64::try_from(self.stat.st_size).unwrap_or(0)
     }
 
     /// Where a symbolic link leads, in its own bytes.

@@ -21,8 +21,9 @@ use sandkeep_image::{
 };
 use sandkeep_storage::{LayerDraft, LayerId, StorageError, Whiteouts};
 use sandkeep_tree::{
-    View,
+    Effort, View,
     digest::{Digest, Hasher},
+    effort::CancelOnDrop,
 };
 
 /// What a step is to bring.
@@ -31,6 +32,8 @@ pub struct Copying {
     from: Arc<dyn Files>,
     /// For the key.
     pub files: Vec<CopiedFile>,
+    /// A build that ends leaves no thread that reads for it.
+    abandoned: Option<CancelOnDrop>,
 }
 
 impl Builder<'_> {
@@ -40,22 +43,26 @@ impl Builder<'_> {
         copied: &Copied,
         step: &Step,
     ) -> Result<Copying, Error> {
+        let effort = copying_effort();
         let from: Arc<dyn Files> = match &copied.from {
             Origin::Context => Arc::clone(&self.context) as _,
-            Origin::Stage(index) => Arc::new(self.view(&self.done[index].layers).await?),
+            Origin::Stage(index) => {
+                Arc::new(self.view(&self.done[index].layers).await?.within(&effort))
+            }
             Origin::Image(name) => {
                 let image = self.image(name, step.line).await?;
-                Arc::new(self.view(&image.layers).await?)
+                Arc::new(self.view(&image.layers).await?.within(&effort))
             }
         };
-        let (below, copied) = (self.view(&built.layers).await?, copied.clone());
+        let below = self.view(&built.layers).await?.within(&effort);
+        let copied = copied.clone();
         let plan = move || {
             let owner = copied.owner.as_deref().map(|owner| ids_of(owner, &below)).transpose()?;
             let plan = Planner::above(&below, owner, copied.mode).copy(&copied, from.as_ref())?;
             let files = plan.files(from.as_ref())?;
-            Ok(Copying { plan, from, files })
+            Ok(Copying { plan, from, files, abandoned: None })
         };
-        self.planned(plan, step).await
+        self.planned(plan, effort, step).await
     }
 
     pub async fn plan_directory(
@@ -65,33 +72,39 @@ impl Builder<'_> {
         step: &Step,
     ) -> Result<Copying, Error> {
         let from = Arc::clone(&self.context) as Arc<dyn Files>;
-        let (below, directory) = (self.view(&built.layers).await?, directory.clone());
+        let effort = copying_effort();
+        let below = self.view(&built.layers).await?.within(&effort);
+        let directory = directory.clone();
         let plan = move || {
             let owner =
                 directory.owner.as_deref().map(|owner| ids_of(owner, &below)).transpose()?;
             let plan = Planner::above(&below, owner, None).directory(&directory.path)?;
             let files = plan.files(from.as_ref())?;
-            Ok(Copying { plan, from, files })
+            Ok(Copying { plan, from, files, abandoned: None })
         };
-        self.planned(plan, step).await
+        self.planned(plan, effort, step).await
     }
 
     async fn planned(
         &self,
         plan: impl FnOnce() -> Result<Copying, CopyError> + Send + 'static,
+        effort: Effort,
         step: &Step,
     ) -> Result<Copying, Error> {
+        let abandoned = Some(effort.cancel_on_drop());
         let planned = self.broker.shared.tasks.spawn_blocking(plan).await;
-        planned.map_err(|_| Error::ShuttingDown)?.map_err(failed(step))
+        let planned = planned.map_err(|_| Error::ShuttingDown)?.map_err(failed(step))?;
+        Ok(Copying { abandoned, ..planned })
     }
 
     /// Carries a plan out. One that brings nothing leaves the layers as they are.
     pub async fn write(
         &mut self,
         built: &mut Built,
-        copying: Copying,
+        mut copying: Copying,
         step: &Step,
     ) -> Result<(), Error> {
+        let _abandoned = copying.abandoned.take();
         if copying.plan.is_empty() {
             return Ok(());
         }
@@ -128,6 +141,11 @@ impl Builder<'_> {
         let open = move |_: &sandkeep_home::DataDir| view_of(draft);
         self.broker.shared.blocking(open).await
     }
+}
+
+/// Files are read for the key, and again for the layer.
+fn copying_effort() -> Effort {
+    Effort::new(2 * limits::LAYER_MAX_BYTES, limits::COPY_MAX)
 }
 
 fn view_of(draft: LayerDraft) -> io::Result<View> {

@@ -4,6 +4,7 @@
 
 use crate::error::Error;
 use crate::lifecycle::volume::Stored;
+use crate::lifecycle::work::FileWork;
 use crate::shared::Shared;
 use sandkeep_core::{SandboxId, SnapshotId, Spec};
 use sandkeep_storage::LayerDraft;
@@ -11,7 +12,7 @@ use sandkeep_tree::{Root, View, digest::Digest};
 
 pub(super) async fn view(
     shared: &Shared,
-    volume: &Stored,
+    (volume, work): (&Stored, &FileWork),
     id: &SandboxId,
     spec: &Spec,
 ) -> Result<View, Error> {
@@ -23,7 +24,7 @@ pub(super) async fn view(
     let draft = volume.draft(base.layers(), &layer).await?;
     let root = root_of(&draft);
     template.lay_out(&root, id).await?;
-    let view = volume.reading("look at a template", move || View::of_root(&root)).await?;
+    let view = work.run("look at a template", move || View::of_root(&root)).await?;
     Ok(view.keeping(draft))
 }
 

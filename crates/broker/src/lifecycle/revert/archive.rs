@@ -2,12 +2,9 @@
 
 use std::io::{self, Read};
 
-use bytes::Bytes;
-use tokio::sync::mpsc;
-
 use sandkeep_core::limits;
 use sandkeep_tree::{
-    TreePath, View,
+    GivenUp, TreePath, View,
     archive::{ChosenArchive, Hardlinks, Piece},
     diff::{Aspect, Change, ChangeKind, Diff, FileKind},
 };
@@ -46,14 +43,11 @@ fn is_directory(change: &Change) -> bool {
     change.before.as_ref().is_some_and(|facts| facts.kind == FileKind::Directory)
 }
 
-/// Reads the archive and hands it over, as fast as it is taken.
-pub(super) fn pack(mut archive: impl Read, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
-    let mut buffer = vec![0; limits::STDIN_CHUNK_BYTES];
-    loop {
-        let read = archive.read(&mut buffer)?;
-        // Whoever takes no more has a reason, and says it.
-        if read == 0 || pieces.blocking_send(Bytes::copy_from_slice(&buffer[..read])).is_err() {
-            return Ok(());
-        }
-    }
+/// Whether all that comes is little enough to be brought at once.
+pub(super) fn check_size(diff: &Diff) -> io::Result<()> {
+    let brought = |change: &&Change| !matches!(change.kind, ChangeKind::Deleted | ChangeKind::Mode);
+    let sizes = diff.changes.iter().filter(brought).filter_map(|change| change.after.as_ref());
+    let all = sizes.fold(0_u64, |all, facts| all.saturating_add(facts.size_bytes));
+    let max = limits::TREE_WORK_MAX_BYTES;
+    if all > max { Err(GivenUp::Bytes { max }.into()) } else { Ok(()) }
 }

@@ -7,6 +7,7 @@ use tracing::{info, warn};
 
 use super::RevertRequest;
 use crate::error::Error;
+use crate::lifecycle::quiesce;
 use crate::lifecycle::request::Command;
 use crate::records::rows;
 use crate::shared::Shared;
@@ -26,6 +27,9 @@ pub struct Intent {
     /// The sandbox was stopped before, and is to be so again.
     #[serde(default)]
     woken: bool,
+    /// How many daemons have begun with it.
+    #[serde(default)]
+    attempts: u32,
 }
 
 impl Intent {
@@ -36,6 +40,7 @@ impl Intent {
             paths: bytes(&request.paths),
             hidden: bytes(&request.hidden),
             woken,
+            attempts: request.attempts.saturating_add(1),
         }
     }
 
@@ -63,6 +68,8 @@ impl Intent {
             paths: paths(&self.paths),
             hidden: paths(&self.hidden),
             woken: self.woken,
+            attempts: self.attempts,
+            _turn: None,
         }
     }
 }
@@ -86,6 +93,7 @@ pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), Error> {
             rows::remove(&*shared.store, &entry.key, Some(entry.revision)).await?;
             continue;
         };
+        quiesce::thaw(shared, &id).await;
         let revert = |reply| Command::Revert(Box::new(intent.request()), reply);
         let Ok(done) = handle.enqueue(revert) else { continue };
         let shared = Arc::clone(shared);
@@ -93,12 +101,12 @@ pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), Error> {
         tasks.spawn(async move {
             match done.await {
                 Ok(Ok(_)) => info!(%id, "finished to bring files back"),
+                // The daemon ends; the next one tries again.
+                Ok(Err(Error::ShuttingDown)) | Err(_) => {}
                 Ok(Err(error)) => {
                     warn!(%id, %error, "cannot finish to bring files back; ask for it again");
                     let _ = rows::remove(&*shared.store, &entry.key, None).await;
                 }
-                // The daemon ends; the next one tries again.
-                Err(_) => {}
             }
         });
     }

@@ -71,3 +71,23 @@ fn a_hard_link_to_a_layer_below_an_overlay_brings_the_file() {
     assert_eq!(applied.stands, Stands::OnWhatIsBelow);
     assert_eq!(below.listing(), ["d/ 700", "d/a 644 1"], "the layer below stays as it is");
 }
+
+#[test]
+fn a_link_to_a_sparse_file_below_leaves_its_holes() {
+    let (below, above) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = File::create(below.path().join("sparse")).unwrap();
+    let size_bytes = 1 << 40;
+    file.set_len(size_bytes).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"end", size_bytes - 3).unwrap();
+    let lowers = [OwnedFd::from(File::open(below.path()).unwrap())];
+    let layer = Tar::new().hardlink("link", "sparse").end();
+    let applied = apply_at(above.path(), layer, Whiteouts::Overlay, &lowers).unwrap();
+    let copied = fs::metadata(above.path().join("link")).unwrap();
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&copied);
+    assert_eq!((copied.len(), blocks * 512 < 1 << 20), (size_bytes, true), "{blocks} blocks");
+    assert!(applied.bytes < 1 << 20, "{} bytes were copied", applied.bytes);
+    let mut end = [0; 3];
+    let link = File::open(above.path().join("link")).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&link, &mut end, size_bytes - 3).unwrap();
+    assert_eq!(&end, b"end");
+}

@@ -6,9 +6,9 @@
 //! repeated.
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags};
@@ -18,6 +18,7 @@ use tar::{Archive, EntryType};
 use super::place::{Place, Stamp};
 use super::{Unpacking, damaged, drain, relative};
 use crate::answer::{Failure, Unpacked};
+use crate::files::remove_tree::remove_tree;
 use crate::request::Ownership;
 use crate::wire::Input;
 
@@ -98,15 +99,7 @@ impl Place {
         let Some((above, last)) = self.existing(name)? else { return Ok(()) };
         match rustix::fs::unlinkat(&above, &last, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(Errno::ISDIR | Errno::PERM) => {
-                let path = Path::new("/proc/self/fd").join(above.as_raw_fd().to_string());
-                match fs::remove_dir_all(path.join(&last)) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        Err(Failure::from_io(&error, Some(&self.shown.join(name))))
-                    }
-                    _ => Ok(()),
-                }
-            }
+            Err(Errno::ISDIR | Errno::PERM) => remove_tree(&above, &last).map_err(failure),
             Err(errno) => Err(failure(errno)),
         }
     }

@@ -1,0 +1,124 @@
+//! Work of the host on the files of one sandbox. Whoever is inside decides how long it takes, so it has a budget, and it
+//! gives way: to a destroy of the sandbox, to the end of the daemon, and to a caller that leaves.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::shared::Shared;
+use sandkeep_core::{SandboxId, limits};
+use sandkeep_storage::StorageError;
+use sandkeep_tree::{Effort, GivenUp};
+
+pub(crate) struct FileWork {
+    pub effort: Effort,
+    id: SandboxId,
+    storage: &'static str,
+    closing: CancellationToken,
+    destroys: watch::Receiver<usize>,
+}
+
+impl FileWork {
+    /// `destroys` is how many callers wait for the sandbox to be destroyed.
+    pub fn new(shared: &Shared, id: &SandboxId, destroys: watch::Receiver<usize>) -> Self {
+        Self {
+            effort: Effort::default(),
+            id: id.clone(),
+            storage: shared.storage.name(),
+            closing: shared.closing.clone(),
+            destroys,
+        }
+    }
+
+    /// The next part of the work, with a budget of its own.
+    pub fn then(&self, effort: Effort) -> Self {
+        let (id, closing) = (self.id.clone(), self.closing.clone());
+        Self { effort, id, storage: self.storage, closing, destroys: self.destroys.clone() }
+    }
+
+    /// Has another thread work, which must ask the effort often whether it may go on.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let mut running = tokio::task::spawn_blocking(work);
+        let done = tokio::select! {
+            biased;
+            done = &mut running => done,
+            () = self.unwanted() => {
+                self.effort.cancel();
+                running.await
+            }
+        };
+        let done = done.unwrap_or_else(|error| Err(io::Error::other(error)));
+        done.map_err(|source| self.error(what, source))
+    }
+
+    /// Reads the next piece; an empty one is the end. Between two of them nothing holds a thread, so whoever takes
+    /// them may be slow.
+    pub async fn piece<R: Read + Send + 'static>(
+        &self,
+        what: &'static str,
+        mut from: R,
+    ) -> Result<(R, Bytes), Error> {
+        let read = move || {
+            let mut piece = Vec::with_capacity(limits::STDIN_CHUNK_BYTES);
+            from.by_ref().take(limits::STDIN_CHUNK_BYTES as u64).read_to_end(&mut piece)?;
+            Ok((from, Bytes::from(piece)))
+        };
+        self.run(what, read).await
+    }
+
+    /// Does something that waits for somebody else, unless the sandbox or the daemon is to go meanwhile.
+    pub async fn unless_unwanted<T>(&self, waiting: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            () = self.unwanted() => {
+                self.effort.cancel();
+                Err(self.gave_way())
+            }
+            done = waiting => Ok(done),
+        }
+    }
+
+    /// Resolves when the sandbox is to be destroyed, or the daemon ends.
+    async fn unwanted(&self) {
+        let mut destroys = self.destroys.clone();
+        let asked = async {
+            if destroys.wait_for(|waiting| *waiting > 0).await.is_err() {
+                // Nobody can ask any more.
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            () = self.closing.cancelled() => {}
+            () = asked => {}
+        }
+    }
+
+    fn gave_way(&self) -> Error {
+        match self.closing.is_cancelled() {
+            true => Error::ShuttingDown,
+            false => Error::NotFound { id: self.id.clone() },
+        }
+    }
+
+    fn error(&self, what: &'static str, source: io::Error) -> Error {
+        // The error itself may have lost why, on its way through an archive.
+        let itself = source.get_ref().and_then(|inner| inner.downcast_ref().copied());
+        match self.effort.given_up().or(itself) {
+            Some(GivenUp::Cancelled) => self.gave_way(),
+            Some(GivenUp::Bytes { .. } | GivenUp::Time { .. }) => {
+                Error::FilesTooLarge { what, source }
+            }
+            None => {
+                let (storage, what) = (self.storage, what.to_owned());
+                StorageError::Io { storage, what, source }.into()
+            }
+        }
+    }
+}
