@@ -160,6 +160,8 @@ impl Exit {
             | Error::ReferenceNotFound { .. }
             | Error::UploadNotFound { .. }
             | Error::NoSpace { .. }
+            | Error::HostFull { .. }
+            | Error::TookTooLong { .. }
             | Error::UnknownProfile { .. }
             | Error::SlotTaken { .. }
             | Error::IdempotencyMismatch { .. }
