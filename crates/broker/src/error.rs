@@ -92,6 +92,15 @@ pub enum Error {
     #[error("no space left for {what}")]
     NoSpace { what: &'static str },
 
+    /// What is left of the host's disk is for the daemon's own records.
+    #[error(
+        "less than {reserve_mb} MiB of the data directory's disk are free; the rest is kept for the daemon itself"
+    )]
+    HostFull { reserve_mb: u64 },
+
+    #[error("{what} took longer than {} hours", limit.as_secs() / 3600)]
+    TookTooLong { what: &'static str, limit: Duration },
+
     #[error("the upload is larger than {limit_bytes} bytes")]
     UploadTooLarge { limit_bytes: u64 },
 

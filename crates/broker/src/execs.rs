@@ -35,7 +35,10 @@ use crate::error::Error;
 use crate::lifecycle::activity::{Activity, Busy};
 use crate::lifecycle::supervisor::denied_error;
 use sandkeep_core::event::{EventKind, Subject};
-use sandkeep_core::{Event, ExecId, NamesOnly, Verb, api::ExecLimits, apply, failpoint, limits};
+use sandkeep_core::ledger::Reservation;
+use sandkeep_core::{
+    Event, ExecId, NamesOnly, Owner, Verb, api::ExecLimits, apply, failpoint, limits,
+};
 use sandkeep_guestlink::{
     ExecEnd, ExecEvent, ExecRequest, ExecutionInput, Guest, OutputStream, Stdin, TerminalSize,
     journal::{
@@ -122,12 +125,13 @@ impl Execs {
     pub fn new(
         home: &Home,
         journal: JournalLimits,
+        account: Reservation,
         activity: Arc<Activity>,
         subject: Option<Subject>,
     ) -> Self {
         Self {
             activity,
-            index: JournalIndex::new(&home.path().join(JOURNALS), journal),
+            index: JournalIndex::new(&home.path().join(JOURNALS), journal, account),
             stdins: Stdins::default(),
             terminals: Terminals::default(),
             pids: Mutex::default(),
@@ -261,6 +265,12 @@ impl Running {
             }
         }
         ExecEnd::lost("its end was taken before", Duration::ZERO)
+    }
+
+    /// Memory of the daemon for an answer about it: the sandbox's owner has so much at once.
+    pub fn answer_space(&self) -> Reservation {
+        let owner = self.pump().execs().subject.as_ref().map(|subject| subject.owner.clone());
+        self.pump().shared().answers.open(&owner.unwrap_or_else(Owner::local))
     }
 
     fn pump(&self) -> &Pump {

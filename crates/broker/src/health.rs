@@ -17,6 +17,7 @@ use super::policy::PoolMarks;
 use super::shared::Shared;
 use crate::error::Error;
 use crate::telemetry::Reading;
+use sandkeep_core::ledger::Over;
 use sandkeep_core::{State, limits, with_causes};
 use sandkeep_runtime::Usable;
 use sandkeep_storage::PoolHealth;
@@ -173,6 +174,19 @@ pub(super) async fn refuse_when_full(shared: &Arc<Shared>) -> Result<(), Error> 
 fn pool_full(shared: &Shared) -> Error {
     let storage = shared.storage.name();
     Error::PoolFull { storage, percent: shared.policy.pool.critical * 100.0 }
+}
+
+/// Looks at the pool for somebody who is filling it; why that has to stop, if it has. Blocks, so it is for threads that
+/// may.
+pub(super) fn over_critical_mark(shared: &Shared) -> Option<Over> {
+    let look = tokio::time::timeout(limits::HEALTH_ANSWER, shared.storage.pool_health());
+    // One that does not answer says so when it is used.
+    let found = tokio::runtime::Handle::current().block_on(look).ok()?.ok()?;
+    let percent = (shared.policy.pool.critical * 100.0) as u64;
+    match pool(shared, Some(&found)).state {
+        PoolState::Critical => Some(Over::Pool { storage: shared.storage.name(), percent }),
+        PoolState::Ok | PoolState::Warning | PoolState::Unusable => None,
+    }
 }
 
 /// The same for the gauges of `/metrics`.

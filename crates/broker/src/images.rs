@@ -15,6 +15,7 @@ mod builds;
 mod capture;
 mod claim;
 mod collect;
+mod draft;
 mod import;
 mod intent;
 mod layers;
@@ -30,14 +31,16 @@ pub(crate) mod workspace;
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, OwnedSemaphorePermit, RwLock, Semaphore};
+use tokio::sync::{Mutex, RwLock};
 
 use super::Broker;
 use super::flight::Flights;
 use super::policy::Quotas;
+use super::policy::slots::{Slot, Slots};
 use super::shared::Shared;
 use crate::error::Error;
 use sandkeep_core::event::{EventKind, Subject};
+use sandkeep_core::ledger::{Ledger, Shares};
 use sandkeep_core::{Owner, Principal, SandboxId, Scope, TemplateName, failpoint, limits};
 use sandkeep_store::StateStore;
 
@@ -54,6 +57,7 @@ pub(crate) use layers::id_of as layer_id;
 pub(crate) use opening::open_host_path;
 pub(crate) use resolve::{Chosen, ONLY_USER, base};
 
+use draft::DraftRoom;
 use pins::Pins;
 use quota::Coming;
 use record::{Record, Records, Whose};
@@ -85,14 +89,19 @@ pub(crate) struct Templates {
     layers: Flights<()>,
     /// Held from looking at a quota to the record that counts towards it.
     ledger: Mutex<()>,
-    /// Places for imports and for uploads.
-    imports: Arc<Semaphore>,
-    uploads: Arc<Semaphore>,
-    builds: Arc<Semaphore>,
+    /// What templates in the making hold.
+    drafts: Arc<Ledger>,
+    imports: Slots,
+    uploads: Slots,
+    builds: Slots,
 }
 
 impl Templates {
-    pub fn new(store: Arc<dyn StateStore>) -> Self {
+    pub fn new(store: Arc<dyn StateStore>, quotas: &Quotas) -> Self {
+        let shares = Shares {
+            organization_mb: quotas.organization.template_mb,
+            user_mb: quotas.user.template_mb,
+        };
         Self {
             records: Records::new(store),
             gate: RwLock::new(()),
@@ -100,47 +109,31 @@ impl Templates {
             names: Flights::default(),
             layers: Flights::default(),
             ledger: Mutex::new(()),
-            imports: Arc::new(Semaphore::new(limits::IMPORTS_MAX)),
-            uploads: Arc::new(Semaphore::new(limits::UPLOADS_MAX)),
-            builds: Arc::new(Semaphore::new(limits::BUILDS_MAX)),
+            drafts: Ledger::new("template_mb", shares, |_| Ok(())),
+            imports: Slots::new("imports at once of one organization", limits::IMPORTS_MAX),
+            uploads: Slots::new("uploads at once of one organization", limits::UPLOADS_MAX),
+            builds: Slots::new("builds at once of one organization", limits::BUILDS_MAX),
         }
     }
 
-    /// A place for one more build.
-    async fn build_place(
+    /// A place among `slots` for one that makes a template of this name, and room for it, if there can be one more.
+    async fn place(
         &self,
-        quotas: &Quotas,
+        shared: &Arc<Shared>,
+        slots: &Slots,
+        owner: &Owner,
         whose: &Whose,
         name: &TemplateName,
-    ) -> Result<OwnedSemaphorePermit, Error> {
-        self.room(quotas, whose, name).await?;
-        let full = |_| Error::LimitReached { what: "builds at once", limit: limits::BUILDS_MAX };
-        Arc::clone(&self.builds).try_acquire_owned().map_err(full)
-    }
-
-    /// Whether there can be one more template.
-    async fn room(&self, quotas: &Quotas, whose: &Whose, name: &TemplateName) -> Result<(), Error> {
+    ) -> Result<(Slot, Arc<DraftRoom>), Error> {
         let all = self.records.all().await?;
         if all.len() >= limits::TEMPLATES_MAX {
             return Err(Error::LimitReached { what: "templates", limit: limits::TEMPLATES_MAX });
         }
         // Not only after it was brought here for nothing.
-        match whose {
-            Whose::Own(owner) => quota::check(quotas, &all, Coming { owner, name, record: None }),
-            Whose::Shared => Ok(()),
+        if let Whose::Own(owner) = whose {
+            quota::check(&shared.policy.quotas, &all, Coming { owner, name, record: None })?;
         }
-    }
-
-    /// A place for one more import.
-    async fn place(
-        &self,
-        quotas: &Quotas,
-        whose: &Whose,
-        name: &TemplateName,
-    ) -> Result<OwnedSemaphorePermit, Error> {
-        self.room(quotas, whose, name).await?;
-        let full = |_| Error::LimitReached { what: "imports at once", limit: limits::IMPORTS_MAX };
-        Arc::clone(&self.imports).try_acquire_owned().map_err(full)
+        Ok((slots.take(owner)?, DraftRoom::new(shared, whose, name, &all)))
     }
 }
 

@@ -4,10 +4,13 @@
 pub(crate) mod abilities;
 pub(crate) mod admission;
 pub(crate) mod batteries;
+pub(crate) mod host_disk;
 pub(crate) mod quota;
 pub(crate) mod rate;
 pub(crate) mod refusals;
+pub(crate) mod slots;
 pub(crate) mod turns;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -44,6 +47,8 @@ pub struct Policy {
     pub source_roots: Vec<PathBuf>,
     /// The largest archive that somebody may upload as a template.
     pub max_upload_bytes: u64,
+    /// What is left of the host's disk when nothing more is written for tenants outside of the pool.
+    pub host_reserve_bytes: u64,
     pub pool: PoolMarks,
 }
 
@@ -78,6 +83,7 @@ impl Default for Policy {
             profiles: BTreeMap::new(),
             source_roots: Vec::new(),
             max_upload_bytes: limits::UPLOAD_DEFAULT_BYTES,
+            host_reserve_bytes: limits::HOST_RESERVE_DEFAULT_MB * limits::MIB,
             pool: PoolMarks::default(),
         }
     }
@@ -97,6 +103,9 @@ pub struct Quota {
     pub cpus: Option<f64>,
     pub memory_mb: Option<u64>,
     pub disk_mb: Option<u64>,
+    /// What the daemon holds outside of sandboxes: output of commands, uploads, what it puts down for an import. As much
+    /// as `disk_mb` and `template_mb` together, unless it is said.
+    pub host_mb: Option<u64>,
     /// Templates that are not for everybody, and what their layers hold, each layer once.
     pub templates: Option<u64>,
     pub template_mb: Option<u64>,

@@ -22,6 +22,7 @@ use crate::lifecycle::handle::Handle;
 use crate::lifecycle::reaper::Alarm;
 use crate::lifecycle::snapshot::Records;
 use crate::policy::batteries::Batteries;
+use crate::policy::host_disk;
 use crate::policy::rate::Rates;
 use crate::policy::refusals::Refusals;
 use crate::policy::turns::Turns;
@@ -32,7 +33,8 @@ use crate::records::timeline::Timelines;
 use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use sandkeep_core::event::{EventKind, Subject};
-use sandkeep_core::{HostLimits, Moment, Principal, Purpose, SandboxId};
+use sandkeep_core::ledger::{Ledger, Shares};
+use sandkeep_core::{HostLimits, Moment, Owner, Principal, Purpose, SandboxId, limits};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
 use sandkeep_image::{Template, source::registry::Registries};
@@ -65,6 +67,10 @@ pub(super) struct Shared {
     pub lifetime: Lifetime,
     pub host: HostLimits,
     pub journal: JournalLimits,
+    /// What the daemon holds for owners in its data directory.
+    pub held: Arc<Ledger>,
+    /// What of the answers to execs is in memory.
+    pub answers: Arc<Ledger>,
     pub telemetry: Arc<Telemetry>,
     pub pulse: Pulse,
     pub policy: Policy,
@@ -88,6 +94,11 @@ pub(super) struct Shared {
     places: RwLock<Places>,
 }
 
+const ANSWERS: Shares = Shares {
+    organization_mb: Some(limits::ANSWERS_ORGANIZATION_MB),
+    user_mb: Some(limits::ANSWERS_USER_MB),
+};
+
 /// Every sandbox of this node.
 type Places = HashMap<SandboxId, Place>;
 
@@ -110,6 +121,8 @@ impl Shared {
             Arc::new(LocalDirectory::new(Arc::clone(&store) as _, instance));
         let closing = CancellationToken::new();
         Self {
+            held: host_disk::ledger(parts.data.path(), &parts.policy),
+            answers: Ledger::new("answers", ANSWERS, |_| Ok(())),
             batteries: Batteries::in_data_dir(parts.data.path()),
             timelines: Timelines::in_data_dir(parts.data.path()),
             refusals: Refusals::default(),
@@ -118,7 +131,7 @@ impl Shared {
             registry: Registry::new(Arc::clone(&directory)),
             directory,
             snapshots: Records::new(Arc::clone(&store) as _),
-            images: Templates::new(Arc::clone(&store) as _),
+            images: Templates::new(Arc::clone(&store) as _, &parts.policy.quotas),
             uploads: Uploads::default(),
             store,
             storage: parts.storage,
@@ -208,6 +221,19 @@ impl Shared {
             Place::Claimed => None,
         };
         self.places().values().filter_map(supervised).collect()
+    }
+
+    /// Drops a journal of an exec that has ended, of the same user if there is one. `false`: there is none. Blocks for
+    /// as long as a file takes to be removed.
+    pub fn give_way(&self, owner: &Owner, whose: &str) -> bool {
+        let mut handles = self.handles();
+        let of_user = |handle: &Handle| handle.meta().owner.user == owner.user;
+        handles.retain(|handle| {
+            let same = handle.meta().owner.organization == owner.organization;
+            same && (whose != "user" || of_user(handle))
+        });
+        handles.sort_by_key(|handle| !of_user(handle));
+        handles.iter().any(|handle| handle.execs.index.give_way())
     }
 
     /// Takes the places of new sandboxes, if there are any for all of them.

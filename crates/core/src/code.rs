@@ -444,6 +444,9 @@ codes! {
     FileTimedOut "file_timed_out" Timeout Useless
         "the file operation took too long and was cancelled"
         "do it in smaller parts, or with a command in the sandbox";
+    TookTooLong "took_too_long" Timeout Useless
+        "the work took longer than any may"
+        "find out what makes it slow, or split it";
     GuestTimedOut "guest_timed_out" Timeout Useless
         "the sandbox did not answer in time"
         "a command that had started was cancelled: check its effects before you run it again; the sandbox may be out of memory or processes";

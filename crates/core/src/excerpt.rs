@@ -35,6 +35,18 @@ impl Excerpt {
         Self { head: Vec::new(), tail: VecDeque::new(), dropped: 0, head_max, tail_max }
     }
 
+    /// How many bytes more it would hold after a chunk of this length.
+    pub fn growth(&self, chunk_len: usize) -> usize {
+        let room = self.head_max - self.head.len() + self.tail_max.saturating_sub(self.tail.len());
+        chunk_len.min(room)
+    }
+
+    /// Keeps no more than it has, and of the end no more than this.
+    pub fn close(&mut self, tail_max: usize) {
+        self.head_max = self.head.len();
+        self.tail_max = self.tail_max.min(tail_max);
+    }
+
     pub fn push(&mut self, chunk: &[u8]) {
         let room = self.head_max - self.head.len();
         let (head, rest) = chunk.split_at(room.min(chunk.len()));
@@ -94,6 +106,18 @@ mod tests {
     #[test]
     fn short_output_is_kept_whole() {
         assert_eq!(cut(&[b"one ", b"two"]), Cut { bytes: b"one two".to_vec(), omitted: None });
+    }
+
+    #[test]
+    fn a_closed_one_keeps_what_it_has_and_the_end() {
+        let mut kept = Excerpt::within(HEAD, TAIL);
+        assert_eq!((kept.growth(1), kept.growth(1000)), (1, HEAD + TAIL));
+        kept.push(b"head");
+        kept.close(3);
+        kept.push(b" and much more");
+        assert_eq!(kept.growth(1000), 0);
+        let omitted = Some(Omitted { at: 4, bytes: 11 });
+        assert_eq!(kept.cut(), Cut { bytes: b"headore".to_vec(), omitted });
     }
 
     #[test]

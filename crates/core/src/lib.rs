@@ -20,6 +20,7 @@ pub mod failpoint;
 mod id;
 mod image;
 mod key_id;
+pub mod ledger;
 pub mod limits;
 mod moment;
 mod owner;

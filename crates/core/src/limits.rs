@@ -4,6 +4,7 @@
 mod bench;
 mod client;
 mod events;
+mod host;
 mod pool;
 mod volumes;
 mod workspace;
@@ -13,6 +14,7 @@ use std::time::Duration;
 pub use bench::*;
 pub use client::*;
 pub use events::*;
+pub use host::*;
 pub use pool::*;
 pub use volumes::*;
 pub use workspace::*;
@@ -332,11 +334,6 @@ pub const PROFILE_NAME_MAX_BYTES: usize = 128;
 pub const DOMAIN_MAX_BYTES: usize = 200;
 /// The largest configuration file that is read.
 pub const CONFIG_FILE_MAX_BYTES: u64 = 1024 * 1024;
-/// What is kept of the output of one exec, and of one sandbox's execs, unless configured otherwise.
-pub const JOURNAL_EXEC_DEFAULT_BYTES: u64 = 64 * MIB;
-pub const JOURNAL_EXECS_DEFAULT: u64 = 1_000;
-/// As much as a sandbox may write to its own disk.
-pub const JOURNAL_SANDBOX_DEFAULT_BYTES: u64 = DISK_DEFAULT_MB * MIB;
 /// How long the CLI waits before it shows that something takes its time, and how often that turns.
 pub const SPINNER_AFTER: Duration = Duration::from_millis(200);
 pub const SPINNER_TICK: Duration = Duration::from_millis(100);
@@ -487,16 +484,12 @@ pub const REGISTRY_SPOOL_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The longest name of a template; references of images are no longer.
 pub const TEMPLATE_NAME_MAX_BYTES: usize = 255;
-/// The most templates of one daemon, and imports and uploads that may be under way at once.
+/// The most templates of one daemon.
 pub const TEMPLATES_MAX: usize = 10_000;
-pub const IMPORTS_MAX: usize = 16;
-pub const UPLOADS_MAX: usize = 16;
 /// How often it is told how far an import is.
 pub const IMPORT_PROGRESS_PAUSE: Duration = Duration::from_millis(100);
 /// The largest template that is uploaded, unless configured otherwise.
 pub const UPLOAD_DEFAULT_BYTES: u64 = 16 * 1024 * MIB;
-/// How long an upload may pause.
-pub const UPLOAD_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// The longest path of a workspace, and the longest URL of one.
 pub const SOURCE_PATH_MAX_BYTES: usize = 1_024;
@@ -507,18 +500,18 @@ pub const SOURCE_ENTRIES_MAX: u64 = 2_000_000;
 /// How long one command of git may take that brings a workspace, and what is kept of what it says.
 pub const SOURCE_GIT: Duration = Duration::from_secs(10 * 60);
 pub const SOURCE_SAID_MAX_BYTES: usize = 2 * 1024;
-/// How long an archive is kept for workspaces to be made of, and how many of one user's and in all.
+/// How long an archive is kept for workspaces to be made of, and how many of one user's and in all, of which one
+/// organization alone gets half.
 pub const UPLOAD_KEPT: Duration = Duration::from_secs(60 * 60);
 pub const UPLOADS_KEPT_PER_USER_MAX: usize = 16;
-pub const UPLOADS_KEPT_MAX: usize = 64;
+pub const UPLOADS_KEPT_MAX: usize = 128;
 
 /// How long what a template starts may take to be ready.
 pub const START_UP_READY: Duration = Duration::from_secs(120);
 
 /// Pieces of what a build copies that wait to be sent.
 pub const UPLOAD_CHUNKS_MAX: usize = 8;
-/// Builds at once, and the time for one step.
-pub const BUILDS_MAX: usize = 4;
+/// The time for one step of a build.
 pub const BUILD_STEP_MAX: Duration = Duration::from_secs(60 * 60);
 /// What a build may have said that nobody has taken yet.
 pub const BUILD_EVENTS_MAX: usize = 64;

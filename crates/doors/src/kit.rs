@@ -18,6 +18,7 @@ pub mod frames;
 mod gate;
 mod leash;
 mod listen;
+pub mod long_answer;
 mod observe;
 mod origins;
 pub mod path;

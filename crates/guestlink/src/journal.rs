@@ -15,8 +15,10 @@
 //!   room for it.
 //! - Watchers share nothing but the files and a notice: none can slow the writer or another.
 //!
-//! Sizes and numbers are bounded by [`JournalLimits`]: a long output keeps its head and its tail, a
-//! sandbox the execs that ended last. What was dropped is counted.
+//! Sizes and numbers are bounded by [`JournalLimits`], and by what the sandbox's owner may still have: a long output
+//! keeps its head and its tail, a sandbox the execs that ended last. What was dropped is counted. Room is taken
+//! before anything is written; each journal that is written has [`limits::JOURNAL_FLOOR_BYTES`] for its tail from its
+//! beginning, so that the last words of an exec are kept however little is left.
 
 mod cover;
 mod follow;
@@ -54,7 +56,8 @@ pub struct JournalLimits {
     pub max_bytes_per_exec: u64,
     /// Ended execs of one sandbox; the oldest go first.
     pub max_execs: u64,
-    /// All ended execs of one sandbox together; the oldest go first.
+    /// All execs of one sandbox together. Those that have ended go first, the oldest before others; what runs then
+    /// keeps its beginning and its end.
     pub max_bytes: u64,
 }
 
@@ -158,6 +161,39 @@ impl Journal {
     /// Follows the exec from there on.
     pub fn watch(self: &Arc<Self>, from: From) -> Watch {
         Watch::new(Arc::clone(self), from)
+    }
+
+    /// Whether anything that the exec said is kept.
+    fn has_output(&self) -> bool {
+        let progress = self.progress.borrow();
+        progress.written != progress.dropped
+    }
+
+    /// Drops all output of an exec that has ended, and says so in its end. Returns how many bytes that frees. Blocks.
+    fn drop_output(&self) -> io::Result<u64> {
+        let before = self.progress();
+        let Some(end) = before.end else { return Ok(0) };
+        let head = std::fs::OpenOptions::new().read(true).write(true).open(self.segment(0))?;
+        let Some(cover) = cover::read(&head)? else { return Ok(0) };
+        let mut end = ExecEnd::clone(&end);
+        end.dropped = end.written;
+        end.error = writer::with_fault(end.error, Some("its output was dropped to make room"));
+        cover::write_end(&head, &end)?;
+        let (end, dropped) = (Some(Arc::new(end)), before.written);
+        let (len, disk_bytes) = (cover.len, cover.len);
+        self.progress.send_replace(Progress {
+            segment: 0,
+            len,
+            disk_bytes,
+            dropped,
+            end,
+            ..before
+        });
+        for tail in before.segment.saturating_sub(1).max(1)..=before.segment {
+            writer::remove_if_there(&self.segment(tail))?;
+        }
+        head.set_len(cover.len)?;
+        Ok(before.disk_bytes.saturating_sub(disk_bytes))
     }
 
     fn segment(&self, number: u32) -> PathBuf {

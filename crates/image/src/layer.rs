@@ -25,6 +25,7 @@ mod tests;
 
 use std::io::{self, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use super::image::Progress;
 use applying::{Applying, Meter, Names};
@@ -47,6 +48,32 @@ pub struct Target<'a> {
     /// layer may link to files in them, and may go by links in them. One whose root hides all below it
     /// comes first.
     pub lowers: &'a [OwnedFd],
+}
+
+/// Asked before anything is written whether there is room for it: so many bytes, so many files. What it refuses is an
+/// error of [`LayerError::Write`].
+#[derive(Clone)]
+pub struct Room(Arc<dyn Fn(u64, u64) -> io::Result<()> + Send + Sync>);
+
+impl Room {
+    pub fn asking(whom: impl Fn(u64, u64) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(whom))
+    }
+
+    /// There is enough.
+    pub fn endless() -> Self {
+        Self::asking(|_, _| Ok(()))
+    }
+
+    pub fn take(&self, bytes: u64, entries: u64) -> io::Result<()> {
+        (self.0)(bytes, entries)
+    }
+}
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Room")
+    }
 }
 
 /// What came of applying a layer.
@@ -147,12 +174,13 @@ pub fn apply(
     blob: impl Read + Send + 'static,
     diff_id: &Digest,
     target: &Target<'_>,
+    room: &Room,
     progress: &Progress,
 ) -> Result<Applied, LayerError> {
     let archive = decoded(blob)?;
     let mut meter = Meter::new(archive.taken(), progress);
     let mut entries = Entries::new(Verified::new(archive, *diff_id, None));
-    let mut applying = Applying::new(target, Names::OfLayer);
+    let mut applying = Applying::new(target, Names::OfLayer, room.clone());
     while let Some(entry) = entries.next()? {
         applying.take(entry, &mut entries, &mut meter)?;
         meter.look();
@@ -190,13 +218,14 @@ pub fn unpack(
     root: BorrowedFd<'_>,
     ids: Ids,
     owner: FileOwner,
+    room: &Room,
 ) -> Result<Applied, LayerError> {
     let archive = decoded(blob)?;
     let progress = Progress::unheard();
     let mut meter = Meter::new(archive.taken(), &progress);
     let mut entries = Entries::new(archive);
     let target = Target { root, whiteouts: Whiteouts::Remove, lowers: &[], ids };
-    let mut applying = Applying::new(&target, Names::Plain);
+    let mut applying = Applying::new(&target, Names::Plain, room.clone());
     while let Some(entry) = entries.next()? {
         let attributes = owner.of(entry.attributes);
         applying.take(Entry { attributes, ..entry }, &mut entries, &mut meter)?;

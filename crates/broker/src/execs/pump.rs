@@ -19,6 +19,7 @@ use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
 use sandkeep_core::event::EventKind;
 use sandkeep_core::failpoint;
+use sandkeep_core::ledger::Over;
 use sandkeep_guestlink::{
     ExecEnd, ExecEvent, Execution, ExecutionInput,
     journal::{Description, Journal, Writer},
@@ -42,8 +43,7 @@ impl PendingExec {
     ) -> Result<Self, Error> {
         let execs = Arc::clone(&handle.execs);
         let permit = execs.place(&description.keep)?;
-        let begun = execs.index.begin(description);
-        let writer = begun.map_err(|source| Error::Journal { source })?;
+        let writer = begin(shared, handle, description)?;
         let pending = Self { shared: Arc::clone(shared), execs, writer, permit };
         match admitted(handle) {
             Ok(_) => Ok(pending),
@@ -83,6 +83,21 @@ impl PendingExec {
         self.execs.tell_end(&self.shared, &id, &end);
         self.writer.end(end);
         self.execs.ended(&self.shared, &id);
+    }
+}
+
+/// Begins a journal. Where the owner has no room for it, what has ended in another of its sandboxes gives way.
+fn begin(shared: &Shared, handle: &Handle, description: &Description) -> Result<Writer, Error> {
+    loop {
+        let refused = match handle.execs.index.begin(description) {
+            Ok(writer) => return Ok(writer),
+            Err(refused) => refused,
+        };
+        match refused.downcast::<Over>() {
+            Ok(Over::Quota { whose, .. }) if shared.give_way(&handle.meta().owner, whose) => {}
+            Ok(over) => return Err(over.into()),
+            Err(source) => return Err(Error::Journal { source }),
+        }
     }
 }
 

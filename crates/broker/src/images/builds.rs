@@ -98,18 +98,21 @@ impl Broker {
         let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
         let owner = owner(who, draft.project.as_deref())?;
         health::refuse_when_full(&self.shared).await?;
-        let quotas = &self.shared.policy.quotas;
-        let place = self.shared.images.build_place(quotas, &whose, &draft.name).await?;
+        let images = &self.shared.images;
+        let (place, room) =
+            images.place(&self.shared, &images.builds, &owner, &whose, &draft.name).await?;
         let BuildDraft { name, context, file, arguments, target, cache, .. } = draft;
-        let archive = context.finish().await?;
+        let (archive, space) = context.finish().await?;
+        let space = Arc::new(space);
         let (import, reporter, outcome, events, unwanted) = Import::begin_build();
         let claim = Claim::of(owner.clone());
-        let job = Job { id: ImportId::random(), whose, claim, name, reporter };
+        let id = ImportId::random();
+        let job = Job { id, whose, claim, name, reporter, room, space };
         let order = Order { owner, archive, file, arguments, target, cache, events, unwanted };
         let broker = self.clone();
         self.shared.tasks.spawn(async move {
             let result = broker.carry_out_build(&job, order).await;
-            drop(place);
+            drop((job, place));
             // Nobody may be waiting any more.
             let _ = outcome.send(result.map(Box::new));
         });
@@ -120,9 +123,7 @@ impl Broker {
     pub(crate) async fn stop_builds(&self) {
         let images = &self.shared.images;
         self.shared.detaching.cancel();
-        let all = u32::try_from(limits::BUILDS_MAX).unwrap_or(u32::MAX);
-        // Fails only if it was closed, which nobody does.
-        let _ = images.builds.acquire_many(all).await;
+        images.builds.close().await;
     }
 
     /// Under its name one at a time, from the intent to the end of it.
@@ -148,7 +149,11 @@ impl Broker {
         let built = tokio::select! {
             built = self.build(job, order, &rooms) => built,
             () = &mut stopped => Err(Error::ShuttingDown),
+            () = tokio::time::sleep(limits::BUILD_MAX) => {
+                Err(Error::TookTooLong { what: "the build", limit: limits::BUILD_MAX })
+            }
         };
+        let built = job.told(built);
         rooms.clear(self).await;
         // Not to be given up half-way: a row that names layers must be there while they are pinned.
         let made = match built {
@@ -184,7 +189,7 @@ impl Broker {
         rooms: &'a Rooms,
     ) -> Result<(Builder<'a>, Content), Error> {
         let Order { owner, archive, file, arguments, target, cache, events, .. } = order;
-        let spool = self.shared.blocking(|data| opening::spool(data.path())).await?;
+        let spool = opening::spool(&self.shared, &job.space).await?;
         let read = move || read(archive, file, arguments, &spool);
         let read = self.shared.tasks.spawn_blocking(read).await;
         let (file, recipe, context) = read.map_err(|_| Error::ShuttingDown)??;

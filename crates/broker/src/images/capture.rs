@@ -22,6 +22,7 @@ impl Broker {
         let handle = shared.supervised(id).ok_or_else(not_found)?;
         handle.volume.stored("a template of a sandbox")?;
         let (layer, _pin) = self.new_layer(job, &handle).await?;
+        job.room.hold(handle.volume_bytes().await)?;
         handle.capture(shared, layer.clone()).await?;
         failpoint!("template.after_capture");
         let bytes = handle.volume_bytes().await;
@@ -41,8 +42,9 @@ impl Broker {
         let (layer, _pin) = self.new_layer(job, handle).await?;
         let below = super::base(&handle.meta().spec)?;
         let reading = handle.snapshots.reading().await;
-        volume.layer(Some(snapshot), below.layers(), &layer).await?;
         let bytes = volume.snapshot_bytes(snapshot).await?;
+        job.room.hold(bytes)?;
+        volume.layer(Some(snapshot), below.layers(), &layer).await?;
         drop(reading);
         failpoint!("template.after_capture");
         self.record_capture(job, handle, KeptLayer { id: layer, bytes }, said).await

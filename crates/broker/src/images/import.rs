@@ -6,16 +6,18 @@ use std::sync::Arc;
 use tracing::info;
 
 use super::claim::Claim;
+use super::draft::{self, DraftRoom};
 use super::intent::Intent;
 use super::opening::{self, Opened};
 use super::progress::{Import, ImportStep, Reporter};
 use super::record::{self, Content, Record, Whose};
 use super::view::{TemplateView, view};
 use super::{Audience, TemplateDraft, collect, owner};
-use crate::Broker;
 use crate::error::Error;
+use crate::{Broker, health};
 use sandkeep_core::event::{EventKind, Subject};
-use sandkeep_core::{ImportId, Principal, Scope, TemplateName, failpoint, with_causes};
+use sandkeep_core::ledger::Reservation;
+use sandkeep_core::{ImportId, Principal, Scope, TemplateName, failpoint, limits, with_causes};
 use sandkeep_image::{
     image::{Image, ImageError, Platform},
     source::Source,
@@ -28,6 +30,18 @@ pub struct Job {
     pub claim: Claim,
     pub name: TemplateName,
     pub reporter: Reporter,
+    /// What it may put into the pool.
+    pub room: Arc<DraftRoom>,
+    /// What its owner has taken for it of the host's disk.
+    pub space: Arc<Reservation>,
+}
+
+impl Job {
+    /// The limit that stopped it, if one did, rather than what went wrong because of it.
+    pub fn told<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        let refused = self.room.refused().or_else(|| self.space.refused());
+        draft::told(result, refused)
+    }
 }
 
 impl Broker {
@@ -39,20 +53,26 @@ impl Broker {
         draft: TemplateDraft,
     ) -> Result<Import, Error> {
         let whose = self.whose(who, &draft.name, draft.project.as_deref(), draft.audience)?;
-        let quotas = &self.shared.policy.quotas;
-        let place = self.shared.images.place(quotas, &whose, &draft.name).await?;
-        let claim = Claim::of(owner(who, draft.project.as_deref())?);
-        let opened = opening::open(&self.shared, who, &claim, draft.source).await?;
+        health::refuse_when_full(&self.shared).await?;
+        let (images, owner) = (&self.shared.images, owner(who, draft.project.as_deref())?);
+        let (place, room) =
+            images.place(&self.shared, &images.imports, &owner, &whose, &draft.name).await?;
+        let claim = Claim::of(owner);
+        let (opened, space) = opening::open(&self.shared, who, &claim, draft.source).await?;
         let (import, reporter, outcome) = Import::begin();
-        let job = Job { id: ImportId::random(), whose, claim, name: draft.name, reporter };
+        let (id, name) = (ImportId::random(), draft.name);
+        let job = Job { id, whose, claim, name, reporter, room, space };
         let broker = self.clone();
         self.shared.tasks.spawn(async move {
             let closing = broker.shared.closing.clone();
             let result = tokio::select! {
                 result = broker.carry_out(&job, opened) => result,
                 () = closing.cancelled() => Err(Error::ShuttingDown),
+                () = tokio::time::sleep(limits::IMPORT_MAX) => Err(Error::TookTooLong {
+                    what: "the import", limit: limits::IMPORT_MAX,
+                }),
             };
-            drop(place);
+            drop((job, place));
             // Nobody may be waiting any more.
             let _ = outcome.send(result.map(Box::new));
         });
@@ -104,7 +124,7 @@ impl Broker {
         let made = match opened {
             Opened::Given { given, kind, said } => {
                 job.reporter.step(ImportStep::Reading);
-                match kind.recognize(shared, given).await {
+                match kind.recognize(shared, given, &job.space).await {
                     Ok(source) => self.take_over(job, source.as_ref(), &said).await,
                     Err(error) => Err(error),
                 }
@@ -121,6 +141,7 @@ impl Broker {
                 self.capture_snapshot(job, &sandbox, &snapshot, said).await
             }
         };
+        let made = job.told(made);
         begun.over(&*store).await;
         failpoint!("template.after_outcome");
         if let Err(error) = &made {

@@ -189,6 +189,7 @@ impl Broker {
         let progress = job.reporter.bytes(ImportStep::Unpacking, layer.blob.size_bytes());
         let (root, lowers) = (draft.root.clone(), draft.lowers.clone());
         let (whiteouts, ids, diff_id) = (draft.whiteouts, draft.ids, layer.diff_id);
+        let room = job.room.as_room();
         let apply = move || {
             let unopened = |path: &Path| {
                 let path = path.to_owned();
@@ -198,7 +199,7 @@ impl Broker {
             let lowers = lowers.iter().map(|path| open_directory(path).map_err(unopened(path)));
             let lowers = lowers.collect::<Result<Vec<_>, _>>()?;
             let target = Target { root: root.as_fd(), whiteouts, ids, lowers: &lowers };
-            layer::apply(blob, &diff_id, &target, &progress)
+            layer::apply(blob, &diff_id, &target, &room, &progress)
         };
         let applied = self.shared.tasks.spawn_blocking(apply).await;
         let applied = applied.map_err(|_| Error::ShuttingDown)?.map_err(inapplicable)?;

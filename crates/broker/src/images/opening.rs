@@ -15,7 +15,9 @@ use super::upload::Upload;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
+use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{HostPaths, Principal, SandboxId, SnapshotId, SnapshotName};
+use sandkeep_home::DataDir;
 use sandkeep_image::{
     image::Platform,
     source::{
@@ -83,29 +85,34 @@ pub async fn open(
     who: &Principal,
     claim: &Claim,
     source: TemplateSource,
-) -> Result<Opened, Error> {
-    match source {
+) -> Result<(Opened, Arc<Reservation>), Error> {
+    let space = Arc::new(shared.held.open(claim.owner()));
+    let opened = match source {
         TemplateSource::Sandbox { id, snapshot } => {
             let sandbox = shared.find(who, &id)?;
-            let Some(name) = snapshot else { return Ok(Opened::Sandbox(id)) };
+            let Some(name) = snapshot else { return Ok((Opened::Sandbox(id), space)) };
             let snapshot = sandbox.snapshot_named(&name)?.id.clone();
-            Ok(Opened::Snapshot { sandbox, snapshot, said: format!("sandbox {id}@{name}") })
+            Opened::Snapshot { sandbox, snapshot, said: format!("sandbox {id}@{name}") }
         }
         TemplateSource::Registry { reference, credentials } => {
             let said = format!("registry {}", reference.familiar());
-            let image = Box::new(shared.registries.image(reference, credentials, claim.owner()));
-            Ok(Opened::Registry { image, said })
+            let owner = claim.owner();
+            let image = shared.registries.image(reference, credentials, owner, &space);
+            Opened::Registry { image: Box::new(image), said }
         }
         TemplateSource::Upload(upload) => {
-            let given = Given::File(upload.finish().await?);
-            Ok(Opened::Given { given, kind: PathKind::Any, said: "upload".to_owned() })
+            let (file, space) = upload.finish().await?;
+            let (given, kind) = (Given::File(file), PathKind::Any);
+            let opened = Opened::Given { given, kind, said: "upload".to_owned() };
+            return Ok((opened, Arc::new(space)));
         }
         TemplateSource::Path { kind, path, reach } => {
             let said = path.display().to_string();
             let file = open_host_path(shared, path, reach).await?;
-            Ok(Opened::Given { given: given(file)?, kind, said })
+            Opened::Given { given: given(file)?, kind, said }
         }
-    }
+    };
+    Ok((opened, space))
 }
 
 /// Opens a path that a caller names, as far as it may.
@@ -185,8 +192,9 @@ impl PathKind {
         self,
         shared: &Arc<Shared>,
         given: Given,
+        space: &Arc<Reservation>,
     ) -> Result<Box<dyn Source>, Error> {
-        let spool = shared.blocking(|data| spool(data.path())).await?;
+        let spool = spool(shared, space).await?;
         let wanted = Wanted { platform: Platform::here(), reference: None };
         let work = move || recognize(given, wanted, &spool);
         let recognized = shared.tasks.spawn_blocking(work).await;
@@ -207,10 +215,11 @@ impl PathKind {
     }
 }
 
-/// Where files are that nobody sees.
-pub fn spool(data: &Path) -> io::Result<SpoolDir> {
+/// Where files are that nobody sees, for which their owner has this space.
+pub async fn spool(shared: &Arc<Shared>, space: &Arc<Reservation>) -> Result<SpoolDir, Error> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(SpoolDir::new(openat(CWD, data, flags, Mode::empty())?))
+    let open = move |data: &DataDir| Ok(openat(CWD, data.path(), flags, Mode::empty())?);
+    Ok(SpoolDir::new(shared.blocking(open).await?, Arc::clone(space)))
 }
 
 #[cfg(test)]

@@ -28,6 +28,32 @@ pub fn check(quotas: &Quotas, all: &[(Whose, Record)], coming: Coming<'_>) -> Re
     within(&quotas.user, "user", all, coming, same_user)
 }
 
+/// How many bytes the templates of an organization and of a user hold, without the one that is coming.
+pub fn used(all: &[(Whose, Record)], coming: Coming<'_>) -> [u64; 2] {
+    let owner = coming.owner;
+    let same_organization = |other: &Owner| other.organization == owner.organization;
+    let same_user = |other: &Owner| same_organization(other) && other.user == owner.user;
+    [
+        bytes(others(all, coming, same_organization).into_iter()),
+        bytes(others(all, coming, same_user).into_iter()),
+    ]
+}
+
+/// The records that count beside one that is coming.
+fn others<'a>(
+    all: &'a [(Whose, Record)],
+    coming: Coming<'_>,
+    counts: impl Fn(&Owner) -> bool,
+) -> Vec<&'a Record> {
+    let counts = |whose: &Whose, record: &Record| match whose {
+        Whose::Own(owner) => {
+            counts(owner) && !(owner == coming.owner && record.name == *coming.name)
+        }
+        Whose::Shared => false,
+    };
+    all.iter().filter(|(whose, record)| counts(whose, record)).map(|(_, record)| record).collect()
+}
+
 fn within(
     quota: &Quota,
     whose: &'static str,
@@ -38,16 +64,7 @@ fn within(
     if quota.templates.is_none() && quota.template_mb.is_none() {
         return Ok(());
     }
-    let others: Vec<&Record> = all
-        .iter()
-        .filter(|(whose, record)| match whose {
-            Whose::Own(owner) => {
-                counts(owner) && !(owner == coming.owner && record.name == *coming.name)
-            }
-            Whose::Shared => false,
-        })
-        .map(|(_, record)| record)
-        .collect();
+    let others = others(all, coming, counts);
     let exceeded = |what, limit: u64, used: u64, asked: u64| {
         let (limit, used, asked) = (limit as f64, used as f64, asked as f64);
         Err(Error::QuotaExceeded { whose, what, limit, used, asked })

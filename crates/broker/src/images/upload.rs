@@ -4,30 +4,33 @@
 use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::io::AsyncWriteExt;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::Broker;
 use crate::error::Error;
-use sandkeep_core::limits;
+use crate::images::workspace::uploads;
+use crate::policy::slots::Slot;
+use sandkeep_core::Principal;
+use sandkeep_core::ledger::Reservation;
 
 pub struct Upload {
     file: tokio::fs::File,
     written: u64,
     limit_bytes: u64,
     path: String,
-    _place: OwnedSemaphorePermit,
+    /// What its owner has taken for it.
+    space: Reservation,
+    _place: Slot,
 }
 
 impl Broker {
     /// A place for what a caller is about to send.
-    pub async fn begin_upload(&self) -> Result<Upload, Error> {
-        let limit = limits::UPLOADS_MAX;
-        let full = |_| Error::LimitReached { what: "uploads at once", limit };
-        let place = Arc::clone(&self.shared.images.uploads).try_acquire_owned().map_err(full)?;
+    pub async fn begin_upload(&self, who: &Principal) -> Result<Upload, Error> {
+        let owner = uploads::owner(who);
+        let place = self.shared.images.uploads.take(&owner)?;
+        let space = self.shared.held.open(&owner);
         let limit_bytes = self.shared.policy.max_upload_bytes;
         let file = self
             .shared
@@ -40,7 +43,7 @@ impl Broker {
             .await?;
         let path = self.shared.data.path().display().to_string();
         let file = tokio::fs::File::from_std(file);
-        Ok(Upload { file, written: 0, limit_bytes, path, _place: place })
+        Ok(Upload { file, written: 0, limit_bytes, path, space, _place: place })
     }
 }
 
@@ -50,6 +53,7 @@ impl Upload {
         if self.written > self.limit_bytes {
             return Err(Error::UploadTooLarge { limit_bytes: self.limit_bytes });
         }
+        self.space.take(bytes.len() as u64)?;
         let written = self.file.write_all(bytes).await;
         written.map_err(|source| self.unwritable(source))
     }
@@ -59,15 +63,15 @@ impl Upload {
         self.written
     }
 
-    /// All of it, from its beginning.
-    pub(crate) async fn finish(mut self) -> Result<File, Error> {
+    /// All of it, from its beginning, and the space that it has.
+    pub(crate) async fn finish(mut self) -> Result<(File, Reservation), Error> {
         if let Err(source) = self.file.flush().await {
             return Err(self.unwritable(source));
         }
         let path = self.path.clone();
         let mut file = self.file.into_std().await;
         file.rewind().map_err(|source| Error::DataDir { path, source })?;
-        Ok(file)
+        Ok((file, self.space))
     }
 
     fn unwritable(&self, source: io::Error) -> Error {

@@ -13,7 +13,7 @@
 mod git;
 mod opening;
 mod relay;
-mod uploads;
+pub(super) mod uploads;
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -23,12 +23,13 @@ use tracing::info;
 
 use crate::error::Error;
 use crate::images::Abandoned;
+use crate::images::draft::{self, PoolRoom};
 use crate::lifecycle::supervisor::Supervisor;
 use crate::shared::Shared;
 use sandkeep_core::{Source, with_causes};
 use sandkeep_guestlink::Guest;
 use sandkeep_image::{
-    layer,
+    layer::{self, Room},
     workspace::{self, FileOwner, Place, WorkspaceError},
 };
 use sandkeep_storage::StorageError;
@@ -59,20 +60,22 @@ impl Supervisor {
         match &bringing.opened {
             Opened::Directory(directory) => {
                 let directory = Arc::clone(directory);
-                let copy = move |shared: &Shared| copy(shared, &root, &path, &directory);
+                let copy = move |shared: &Shared, room: &Room| {
+                    copy(shared, &root, &path, &directory, room)
+                };
                 self.write_workspace(copy).await
             }
             Opened::Repository { directory, aside, .. } => {
                 let (directory, aside) = (Arc::clone(directory), aside.clone());
-                let copy = move |shared: &Shared| {
+                let copy = move |shared: &Shared, room: &Room| {
                     Place::make(&root, &path, USER)?;
-                    copy(shared, &root, &aside, &directory)
+                    copy(shared, &root, &aside, &directory, room)
                 };
                 self.write_workspace(copy).await
             }
             Opened::Remote(remote) => {
                 let (trust, aside) = (Arc::clone(&remote.trust), remote.aside.clone());
-                let put = move |_: &Shared| {
+                let put = move |_: &Shared, _: &Room| {
                     Place::make(&root, &path, USER)?;
                     put_trust(&root, &aside, &trust)
                 };
@@ -80,7 +83,9 @@ impl Supervisor {
             }
             Opened::Archive(archive) => {
                 let archive = Arc::clone(archive);
-                let unpack = move |shared: &Shared| unpack(shared, &root, &path, &archive);
+                let unpack = move |shared: &Shared, room: &Room| {
+                    unpack(shared, &root, &path, &archive, room)
+                };
                 self.write_workspace(unpack).await
             }
         }
@@ -104,11 +109,14 @@ impl Supervisor {
 
     async fn write_workspace(
         &self,
-        work: impl FnOnce(&Shared) -> Result<u64, WorkspaceError> + Send + 'static,
+        work: impl FnOnce(&Shared, &Room) -> Result<u64, WorkspaceError> + Send + 'static,
     ) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
-        let written = self.shared.tasks.spawn_blocking(move || work(&shared)).await;
-        let skipped = written.map_err(|_| Error::ShuttingDown)?.map_err(unusable)?;
+        let pool = Arc::new(PoolRoom::new(&shared));
+        let room = pool.as_room();
+        let written = self.shared.tasks.spawn_blocking(move || work(&shared, &room)).await;
+        let written = written.map_err(|_| Error::ShuttingDown)?.map_err(unusable);
+        let skipped = draft::told(written, pool.refused())?;
         if skipped > 0 {
             info!(id = %self.id(), skipped, "what is no file, link or directory was left out of a workspace");
         }
@@ -117,11 +125,17 @@ impl Supervisor {
 }
 
 /// Returns how much was left out.
-fn copy(shared: &Shared, root: &Root, path: &str, from: &OwnedFd) -> Result<u64, WorkspaceError> {
+fn copy(
+    shared: &Shared,
+    root: &Root,
+    path: &str,
+    from: &OwnedFd,
+    room: &Room,
+) -> Result<u64, WorkspaceError> {
     let place = Place::make(root, path, USER)?;
     let unread = |source| WorkspaceError::Read { path: String::new(), source };
     let from = from.try_clone().map_err(unread)?;
-    let copied = workspace::copy(from, &place, USER, &shared.closing)?;
+    let copied = workspace::copy(from, &place, USER, room, &shared.closing)?;
     Ok(copied.skipped)
 }
 
@@ -138,7 +152,8 @@ fn put_trust(root: &Root, aside: &str, trust: &[u8]) -> Result<u64, WorkspaceErr
     let mut archive = tar::Builder::new(Vec::new());
     archive.append_data(&mut header, TRUST, trust).map_err(unmade)?;
     let archive = archive.into_inner().map_err(unmade)?;
-    layer::unpack(std::io::Cursor::new(archive), place.as_fd(), place.ids(), USER)?;
+    let room = Room::endless();
+    layer::unpack(std::io::Cursor::new(archive), place.as_fd(), place.ids(), USER, &room)?;
     Ok(0)
 }
 
@@ -147,12 +162,13 @@ fn unpack(
     root: &Root,
     path: &str,
     archive: &Arc<File>,
+    room: &Room,
 ) -> Result<u64, WorkspaceError> {
     let place = Place::make(root, path, USER)?;
     let unread = |source| WorkspaceError::Read { path: "the archive".to_owned(), source };
     let blob = uploads::reader(archive).map_err(unread)?;
     let blob = Abandoned::new(Box::new(blob), shared.closing.clone());
-    let applied = layer::unpack(blob, place.as_fd(), place.ids(), USER)?;
+    let applied = layer::unpack(blob, place.as_fd(), place.ids(), USER, room)?;
     Ok(applied.devices_skipped)
 }
 

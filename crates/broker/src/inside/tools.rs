@@ -164,7 +164,8 @@ impl Broker {
             None => Ok(Arc::new(work.carry_out(&scene).await?)),
             Some(id) => {
                 let key = Key::new([sandbox.as_str(), &who.organization, &who.user, id.as_str()]);
-                kept::once(scene, work, kept::Call { id, key, print }).await
+                let organization = who.organization.clone();
+                kept::once(scene, work, kept::Call { id, organization, key, print }).await
             }
         }
     }

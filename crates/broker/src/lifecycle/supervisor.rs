@@ -25,7 +25,7 @@ use crate::ports::Ports;
 use crate::shared::Shared;
 use crate::stats::Space;
 use sandkeep_core::{Denied, Event, Next, SandboxId, State, Status, apply, limits};
-use sandkeep_guestlink::Guest;
+use sandkeep_guestlink::{Guest, journal::JournalLimits};
 use sandkeep_home::{Home, Meta};
 use sandkeep_runtime::{Death, Runtime};
 use sandkeep_store::Revision;
@@ -88,6 +88,14 @@ pub(crate) enum Fate {
     Gone,
 }
 
+/// A sandbox says no more than it can have on its own disk; one exec it may have in any case.
+fn journal_limits(usual: JournalLimits, meta: &Meta) -> JournalLimits {
+    let disk_mb = meta.spec.resources().disk_mb;
+    let disk = disk_mb.map_or(u64::MAX, |mb| mb.saturating_mul(limits::MIB));
+    let max_bytes = usual.max_bytes.min(disk.max(usual.max_bytes_per_exec));
+    JournalLimits { max_bytes, ..usual }
+}
+
 impl Supervisor {
     /// A supervisor and the way to it.
     pub fn new(
@@ -117,7 +125,8 @@ impl Supervisor {
             destroys: waiting,
             execs: Arc::new(Execs::new(
                 &home,
-                shared.journal,
+                journal_limits(shared.journal, &meta),
+                shared.held.open(&meta.owner),
                 Arc::clone(&activity),
                 telling::subject(&meta),
             )),

@@ -75,7 +75,7 @@ pub async fn build(
     let arguments = arguments(build_args.as_deref())?;
     let audience = audience(shared);
     let allowed = broker.may_import(&who, &name, project.as_deref(), audience);
-    let context = uploads::receive(&broker, allowed, body).await?;
+    let context = uploads::receive(&broker, &who, allowed, body).await?;
     let cache = match no_cache {
         true => Cache::PassedBy,
         false => Cache::Used,

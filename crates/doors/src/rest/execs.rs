@@ -23,6 +23,7 @@ use super::terminal::{Size, WhenGone};
 use crate::kit::Refusal;
 use crate::kit::body;
 use crate::kit::frames::Form;
+use crate::kit::long_answer::long_answer;
 use crate::kit::path::Id;
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
@@ -31,7 +32,8 @@ use sandkeep_core::{
     ExecId, SandboxId,
     api::{Ending, ExecAnswer, StderrFields, StdoutFields},
     excerpt::{Cut, Excerpt},
-    limits::{OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES},
+    ledger::Reservation,
+    limits::{ANSWER_TAIL_BYTES, OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES},
 };
 use sandkeep_guestlink::{
     ExecEnd, ExecutionInput, Offsets, Outcome, OutputStream,
@@ -201,16 +203,16 @@ pub(super) async fn respond(
             let exec_id = running.id.clone();
             let collected = Collected::of(running).await;
             let truncated = collected.is_truncated();
-            let Collected { end, stdout: said, stderr: complained } = collected;
-            Ok(Json(ExecAnswer {
+            let Collected { end, stdout: said, stderr: complained, space } = collected;
+            let answer = ExecAnswer {
                 exec_id,
                 status: end.outcome.status(),
                 outcome: end.outcome.status(),
                 ending: ending(&end, truncated),
                 stdout: stdout(said),
                 stderr: stderr(complained),
-            })
-            .into_response())
+            };
+            Ok(told(answer, space))
         }
         Mode::Live(form) => {
             let watch = match pace {
@@ -226,6 +228,30 @@ pub(super) async fn respond(
                 .into_response())
         }
     }
+}
+
+/// The answer with its texts, which are long when the output is.
+fn told(mut answer: ExecAnswer, space: Reservation) -> Response {
+    let texts = fields(&mut answer).map(|(name, text)| text.take().map(|text| (name, text)));
+    let texts = texts.into_iter().flatten().collect();
+    let whole = |answer: &mut ExecAnswer, texts: Vec<(&str, String)>| {
+        for (name, text) in texts {
+            let place = fields(answer).into_iter().find(|(field, _)| *field == name);
+            *place.expect("it was taken from there").1 = Some(text);
+        }
+    };
+    long_answer(answer, texts, whole, space)
+}
+
+/// The fields of an answer that hold output.
+fn fields(answer: &mut ExecAnswer) -> [(&'static str, &mut Option<String>); 4] {
+    let ExecAnswer { stdout, stderr, .. } = answer;
+    [
+        ("stdout", &mut stdout.stdout),
+        ("stdout_b64", &mut stdout.stdout_b64),
+        ("stderr", &mut stderr.stderr),
+        ("stderr_b64", &mut stderr.stderr_b64),
+    ]
 }
 
 /// What to run: words, a line for the shell, or nothing, which means the command of the sandbox's image.
@@ -363,6 +389,8 @@ pub struct Collected {
     pub end: ExecEnd,
     pub stdout: Cut,
     pub stderr: Cut,
+    /// What the sandbox's owner has taken of the daemon's memory for it.
+    pub space: Reservation,
 }
 
 impl Collected {
@@ -371,15 +399,21 @@ impl Collected {
     pub async fn of(running: Running) -> Self {
         let excerpt = || Excerpt::within(OUTPUT_HEAD_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES);
         let (mut stdout, mut stderr) = (excerpt(), excerpt());
+        let space = running.answer_space();
         let take = |stream, _, data: Bytes| {
-            match stream {
-                OutputStream::Stdout => stdout.push(&data),
-                OutputStream::Stderr => stderr.push(&data),
+            let excerpt = match stream {
+                OutputStream::Stdout => &mut stdout,
+                OutputStream::Stderr => &mut stderr,
+            };
+            // The rest is in the journal.
+            if space.take(excerpt.growth(data.len()) as u64).is_err() {
+                excerpt.close(ANSWER_TAIL_BYTES);
             }
+            excerpt.push(&data);
             ready(())
         };
         let end = running.collect(take).await;
-        Self { end, stdout: stdout.cut(), stderr: stderr.cut() }
+        Self { end, stdout: stdout.cut(), stderr: stderr.cut(), space }
     }
 
     /// Whether something was left out.

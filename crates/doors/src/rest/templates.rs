@@ -259,7 +259,7 @@ pub async fn upload(
     let live = Form::live(stream, &headers);
     let audience = audience(shared);
     let admitted = broker.may_import(&who, &name, project.as_deref(), audience);
-    let upload = uploads::receive(&broker, admitted, body).await?;
+    let upload = uploads::receive(&broker, &who, admitted, body).await?;
     let source = TemplateSource::Upload(upload);
     let draft = TemplateDraft { name, project, audience, source };
     answer(broker.import_template(&who, draft).await?, live).await

@@ -1,5 +1,7 @@
 //! Archives that callers send, for templates and for workspaces.
 
+use std::time::Instant;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -12,8 +14,8 @@ use crate::kit::path::Id;
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, Upload, UploadView, error::Error};
 use sandkeep_core::{
-    UploadId,
-    limits::{REFUSED_UPLOAD_READ, UPLOAD_SILENCE_MAX},
+    Principal, UploadId,
+    limits::{REFUSED_UPLOAD_READ, UPLOAD_MAX, UPLOAD_RATE_MIN_BYTES, UPLOAD_SILENCE_MAX},
 };
 
 /// Upload an archive for workspaces
@@ -30,7 +32,7 @@ pub async fn create(
     Who(who): Who,
     body: Body,
 ) -> Result<(StatusCode, Json<UploadView>), Refusal> {
-    let upload = receive(&broker, broker.may_upload(&who), body).await?;
+    let upload = receive(&broker, &who, broker.may_upload(&who), body).await?;
     Ok((StatusCode::CREATED, Json(broker.keep_upload(&who, upload).await?)))
 }
 
@@ -54,11 +56,12 @@ pub async fn remove(
 /// Takes a body in, if it is `admitted`: not only after gigabytes were written for nothing.
 pub(super) async fn receive(
     broker: &Broker,
+    who: &Principal,
     admitted: Result<(), Error>,
     mut body: Body,
 ) -> Result<Upload, Refusal> {
     let received = match admitted {
-        Ok(()) => take_in(broker, &mut body).await,
+        Ok(()) => take_in(broker, who, &mut body).await,
         Err(refused) => Err(refused.into()),
     };
     if received.is_err() {
@@ -67,12 +70,21 @@ pub(super) async fn receive(
     received
 }
 
-async fn take_in(broker: &Broker, body: &mut Body) -> Result<Upload, Refusal> {
-    let mut upload = broker.begin_upload().await?;
+async fn take_in(broker: &Broker, who: &Principal, body: &mut Body) -> Result<Upload, Refusal> {
+    let mut upload = broker.begin_upload(who).await?;
+    let began = Instant::now();
+    // A place is not for whoever sends a byte a minute.
+    let too_slow = |bytes: u64| {
+        let took = began.elapsed();
+        took > UPLOAD_SILENCE_MAX && bytes < took.as_secs() * UPLOAD_RATE_MIN_BYTES
+    };
     while let Some(frame) = tokio::time::timeout(UPLOAD_SILENCE_MAX, body.frame())
         .await
         .map_err(|_| Refusal::BodyTooSlow)?
     {
+        if too_slow(upload.bytes()) || began.elapsed() > UPLOAD_MAX {
+            return Err(Refusal::BodyTooSlow);
+        }
         let frame = frame.map_err(|e| Refusal::BodyBroken { problem: e.to_string() })?;
         if let Ok(bytes) = frame.into_data() {
             upload.write(&bytes).await?;

@@ -3,22 +3,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::sessions;
 use crate::kit::Refusal;
 use crate::kit::body;
+use crate::kit::long_answer::long_answer;
 use crate::kit::path::Id;
 use crate::kit::who::Who;
 use crate::rest::execs::Collected;
 use crate::rest::openapi::{Guarded, Inside, Journaled, OfSandbox, WithBody};
 use sandkeep_broker::{Broker, ExecDraft, error::Error};
-use sandkeep_core::{SandboxId, excerpt::Cut};
+use sandkeep_core::{SandboxId, excerpt::Cut, ledger::Reservation};
 use sandkeep_guestlink::Outcome;
 
 /// What `timeout(1)` exits with when the time is up.
@@ -52,8 +53,12 @@ pub struct TaskResult {
     /// signal that ended it.
     exit_code: i32,
     /// What is not UTF-8 is replaced.
-    stdout: String,
-    stderr: String,
+    #[schema(value_type = String, required = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout: Option<String>,
+    #[schema(value_type = String, required = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr: Option<String>,
     /// Only if the command did not exit by itself: `timed_out`, `signaled`, `canceled`, `oom_killed`,
     /// `lost`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,10 +94,11 @@ fn seconds(seconds: f64) -> Result<Duration, Error> {
     }
 }
 
-impl From<Collected> for TaskResult {
-    fn from(collected: Collected) -> Self {
+impl TaskResult {
+    /// What became of a task, and what its owner has taken of the daemon's memory for it.
+    fn of(collected: Collected) -> (Self, Reservation) {
         let truncated = collected.is_truncated();
-        let Collected { end, stdout, stderr } = collected;
+        let Collected { end, stdout, stderr, space } = collected;
         let name = Some(end.outcome.name());
         let (exit_code, outcome) = match end.outcome {
             Outcome::Exited(code) => (code, None),
@@ -102,7 +108,8 @@ impl From<Collected> for TaskResult {
         };
         let text = |cut: Cut| String::from_utf8_lossy(&cut.bytes).into_owned();
         let (stdout, stderr) = (text(stdout), text(stderr));
-        Self { exit_code, stdout, stderr, outcome, error: end.error, truncated }
+        let (stdout, stderr) = (Some(stdout), Some(stderr));
+        (Self { exit_code, stdout, stderr, outcome, error: end.error, truncated }, space)
     }
 }
 
@@ -126,10 +133,17 @@ pub async fn run(
     Id(id): Id,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<TaskResult>, Refusal> {
+) -> Result<Response, Refusal> {
     let task: Task = body::required(&headers, body).await?;
     let draft = task.into_draft()?;
     let session = sessions::find(&broker, &who, id).await?;
     let running = broker.exec(&who, &session.id, draft).await?;
-    Ok(Json(Collected::of(running).await.into()))
+    let (mut result, space) = TaskResult::of(Collected::of(running).await);
+    let texts = [("stdout", result.stdout.take()), ("stderr", result.stderr.take())];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
+    let whole = |result: &mut TaskResult, texts: Vec<(&str, String)>| {
+        let mut texts = texts.into_iter().map(|(_, text)| text);
+        (result.stdout, result.stderr) = (texts.next(), texts.next());
+    };
+    Ok(long_answer(result, texts, whole, space))
 }

@@ -12,15 +12,23 @@ use jiff::Timestamp;
 use super::recover::{self, Read, Unfinished};
 use super::writer::{Place, Writer, private_file, remove_if_there};
 use super::{Description, Journal, JournalLimits, Keep, cover, segment_path};
-use sandkeep_core::ExecId;
+use sandkeep_core::ledger::{Over, Reservation};
+use sandkeep_core::{ExecId, limits};
 use sandkeep_home::names;
 
 /// When there are too many, one part of this many goes at once: so removing costs little for each.
 const REMOVED_SHARE: u64 = 16;
 
 pub struct JournalIndex {
+    room: Arc<Room>,
+}
+
+/// What the journals of one sandbox have in common: their directory, and what they may take of the disk.
+pub(super) struct Room {
     dir: Arc<Path>,
     limits: JournalLimits,
+    /// All that they have on disk, and what is set aside for those that are written.
+    account: Reservation,
     books: Mutex<Books>,
 }
 
@@ -46,43 +54,52 @@ impl Book {
 
 impl JournalIndex {
     /// The journals in `dir`, which need not exist: it is made for the first.
-    pub fn new(dir: &Path, limits: JournalLimits) -> Self {
-        Self { dir: Arc::from(dir), limits, books: Mutex::default() }
+    /// Bytes on disk are taken from `account`, of which there is one for each sandbox.
+    pub fn new(dir: &Path, bounds: JournalLimits, account: Reservation) -> Self {
+        // What grows leaves a part to what is to begin: that part comes on top.
+        let grown = bounds.max_bytes.saturating_add(limits::JOURNAL_FLOOR_BYTES);
+        let max_bytes = grown.saturating_add(grown / (limits::GROWTH_SPARE_SHARE - 1));
+        let account = account.bounded(max_bytes);
+        let room = Room { dir: Arc::from(dir), limits: bounds, account, books: Mutex::default() };
+        Self { room: Arc::new(room) }
     }
 
     pub fn limits(&self) -> JournalLimits {
-        self.limits
+        self.room.limits
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Nothing panics between two changes that belong together.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.room.books()
     }
 
-    /// Begins a journal: from here on a crash leaves a trace of the exec. Blocks for some microseconds.
+    /// Begins a journal: from here on a crash leaves a trace of the exec. Blocks for some microseconds. If there is no
+    /// room for it, the error holds an [`Over`].
     pub fn begin(&self, description: &Description) -> io::Result<Writer> {
         let id = &description.exec_id;
         let cover = cover::compose(description);
-        let head = Arc::new(self.make(id)?);
-        if let Err(error) = head.write_all_at(&cover, 0) {
+        let held_bytes = cover.len() as u64 + limits::JOURNAL_FLOOR_BYTES;
+        self.room.make_room(|account| account.take(held_bytes)).map_err(io::Error::other)?;
+        let begun = self.make(id).and_then(|head| {
             // What is left of it would be taken for an exec that never began, which it is.
-            let _ = remove_if_there(&segment_path(&self.dir, id, 0));
-            return Err(error);
-        }
+            let written = head.write_all_at(&cover, 0);
+            written.inspect_err(|_| drop(remove_if_there(&segment_path(&self.room.dir, id, 0))))?;
+            Ok(Arc::new(head))
+        });
+        let head = begun.inspect_err(|_| self.room.account.give(held_bytes))?;
         let place = Place::first(&head, cover.len() as u64);
-        let journal = Journal::new(Arc::clone(&self.dir), id.clone(), place.progress());
+        let journal = Journal::new(Arc::clone(&self.room.dir), id.clone(), place.progress());
         let journal = Arc::new(journal);
         self.put(Arc::clone(&journal), description);
-        Ok(Writer::new(journal, head, place, self.limits.max_bytes_per_exec))
+        Ok(Writer::new(&self.room, journal, head, place, held_bytes))
     }
 
     fn make(&self, id: &ExecId) -> io::Result<File> {
-        let path = segment_path(&self.dir, id, 0);
+        let path = segment_path(&self.room.dir, id, 0);
         let make = || private_file().create_new(true).open(&path);
         match make() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Only this directory: a home that is being removed must not come back.
-                match DirBuilder::new().mode(0o700).create(&self.dir) {
+                match DirBuilder::new().mode(0o700).create(&self.room.dir) {
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                     Ok(()) | Err(_) => make(),
                 }
@@ -100,9 +117,10 @@ impl JournalIndex {
     /// Reads what an earlier daemon left; returns the execs that have no end yet. Blocks.
     pub fn load(&self) -> io::Result<Vec<Unfinished>> {
         let mut unfinished = Vec::new();
-        for (id, tails) in journals_in(&self.dir)?.journals {
-            match recover::read(&self.dir, &id, &tails, self.limits.max_bytes_per_exec) {
+        for (id, tails) in journals_in(&self.room.dir)?.journals {
+            match recover::read(&self.room, &id, &tails) {
                 Ok(Read::Ended { journal, description }) => {
+                    self.room.account.count(journal.progress().disk_bytes);
                     self.put(journal, &description);
                     self.count(&id);
                 }
@@ -110,7 +128,7 @@ impl JournalIndex {
                     self.put(Arc::clone(exec.writer.journal()), &exec.description);
                     unfinished.push(*exec);
                 }
-                Ok(Read::Nothing) => self.remove_files(&id, &tails),
+                Ok(Read::Nothing) => self.room.remove_files(&id, &tails),
                 Err(error) => {
                     tracing::warn!(exec = %id, %error, "cannot read a journal; it is left alone");
                 }
@@ -165,25 +183,92 @@ impl JournalIndex {
         if books.ended.insert((end.ended_at, id.clone())) {
             books.ended_bytes += progress.disk_bytes;
         }
-        books.ended.len() as u64 > self.limits.max_execs
-            || books.ended_bytes > self.limits.max_bytes
+        books.ended.len() as u64 > self.room.limits.max_execs
+            || books.ended_bytes > self.room.limits.max_bytes
     }
 
     /// Removes the oldest of those that have ended, until few and small enough are left. Blocks.
     pub fn tidy(&self) {
-        let removed = self.books().take_oldest(&self.limits);
-        for journal in removed {
-            let newest = journal.progress.borrow().segment;
-            let tails: Vec<u32> = (newest.saturating_sub(1).max(1)..=newest).collect();
-            self.remove_files(journal.id(), &tails);
-        }
+        let removed = self.books().take_oldest(&self.room.limits);
+        removed.iter().for_each(|journal| self.room.remove(journal));
+    }
+
+    /// Drops the oldest of what has ended, for the sake of other journals of the same owner. `false`: there was
+    /// nothing. Blocks.
+    pub fn give_way(&self) -> bool {
+        self.room.give_way()
     }
 
     /// Takes back a journal whose exec never began.
     pub fn forget(&self, writer: Writer) {
         let id = writer.journal().id().clone();
         self.books().known.remove(&id);
-        self.remove_files(&id, &[]);
+        self.room.account.give(writer.held_bytes());
+        self.room.remove_files(&id, &[]);
+    }
+}
+
+impl Room {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Nothing panics between two changes that belong together.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn dir(&self) -> &Arc<Path> {
+        &self.dir
+    }
+
+    pub(super) fn limits(&self) -> &JournalLimits {
+        &self.limits
+    }
+
+    pub(super) fn account(&self) -> &Reservation {
+        &self.account
+    }
+
+    /// Takes room. What has ended gives way to what runs, the oldest first.
+    pub(super) fn make_room(
+        &self,
+        take: impl Fn(&Reservation) -> Result<(), Over>,
+    ) -> Result<(), Over> {
+        loop {
+            match take(&self.account) {
+                Err(over) if over.gives_way() && self.give_way() => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    /// An exec goes with all that is kept of it, a process only with its output: its end stays.
+    fn give_way(&self) -> bool {
+        let mut books = self.books();
+        if let Some(journal) = books.take_first() {
+            drop(books);
+            self.remove(&journal);
+            return true;
+        }
+        let can_give = |book: &Book| book.journal.has_output() && book.journal.end().is_some();
+        let oldest = books.known.values().filter(|book| book.is_process() && can_give(book));
+        let oldest =
+            oldest.min_by_key(|book| book.started_at).map(|book| Arc::clone(&book.journal));
+        drop(books);
+        let Some(journal) = oldest else { return false };
+        match journal.drop_output() {
+            Ok(freed_bytes) => self.account.give(freed_bytes),
+            Err(error) => {
+                tracing::warn!(exec = %journal.id(), %error, "cannot drop the output of a process");
+                return false;
+            }
+        }
+        true
+    }
+
+    fn remove(&self, journal: &Journal) {
+        let progress = journal.progress();
+        let newest = progress.segment;
+        let tails: Vec<u32> = (newest.saturating_sub(1).max(1)..=newest).collect();
+        self.remove_files(journal.id(), &tails);
+        self.account.give(progress.disk_bytes);
     }
 
     /// The head goes last: without it nobody would know whose the tails are.
@@ -204,12 +289,21 @@ impl Books {
             false => limits.max_execs,
         };
         while self.ended.len() as u64 > few || self.ended_bytes > limits.max_bytes {
-            let Some((_, id)) = self.ended.pop_first() else { break };
-            let Some(book) = self.known.remove(&id) else { continue };
-            self.ended_bytes -= book.journal.progress.borrow().disk_bytes;
-            removed.push(book.journal);
+            let Some(journal) = self.take_first() else { break };
+            removed.push(journal);
         }
         removed
+    }
+
+    /// The one that ended first.
+    fn take_first(&mut self) -> Option<Arc<Journal>> {
+        loop {
+            let (_, id) = self.ended.pop_first()?;
+            if let Some(book) = self.known.remove(&id) {
+                self.ended_bytes -= book.journal.progress.borrow().disk_bytes;
+                return Some(book.journal);
+            }
+        }
     }
 }
 

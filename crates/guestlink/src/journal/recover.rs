@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::cover::{self, Cover, TAIL_MAGIC, read_up_to};
+use super::index::Room;
 use super::record::{HEADER_LEN, Header, RECORD_MAX, of_mut};
 use super::writer::{Place, TAILS_KEPT, Tail, Writer, private_file, remove_if_there};
 use super::{Description, Journal, Progress, segment_path};
 use crate::Offsets;
-use sandkeep_core::ExecId;
+use sandkeep_core::{ExecId, limits};
 
 /// How much is read at once: at least one whole record.
 pub(super) const BLOCK_LEN: usize = 4 * (RECORD_MAX + HEADER_LEN);
@@ -34,12 +35,8 @@ pub(super) enum Read {
 }
 
 /// Reads the journal of `id`, whose tails have these numbers, in order.
-pub(super) fn read(
-    dir: &Arc<Path>,
-    id: &ExecId,
-    tails: &[u32],
-    max_bytes: u64,
-) -> io::Result<Read> {
+pub(super) fn read(room: &Arc<Room>, id: &ExecId, tails: &[u32]) -> io::Result<Read> {
+    let dir = room.dir();
     // A crash may have come between the making of a new tail and the removal of the oldest.
     let (old, tails) = tails.split_at(tails.len().saturating_sub(TAILS_KEPT as usize));
     for number in old {
@@ -53,7 +50,9 @@ pub(super) fn read(
         let head = Arc::new(head);
         let place = find_place(dir, id, &head, len, tails)?;
         let journal = Arc::new(Journal::new(Arc::clone(dir), id.clone(), place.progress()));
-        let writer = Writer::new(journal, head, place, max_bytes);
+        let held_bytes = place.disk_bytes + limits::JOURNAL_FLOOR_BYTES;
+        room.account().count(held_bytes);
+        let writer = Writer::new(room, journal, head, place, held_bytes);
         return Ok(Read::Unfinished(Box::new(Unfinished { description, writer })));
     };
     let mut disk_bytes = head.metadata()?.len();

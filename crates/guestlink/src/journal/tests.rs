@@ -8,6 +8,8 @@ use futures_util::FutureExt;
 
 use super::*;
 use crate::{ExecEnd, ExecEvent, Outcome, OutputStream};
+use sandkeep_core::Owner;
+use sandkeep_core::ledger::{Ledger, Over, Shares};
 
 const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 
@@ -29,7 +31,12 @@ impl Lab {
 
     /// What a daemon that has just started has.
     fn index(&self) -> JournalIndex {
-        JournalIndex::new(&self.path, self.limits)
+        self.index_of(&Ledger::unlimited())
+    }
+
+    /// The same for an owner who may have only so much.
+    fn index_of(&self, ledger: &Arc<Ledger>) -> JournalIndex {
+        JournalIndex::new(&self.path, self.limits, ledger.open(&Owner::local()))
     }
 
     fn file(&self, id: &ExecId) -> PathBuf {
@@ -38,6 +45,10 @@ impl Lab {
 
     fn names(&self) -> Vec<String> {
         sandkeep_home::names(&self.path).expect("names")
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.names().iter().map(|name| fs::metadata(self.path.join(name)).expect("it").len()).sum()
     }
 }
 
@@ -230,8 +241,7 @@ async fn a_long_output_keeps_head_and_tail_and_counts_the_middle() {
     let said = flood(&mut writer).await;
     let journal = Arc::clone(writer.journal());
     let end = writer.end(exited(0));
-    let disk: u64 =
-        lab.names().iter().map(|n| fs::metadata(lab.path.join(n)).expect("it").len()).sum();
+    let disk = lab.disk_bytes();
     assert!(disk <= lab.limits.max_bytes_per_exec, "{disk} bytes on disk");
     for journal in [journal, reread(&lab, &description.exec_id)] {
         let seen = all(&journal, From::start()).await;
@@ -352,6 +362,76 @@ async fn large_journals_make_room_for_newer_ones() {
     }
     assert_eq!(index.list().len(), 3);
     assert_eq!(lab.names().len(), 3);
+}
+
+/// An owner who may have so many MiB.
+fn poor(mb: u64) -> Arc<Ledger> {
+    Ledger::new("host_mb", Shares { organization_mb: Some(mb), user_mb: None }, |_| Ok(()))
+}
+
+#[tokio::test]
+async fn whatever_runs_no_more_is_written_than_the_owner_may_have_and_the_last_words_are_kept() {
+    let lab = Lab::new();
+    let ledger = poor(4);
+    let index = lab.index_of(&ledger);
+    let mut writers = Vec::new();
+    for _ in 0..12 {
+        let keep = Keep::WithSandbox(ProcessTerms::default());
+        let mut writer = index.begin(&Description { keep, ..description() }).expect("a journal");
+        for _ in 0..60 {
+            say(&mut writer, OutputStream::Stdout, &[b'x'; 10_000]).await;
+        }
+        say(&mut writer, OutputStream::Stdout, b"last words").await;
+        writers.push(writer);
+        assert!(lab.disk_bytes() <= 4 * limits::MIB, "{} bytes on disk", lab.disk_bytes());
+    }
+    for writer in writers {
+        let journal = Arc::clone(writer.journal());
+        let end = writer.end(exited(0));
+        let seen = all(&journal, From::start()).await;
+        let (kept, _) = bytes(&seen, OutputStream::Stdout, 0);
+        assert!(kept.ends_with(b"last words"));
+        let is_whole = kept.len() == 600_010;
+        assert_eq!(end.dropped.stdout, 600_010 - kept.len() as u64);
+        let said = end.error.as_deref().unwrap_or_default();
+        assert_eq!(said.contains("quota of 4 host_mb"), !is_whole, "{said}");
+    }
+    drop(index);
+    // The next daemon counts the same, and the next exec takes the place of what has ended.
+    let index = lab.index_of(&ledger);
+    index.load().expect("read");
+    let mut writer = index.begin(&description()).expect("a journal");
+    for _ in 0..60 {
+        say(&mut writer, OutputStream::Stdout, &[b'y'; 10_000]).await;
+    }
+    assert_eq!(writer.end(exited(0)).dropped, Offsets::default());
+    assert!(lab.disk_bytes() <= 4 * limits::MIB, "{} bytes on disk", lab.disk_bytes());
+    assert_eq!(index.processes().len(), 12, "ends of processes stay");
+    for journal in [index.processes()[0].clone(), reread(&lab, index.processes()[0].id())] {
+        let seen = all(&journal, From::start()).await;
+        assert_eq!(bytes(&seen, OutputStream::Stdout, 0), (Vec::new(), vec![(0, 600_010)]));
+        assert_eq!(ends(&seen), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_exec_that_leaves_no_room_for_a_journal_is_refused_and_one_that_ended_gives_its_room_back()
+ {
+    let lab = Lab::new();
+    let index = lab.index_of(&poor(1));
+    let mut running = Vec::new();
+    let refused = loop {
+        match index.begin(&description()) {
+            Ok(writer) => running.push(writer),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused.downcast::<Over>(), Ok(Over::Quota { limit_mb: 1, .. })));
+    let left = running.len();
+    index.forget(running.pop().expect("at least one"));
+    running.pop().expect("at least two").end(exited(0));
+    running.push(index.begin(&description()).expect("the room of one that never began"));
+    assert!(index.begin(&description()).is_err() || running.len() < left);
 }
 
 #[tokio::test]

@@ -23,21 +23,30 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::JoinHandle;
 
+use super::index::Room;
 use super::record::{HEADER_LEN, Header, RECORD_MAX, of, of_mut};
 use super::{Journal, Progress, cover};
 use crate::{ExecEnd, Offsets, OutputStream};
+use sandkeep_core::ledger::Over;
 use sandkeep_core::limits;
 
 /// The tails that are kept, the one that is written now among them.
 pub(super) const TAILS_KEPT: u32 = 2;
 /// Of what one exec may have on disk, one part for each tail and the rest for the head.
 const TAIL_SHARE: u64 = 8;
+/// A tail where there is room for the floor alone, and the longest record of such a one.
+const FLOOR_TAIL: u64 = limits::JOURNAL_FLOOR_BYTES / TAILS_KEPT as u64;
+const FLOOR_RECORD_MAX: usize = 4 * 1024;
 
 pub struct Writer {
+    room: Arc<Room>,
     journal: Arc<Journal>,
     head: Arc<File>,
     place: Place,
-    max_bytes: u64,
+    /// What was taken of the room: what is on disk, and as long as there is enough the floor for the tails.
+    held_bytes: u64,
+    /// Why there is no more, if there is none: only the tails go on, within the floor.
+    over: Option<Over>,
     /// How much was written at once so far.
     at_once: u64,
     /// A write that a thread is carrying out, and what it writes.
@@ -89,12 +98,19 @@ impl Place {
 
 impl Writer {
     pub(super) fn new(
+        room: &Arc<Room>,
         journal: Arc<Journal>,
         head: Arc<File>,
         place: Place,
-        max_bytes: u64,
+        held_bytes: u64,
     ) -> Self {
-        Self { journal, head, place, max_bytes, at_once: 0, pending: None, fault: None }
+        let room = Arc::clone(room);
+        let (over, pending, fault) = (None, None, None);
+        Self { room, journal, head, place, held_bytes, over, at_once: 0, pending, fault }
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held_bytes
     }
 
     pub fn journal(&self) -> &Arc<Journal> {
@@ -115,11 +131,29 @@ impl Writer {
         // At most the length of a buffer in memory.
         let mut data = data.slice(known as usize..);
         while !data.is_empty() {
-            let piece = data.split_to(data.len().min(RECORD_MAX));
+            let piece = data.split_to(self.afford(data.len()));
             // A record has at most RECORD_MAX bytes.
             let header = Header { stream, offset, len: piece.len() as u32 };
             offset = header.end();
             self.write(header, piece).await;
+        }
+    }
+
+    /// Takes room for the next record, and says how many of `len` bytes it may have.
+    fn afford(&mut self, len: usize) -> usize {
+        let record = len.min(RECORD_MAX);
+        let size = (HEADER_LEN + record) as u64;
+        let need = self.place.disk_bytes + size + limits::JOURNAL_FLOOR_BYTES;
+        if self.over.is_none() && need > self.held_bytes {
+            let more = need - self.held_bytes;
+            match self.room.make_room(|account| account.grow(more)) {
+                Ok(()) => self.held_bytes = need,
+                Err(over) => self.over = Some(over),
+            }
+        }
+        match self.over {
+            None => record,
+            Some(_) => record.min(FLOOR_RECORD_MAX),
         }
     }
 
@@ -177,10 +211,13 @@ impl Writer {
 
     /// Goes on to the next segment if this one is full.
     fn make_room(&mut self, header: Header) -> io::Result<()> {
-        let tail = self.max_bytes / TAIL_SHARE;
-        let max = match self.place.segment {
-            0 => self.max_bytes - u64::from(TAILS_KEPT) * tail,
-            _ => tail,
+        let max_bytes = self.room.limits().max_bytes_per_exec;
+        let tail = max_bytes / TAIL_SHARE;
+        let max = match (self.place.segment, self.over) {
+            (0, None) => max_bytes - u64::from(TAILS_KEPT) * tail,
+            (0, Some(_)) => 0,
+            (_, None) => tail,
+            (_, Some(_)) => FLOOR_TAIL,
         };
         let is_new = self.place.segment > 0 && self.place.len <= cover::TAIL_MAGIC.len() as u64;
         if self.place.len + header.size() <= max || is_new {
@@ -207,6 +244,9 @@ impl Writer {
             self.place.dropped.stdout += lost.kept.stdout;
             self.place.dropped.stderr += lost.kept.stderr;
             self.place.disk_bytes -= lost.len;
+            if let Some(over) = self.over {
+                self.fault.get_or_insert_with(|| over.to_string());
+            }
         }
         // Its bytes count as dropped whether or not the file goes.
         if let Err(error) = remove_if_there(&self.journal.segment(oldest)) {
@@ -225,13 +265,14 @@ impl Writer {
             let fault = format!("its end is not on disk: {error}");
             end.error = with_fault(end.error, Some(&fault));
         }
+        self.room.account().give(self.held_bytes.saturating_sub(self.place.disk_bytes));
         let end = Arc::new(end);
         self.tell(Some(Arc::clone(&end)));
         end
     }
 }
 
-fn with_fault(error: Option<String>, fault: Option<&str>) -> Option<String> {
+pub(super) fn with_fault(error: Option<String>, fault: Option<&str>) -> Option<String> {
     let fault = fault.map(|fault| format!("the journal is incomplete: {fault}"));
     match (error, fault) {
         (Some(error), Some(fault)) => Some(format!("{error}; {fault}")),

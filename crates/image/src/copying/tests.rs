@@ -17,7 +17,7 @@ fn context(archive: &[u8]) -> Result<Context, CopyError> {
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(archive).and_then(|()| file.rewind()).expect("it is written");
     let spool = tempfile::tempdir().expect("a directory");
-    let spool = SpoolDir::new(File::open(spool.path()).expect("a directory").into());
+    let spool = SpoolDir::new(File::open(spool.path()).expect("a directory").into(), unlimited());
     Context::read(file, &spool)
 }
 
@@ -180,4 +180,10 @@ fn an_archive_that_is_added_lies_beneath_its_destination() {
     let plan = Planner::above(&below, None, None).copy(&added, &context).expect("a plan");
     let refused = plan.write(&context, Vec::new()).expect_err("it would hide a file");
     assert!(matches!(refused, CopyError::Whiteout { .. }), "{refused}");
+}
+
+/// Space of which there is enough.
+fn unlimited() -> std::sync::Arc<sandkeep_core::ledger::Reservation> {
+    let ledger = sandkeep_core::ledger::Ledger::unlimited();
+    std::sync::Arc::new(ledger.open(&sandkeep_core::Owner::local()))
 }

@@ -18,7 +18,7 @@ use super::directory::{Parent, Pending};
 use super::removing::remove;
 use super::view::{Found, LookupError, View, file_type};
 use super::whiteout::Mark;
-use super::{Applied, LayerError, Target, attributes};
+use super::{Applied, LayerError, Room, Target, attributes};
 use crate::image::Progress;
 use sandkeep_core::limits;
 use sandkeep_storage::Whiteouts;
@@ -39,6 +39,7 @@ pub(super) enum Names {
 
 pub(super) struct Applying<'a> {
     names: Names,
+    pub(super) room: Room,
     pub(super) view: View<'a>,
     /// The directory of the entry before, which nearly always is the next one's.
     pub(super) parent: Option<Parent>,
@@ -90,9 +91,10 @@ pub(super) fn at(path: &TreePath, source: io::Error) -> LayerError {
 }
 
 impl<'a> Applying<'a> {
-    pub(super) fn new(target: &Target<'a>, names: Names) -> Self {
+    pub(super) fn new(target: &Target<'a>, names: Names, room: Room) -> Self {
         Self {
             names,
+            room,
             view: View {
                 upper: target.root,
                 whiteouts: target.whiteouts,
@@ -123,6 +125,8 @@ impl<'a> Applying<'a> {
             LayerError::Entry { path, what }
         };
         let path = TreePath::clean(&entry.path).map_err(|problem| refused(problem.to_string()))?;
+        let beside: usize = entry.attributes.xattrs.iter().map(|(_, value)| value.len()).sum();
+        self.room.take(beside as u64, 1).map_err(|error| at(&path, error))?;
         let Some((parent, name)) = path.split() else {
             return self.take_root(&entry).map_err(|problem| refused(problem.to_string()));
         };
@@ -224,6 +228,7 @@ impl<'a> Applying<'a> {
                 if read == 0 {
                     return Ok(());
                 }
+                self.room.take(read as u64, 0).map_err(|error| at(path, error))?;
                 file.write_all(&self.buffer[..read]).map_err(|error| at(path, error))?;
                 self.applied.bytes += read as u64;
                 meter.look();
@@ -236,6 +241,7 @@ impl<'a> Applying<'a> {
                 let room =
                     usize::try_from(end - offset).unwrap_or(usize::MAX).min(self.buffer.len());
                 let read = entries.read_data(&mut self.buffer[..room])?;
+                self.room.take(read as u64, 0).map_err(|error| at(path, error))?;
                 file.write_all_at(&self.buffer[..read], offset).map_err(|error| at(path, error))?;
                 offset += read as u64;
                 self.applied.bytes += read as u64;

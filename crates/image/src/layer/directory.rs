@@ -161,6 +161,8 @@ impl Applying<'_> {
                 Attributes { mode: DIRECTORY_MODE, ..Attributes::default() }
             }
         };
+        // Nobody has named it, so nobody has counted it.
+        self.room.take(0, 1).map_err(|error| at(path, error))?;
         self.make_directory(path, parent, name, hides)?;
         self.note_directory(path.clone(), Pending::All(own))?;
         open_dir(parent, name).map_err(os)

@@ -107,7 +107,13 @@ fn apply_bytes(bytes: &[u8]) {
         let root = place.open("root");
         let target = Target { root: root.as_fd(), whiteouts, lowers, ids: Ids::Plain };
         let blob = Cursor::new(bytes.to_vec());
-        let done = apply(blob, &Digest::of(b"none"), &target, &Progress::unheard());
+        let done = apply(
+            blob,
+            &Digest::of(b"none"),
+            &target,
+            &super::Room::endless(),
+            &Progress::unheard(),
+        );
         assert!(done.is_err(), "it has another digest");
         assert_eq!(fingerprint(&place.0), before, "something outside has changed");
     }

@@ -64,6 +64,8 @@ impl Applying<'_> {
         path: &TreePath,
     ) -> Result<(), LayerError> {
         let Some((_, name)) = path.split() else { return Ok(()) };
+        let bytes = u64::try_from(node.stat.st_size).unwrap_or(0);
+        self.room.take(bytes, 1).map_err(|error| at(path, error))?;
         let mut copy = || -> rustix::io::Result<()> {
             match file_type(&node.stat) {
                 FileType::Symlink => {

@@ -36,6 +36,7 @@ use crate::manifest::{self, Descriptor, Manifest};
 use blob::RegistryBlob;
 use sandkeep_core::{
     Owner,
+    ledger::Reservation,
     limits::{
         IMAGE_CONFIG_MAX_BYTES, IMAGE_INDEX_DEPTH_MAX, IMAGE_MANIFEST_MAX_BYTES,
         REGISTRY_DOWNLOADS_MAX, REGISTRY_LAYER_MAX_BYTES,
@@ -70,18 +71,21 @@ impl Registries {
     }
 
     /// An image to be pulled. Credentials are for the registry that the reference names; without any,
-    /// those of the configuration are used if it has some for that registry. What is brought is its owner's.
+    /// those of the configuration are used if it has some for that registry. What is brought is its owner's, who has
+    /// taken `space` for it.
     pub fn image(
         &self,
         reference: Reference,
         credentials: Option<Credentials>,
         owner: &Owner,
+        space: &Arc<Reservation>,
     ) -> RegistryImage {
         RegistryImage {
             registries: self.clone(),
             reference,
             credentials,
             owner: owner.clone(),
+            space: Arc::clone(space),
             spooled: Mutex::default(),
         }
     }
@@ -96,6 +100,7 @@ pub struct RegistryImage {
     reference: Reference,
     credentials: Option<Credentials>,
     owner: Owner,
+    space: Arc<Reservation>,
     /// What may lie in the spool because of us.
     spooled: Mutex<Vec<Digest>>,
 }
@@ -103,6 +108,15 @@ pub struct RegistryImage {
 impl fmt::Debug for RegistryImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegistryImage").field("reference", &self.reference).finish_non_exhaustive()
+    }
+}
+
+/// What was brought and not taken over waits for another attempt.
+impl Drop for RegistryImage {
+    fn drop(&mut self) {
+        for digest in self.take_spooled() {
+            self.registries.spool.leave(&self.owner, &digest, &self.space);
+        }
     }
 }
 
@@ -125,12 +139,15 @@ impl Source for RegistryImage {
 impl RegistryImage {
     /// Says that the image has been taken over: its layers need not be kept for another attempt.
     pub fn taken_over(self) {
-        let spooled = self.spooled.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for digest in spooled {
+        for digest in self.take_spooled() {
             if let Err(error) = self.registries.spool.discard(&self.owner, &digest) {
                 tracing::warn!("a layer that is not needed stays in the spool: {error}");
             }
         }
+    }
+
+    fn take_spooled(&self) -> Vec<Digest> {
+        std::mem::take(&mut self.spooled.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn credentials(&self) -> Result<Option<Credentials>, RegistryError> {
@@ -188,8 +205,8 @@ impl RegistryImage {
             }
             let (session, permits) = (Arc::clone(session), Arc::clone(&permits));
             let spool = Arc::clone(&self.registries.spool);
-            let owner = self.owner.clone();
-            Ok(RegistryBlob { session, spool, owner, permits, digest, size_bytes })
+            let (owner, space) = (self.owner.clone(), Arc::clone(&self.space));
+            Ok(RegistryBlob { session, spool, owner, space, permits, digest, size_bytes })
         };
         descriptors.iter().map(blob).collect()
     }

@@ -2,34 +2,45 @@
 //! them open, and with the machine.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 
+use sandkeep_core::ledger::Reservation;
 use sandkeep_core::limits;
 use sandkeep_tree::untrusted;
 
-/// A directory for such files.
+/// A directory for such files of one owner, who has taken `space` for them.
 #[derive(Debug)]
-pub struct SpoolDir(OwnedFd);
+pub struct SpoolDir {
+    directory: OwnedFd,
+    space: Arc<Reservation>,
+}
 
 impl SpoolDir {
-    pub fn new(directory: OwnedFd) -> Self {
-        Self(directory)
+    pub fn new(directory: OwnedFd, space: Arc<Reservation>) -> Self {
+        Self { directory, space }
+    }
+
+    /// Takes space for so many bytes that are about to be written.
+    pub fn reserve(&self, bytes: u64) -> io::Result<()> {
+        self.space.take(bytes).map_err(|over| io::Error::new(io::ErrorKind::StorageFull, over))
     }
 
     /// A new file.
     pub fn file(&self) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        match openat(&self.0, c".", flags | OFlags::TMPFILE, mode) {
+        match openat(&self.directory, c".", flags | OFlags::TMPFILE, mode) {
             // Not every filesystem can; there it has a name for a moment.
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
                 let name = untrusted::unused_name();
-                let file = openat(&self.0, &name, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
-                unlinkat(&self.0, &name, AtFlags::empty())?;
+                let file =
+                    openat(&self.directory, &name, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+                unlinkat(&self.directory, &name, AtFlags::empty())?;
                 Ok(file.into())
             }
             made => Ok(made?.into()),
@@ -40,10 +51,22 @@ impl SpoolDir {
     pub fn take(&self, reader: impl Read) -> io::Result<File> {
         let mut file = self.file()?;
         let max = limits::IMAGE_ARCHIVE_MAX_BYTES;
-        let copied = io::copy(&mut reader.take(max + 1), &mut file)?;
-        match copied > max {
-            true => Err(io::Error::other(format!("it is larger than {max} bytes"))),
-            false => Ok(file),
+        let mut reader = reader.take(max + 1);
+        let (mut copied, mut chunk) = (0, vec![0; limits::LAYER_COPY_BYTES]);
+        loop {
+            let read = match reader.read(&mut chunk) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            if read == 0 {
+                return Ok(file);
+            }
+            copied += read as u64;
+            if copied > max {
+                return Err(io::Error::other(format!("it is larger than {max} bytes")));
+            }
+            self.reserve(read as u64)?;
+            file.write_all(&chunk[..read])?;
         }
     }
 }

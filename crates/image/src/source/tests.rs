@@ -127,7 +127,7 @@ async fn read(path: &Path, reference: Option<&str>) -> Result<(Form, Image), Ima
         true => Given::Directory(file.into()),
         false => Given::File(file),
     };
-    let spool_dir = SpoolDir::new(File::open(spool.path()).unwrap().into());
+    let spool_dir = SpoolDir::new(File::open(spool.path()).unwrap().into(), unlimited());
     let (form, source) = recognize(given, wanted(reference), &spool_dir)?;
     assert_eq!(fs::read_dir(spool.path()).unwrap().count(), 0, "what is spooled has no name");
     Ok((form, source.image().await?))
@@ -145,7 +145,7 @@ async fn applied(image: &Image) -> Result<TempDir, LayerError> {
             lowers: &[],
             ids: Ids::Plain,
         };
-        apply(blob, &layer.diff_id, &target, &Progress::unheard())?;
+        apply(blob, &layer.diff_id, &target, &crate::layer::Room::endless(), &Progress::unheard())?;
     }
     Ok(root)
 }
@@ -186,4 +186,10 @@ async fn refusal(path: &Path, reference: Option<&str>) -> String {
         Ok((form, _)) => panic!("it was taken for a good {form:?}"),
         Err(error) => words(&error),
     }
+}
+
+/// Space of which there is enough.
+fn unlimited() -> std::sync::Arc<sandkeep_core::ledger::Reservation> {
+    let ledger = sandkeep_core::ledger::Ledger::unlimited();
+    std::sync::Arc::new(ledger.open(&sandkeep_core::Owner::local()))
 }

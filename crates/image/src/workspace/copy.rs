@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 use super::{FileOwner, Place, WorkspaceError};
-use crate::layer::{Applied, attributes};
+use crate::layer::{Applied, Room, attributes};
 use sandkeep_core::limits;
 use sandkeep_tree::{
     archive::{Attributes, attributes as found},
@@ -40,6 +40,7 @@ pub fn copy(
     from: OwnedFd,
     to: &Place,
     owner: FileOwner,
+    room: &Room,
     given_up: &CancellationToken,
 ) -> Result<Copied, WorkspaceError> {
     let top = to.as_fd().try_clone_to_owned();
@@ -47,6 +48,7 @@ pub fn copy(
     let mut copying = Copying {
         top,
         owner,
+        room,
         given_up,
         open: Vec::new(),
         path: Vec::new(),
@@ -63,6 +65,7 @@ pub fn copy(
 struct Copying<'a> {
     top: OwnedFd,
     owner: FileOwner,
+    room: &'a Room,
     given_up: &'a CancellationToken,
     open: Vec<Level>,
     /// Of the entry that is being copied.
@@ -297,14 +300,15 @@ impl Copying<'_> {
             if self.given_up.is_cancelled() {
                 return Err(WorkspaceError::GivenUp);
             }
-            let room = usize::try_from(end - offset).unwrap_or(usize::MAX).min(self.buffer.len());
-            let read = from.read_at(&mut self.buffer[..room], offset);
+            let most = usize::try_from(end - offset).unwrap_or(usize::MAX).min(self.buffer.len());
+            let read = from.read_at(&mut self.buffer[..most], offset);
             let read = read.map_err(|error| self.unread(error))?;
             if read == 0 {
                 // It was cut off meanwhile.
                 return Ok(());
             }
-            let written = to.write_all_at(&self.buffer[..read], offset);
+            let room = self.room.take(read as u64, 0);
+            let written = room.and_then(|()| to.write_all_at(&self.buffer[..read], offset));
             written.map_err(|error| self.unwritten(error))?;
             offset += read as u64;
         }
@@ -313,6 +317,7 @@ impl Copying<'_> {
 
     fn count(&mut self) -> Result<(), WorkspaceError> {
         self.copied.entries += 1;
+        self.room.take(0, 1).map_err(|error| self.unwritten(error))?;
         match self.copied.entries > limits::SOURCE_ENTRIES_MAX {
             true => {
                 let max = limits::SOURCE_ENTRIES_MAX;

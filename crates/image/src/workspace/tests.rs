@@ -50,7 +50,7 @@ impl World {
     fn copy(&self, path: &str) -> Result<Copied, WorkspaceError> {
         let place = Place::make(&self.plain(), path, USER)?;
         let host = OwnedFd::from(File::open(self.path("host")).unwrap());
-        copy(host, &place, USER, &CancellationToken::new())
+        copy(host, &place, USER, &layer::Room::endless(), &CancellationToken::new())
     }
 }
 
@@ -124,7 +124,7 @@ fn a_copy_that_nobody_wants_any_more_ends() {
     let host = OwnedFd::from(File::open(world.path("host")).unwrap());
     let gone = CancellationToken::new();
     gone.cancel();
-    let ended = copy(host, &place, USER, &gone);
+    let ended = copy(host, &place, USER, &layer::Room::endless(), &gone);
     assert!(matches!(ended, Err(WorkspaceError::GivenUp)), "{ended:?}");
 }
 
@@ -194,7 +194,7 @@ fn where_ids_cannot_be_mapped_everything_has_the_shifted_ones() {
     fs::write(world.path("host/file"), "1").unwrap();
     let place = Place::make(&Root::Shifted(world.path("volume")), "/home/user/work", USER).unwrap();
     let host = OwnedFd::from(File::open(world.path("host")).unwrap());
-    copy(host, &place, USER, &CancellationToken::new()).unwrap();
+    copy(host, &place, USER, &layer::Room::endless(), &CancellationToken::new()).unwrap();
     let owner = |path: &str| fs::metadata(world.path(path)).unwrap().uid();
     let shifted = |id| sandkeep_tree::Ids::Shifted.on_disk(id);
     assert_eq!(owner("volume/home"), shifted(0));
@@ -216,7 +216,14 @@ fn names_in_an_uploaded_archive_mean_nothing_but_themselves() {
         .symlink("out", "/etc")
         .file("out/passwd", "4")
         .entry(setuid, b"x");
-    layer::unpack(std::io::Cursor::new(tar.end()), place.as_fd(), place.ids(), USER).unwrap();
+    layer::unpack(
+        std::io::Cursor::new(tar.end()),
+        place.as_fd(),
+        place.ids(),
+        USER,
+        &layer::Room::endless(),
+    )
+    .unwrap();
     let work = world.path("volume/home/user/work");
     let read = |path: &str| fs::read_to_string(work.join(path)).unwrap();
     assert_eq!(
@@ -236,6 +243,6 @@ fn what_is_no_archive_is_refused() {
     let world = World::new();
     let place = Place::make(&world.plain(), "/home/user/work", USER).unwrap();
     let bytes = std::io::Cursor::new(vec![b'x'; 2048]);
-    let refused = layer::unpack(bytes, place.as_fd(), place.ids(), USER);
+    let refused = layer::unpack(bytes, place.as_fd(), place.ids(), USER, &layer::Room::endless());
     assert!(refused.is_err(), "{refused:?}");
 }

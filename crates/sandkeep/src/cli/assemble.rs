@@ -144,6 +144,7 @@ fn policy(settings: &Settings) -> Policy {
         profiles: settings.profiles.clone(),
         source_roots: settings.source_roots.clone(),
         max_upload_bytes: settings.limits.max_upload_mb * limits::MIB,
+        host_reserve_bytes: settings.limits.host_reserve_mb * limits::MIB,
         pool: settings.limits.pool,
     }
 }

@@ -161,6 +161,8 @@ impl Exit {
             | Error::ReferenceNotFound { .. }
             | Error::UploadNotFound { .. }
             | Error::NoSpace { .. }
+            | Error::HostFull { .. }
+            | Error::TookTooLong { .. }
             | Error::UnknownProfile { .. }
             | Error::SlotTaken { .. }
             | Error::IdempotencyMismatch { .. }

@@ -49,7 +49,7 @@ impl SourceArgs {
     /// The same for a broker in this process.
     pub async fn hand_to(self, broker: &Broker) -> Result<Option<Value>, Failure> {
         let Some(archive) = self.archive().await? else { return self.described() };
-        let mut upload = broker.begin_upload().await?;
+        let mut upload = broker.begin_upload(&Principal::local()).await?;
         let mut pieces = std::pin::pin!(read(archive));
         while let Some(piece) =
             pieces.try_next().await.map_err(Failure::system("read the archive"))?

@@ -72,6 +72,8 @@ pub struct Limits {
     pub max_snapshots: usize,
     /// The largest archive that is uploaded as a template.
     pub max_upload_mb: u64,
+    /// What is left of the disk when nothing more is written for tenants outside of the pool.
+    pub host_reserve_mb: u64,
     pub pool: PoolMarks,
 }
 
@@ -82,6 +84,7 @@ impl Default for Limits {
             max_concurrent_tasks: limits::EXECS_PER_SANDBOX_MAX,
             max_snapshots: limits::SNAPSHOTS_DEFAULT,
             max_upload_mb: limits::UPLOAD_DEFAULT_BYTES / limits::MIB,
+            host_reserve_mb: limits::HOST_RESERVE_DEFAULT_MB,
             pool: PoolMarks::default(),
         }
     }

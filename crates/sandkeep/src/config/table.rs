@@ -120,6 +120,10 @@ macro_rules! show {
     };
 }
 
+mod journal;
+
+use journal::JOURNAL;
+
 /// The rows of one quota.
 macro_rules! quota {
     ($who:ident, $each:literal) => {
@@ -155,6 +159,18 @@ macro_rules! quota {
                 concat!("Maximum disk of all sandboxes of ", $each, ", in MiB; 0 is no quota"),
                 set!(quotas.$who.disk_mb, value::quota),
                 show!(quotas.$who.disk_mb),
+            ),
+            Setting::new(
+                concat!("quotas.", stringify!($who), ".host_mb"),
+                Shape::Integer,
+                "MIB",
+                concat!(
+                    "Maximum output, uploads and temporary files that the daemon keeps for ",
+                    $each,
+                    " outside of sandboxes, in MiB; 0 is disk_mb and template_mb together"
+                ),
+                set!(quotas.$who.host_mb, value::quota),
+                show!(quotas.$who.host_mb),
             ),
             Setting::new(
                 concat!("quotas.", stringify!($who), ".templates"),
@@ -399,6 +415,14 @@ static LIMITS: &[Setting] = &[
         show!(limits.max_upload_mb),
     ),
     Setting::new(
+        "limits.host_reserve_mb",
+        Shape::Integer,
+        "MB",
+        "Free space of the data directory's disk, in MiB, below which nothing is written for tenants outside of the pool; 0 reserves nothing",
+        set!(limits.host_reserve_mb, |text| value::within(text, 0..=limits::DISK_MAX_MB)),
+        show!(limits.host_reserve_mb),
+    ),
+    Setting::new(
         "limits.pool_warning",
         Shape::Decimal,
         "PART",
@@ -416,8 +440,8 @@ static LIMITS: &[Setting] = &[
     ),
 ];
 
-static ORGANIZATION: [Setting; 7] = quota!(organization, "one organization");
-static USER: [Setting; 7] = quota!(user, "one user of an organization");
+static ORGANIZATION: [Setting; 8] = quota!(organization, "one organization");
+static USER: [Setting; 8] = quota!(user, "one user of an organization");
 
 static TIMEOUTS: &[Setting] = &[
     Setting::new(
@@ -443,36 +467,6 @@ static TIMEOUTS: &[Setting] = &[
         "Maximum lifetime that a sandbox can request, and the lifetime of those that request none; 0 is unlimited",
         set!(timeouts.max_timeout, value::seconds),
         |of| json!(of.timeouts.max_timeout.map(|d| d.as_secs())),
-    ),
-];
-
-static JOURNAL: &[Setting] = &[
-    Setting::new(
-        "journal.max_bytes_per_exec",
-        Shape::Integer,
-        "BYTES",
-        "Maximum output kept per exec; beyond it the middle is dropped and reported as a gap",
-        set!(journal.max_bytes_per_exec, |text| value::within(
-            text,
-            limits::JOURNAL_MIN_BYTES..=u64::MAX
-        )),
-        show!(journal.max_bytes_per_exec),
-    ),
-    Setting::new(
-        "journal.max_execs",
-        Shape::Integer,
-        "N",
-        "Maximum number of ended execs kept per sandbox; the oldest are deleted first",
-        set!(journal.max_execs, |text| value::parsed(text, "a whole number")),
-        show!(journal.max_execs),
-    ),
-    Setting::new(
-        "journal.max_bytes",
-        Shape::Integer,
-        "BYTES",
-        "Maximum output kept per sandbox; the oldest execs are deleted first",
-        set!(journal.max_bytes, |text| value::parsed(text, "a number of bytes")),
-        show!(journal.max_bytes),
     ),
 ];
 

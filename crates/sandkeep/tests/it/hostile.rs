@@ -1,4 +1,5 @@
 //! What one tenant, or code in one sandbox, does to take the daemon from the others.
 
+mod accounts;
 mod edges;
 mod files;

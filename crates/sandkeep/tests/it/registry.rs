@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use flate2::read::GzDecoder;
+use sandkeep_core::ledger::{Ledger, Reservation};
 use sandkeep_core::{Owner, limits::REGISTRY_DOWNLOADS_MAX};
 use sandkeep_image::{
     image::{Image, ImageError, Layer, Platform, Progress},
@@ -60,7 +61,7 @@ impl Client {
 
     fn image(&self, reference: &str, credentials: Option<Credentials>) -> RegistryImage {
         let reference = reference.parse().expect("a reference");
-        self.registries().image(reference, credentials, &Owner::local())
+        self.registries().image(reference, credentials, &Owner::local(), &unlimited())
     }
 
     /// What a layer lies under in the spool.
@@ -122,6 +123,11 @@ fn small() -> Made {
 /// An image of some megabytes in one layer.
 fn large() -> Made {
     Made::of(&[archive(&[("noise", &noise(6 << 20))])])
+}
+
+/// Space of which there is enough.
+fn unlimited() -> Arc<Reservation> {
+    Arc::new(Ledger::unlimited().open(&Owner::local()))
 }
 
 #[test]
@@ -371,7 +377,8 @@ fn a_layer_that_two_want_at_once_is_fetched_once() {
     let registries = client.registries();
     let reference = format!("{}/app:it", fake.address);
     let owner = Owner::local();
-    let image = || registries.image(reference.parse().expect("a reference"), None, &owner);
+    let space = unlimited();
+    let image = || registries.image(reference.parse().expect("a reference"), None, &owner, &space);
     now(async {
         let (one, other) = (image(), image());
         let (one, other) = tokio::join!(pull(&one), pull(&other));

@@ -5,7 +5,7 @@ mod claims;
 pub mod images;
 #[cfg(feature = "failpoints")]
 mod killed;
-mod owners;
+pub mod owners;
 
 use std::path::{Path, PathBuf};
 

@@ -68,7 +68,8 @@ impl Builder<'_> {
         let wrong =
             |error: &dyn std::error::Error| Error::SourceInvalid { problem: with_causes(error) };
         let reference: Reference = name.parse().map_err(|error| wrong(&error))?;
-        let source = self.broker.shared.registries.image(reference, None, &self.owner);
+        let source =
+            self.broker.shared.registries.image(reference, None, &self.owner, &self.job.space);
         let image = source.image().await.map_err(unusable)?;
         image.config.check_platform(&Platform::here()).map_err(unusable)?;
         let taken = self.broker.take_layers(self.job, &image.layers).await?;

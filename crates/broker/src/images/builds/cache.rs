@@ -123,21 +123,51 @@ pub async fn trim(shared: &Shared) -> Result<(), StoreError> {
     let read = |entry: Entry| {
         let row = Row::read(&entry);
         let used_at = row.as_ref().map_or(jiff::Timestamp::MIN, |row| row.used_at);
-        (used_at, entry, row.map(|row| row.layers).unwrap_or_default())
+        ((used_at, entry), row.map(|row| row.layers).unwrap_or_default())
     };
-    let mut rows: Vec<_> = entries.into_iter().map(read).collect();
-    rows.sort_by_key(|(used_at, ..)| std::cmp::Reverse(*used_at));
-    for (entry, _) in beyond(rows.into_iter().map(|(_, entry, layers)| (entry, layers)).collect()) {
-        rows::remove(&**store, &entry.key, Some(entry.revision)).await?;
+    let mut rows: Rows<Dated> = entries.into_iter().map(read).collect();
+    // What a user and an organization may have of templates they may have once more of steps, and no more.
+    let quotas = &shared.policy.quotas;
+    for (segments, quota) in [(3, &quotas.user), (2, &quotas.organization)] {
+        let Some(max_mb) = quota.template_mb else { continue };
+        let mut of_each: BTreeMap<Vec<String>, Rows<Dated>> = BTreeMap::new();
+        for row in std::mem::take(&mut rows) {
+            let whose = row.0.1.key.segments().into_iter().take(segments).collect();
+            of_each.entry(whose).or_default().push(row);
+        }
+        for of_one in of_each.into_values() {
+            rows.extend(trimmed(shared, of_one, max_mb.saturating_mul(limits::MIB)).await?);
+        }
     }
-    Ok(())
+    trimmed(shared, rows, limits::BUILD_CACHE_MAX_BYTES).await.map(drop)
 }
 
-/// Those that are too many or hold too much, of rows of which the one that was used last comes first.
-fn beyond<T>(rows: Vec<(T, Vec<KeptLayer>)>) -> Vec<(T, Vec<KeptLayer>)> {
+/// A row, and when it was used.
+type Dated = (jiff::Timestamp, Entry);
+
+/// Forgets those of these rows that are over the bounds, and returns the others.
+async fn trimmed(
+    shared: &Shared,
+    mut rows: Rows<Dated>,
+    max_bytes: u64,
+) -> Result<Rows<Dated>, StoreError> {
+    rows.sort_by_key(|((used_at, _), _)| std::cmp::Reverse(*used_at));
+    let (kept, over) = within(rows, max_bytes);
+    for ((_, entry), _) in over {
+        let store = shared.images.records.store();
+        rows::remove(&**store, &entry.key, Some(entry.revision)).await?;
+    }
+    Ok(kept)
+}
+
+type Rows<T> = Vec<(T, Vec<KeptLayer>)>;
+
+/// Those that can stay, and those that are too many or hold too much, of rows of which the one that was used last comes
+/// first.
+fn within<T>(rows: Rows<T>, max_bytes: u64) -> (Rows<T>, Rows<T>) {
     let mut seen: BTreeSet<LayerId> = BTreeSet::new();
     let mut bytes = 0_u64;
-    let mut over = Vec::new();
+    let (mut kept, mut over) = (Vec::new(), Vec::new());
     for (index, (row, layers)) in rows.into_iter().enumerate() {
         let new: BTreeMap<&LayerId, u64> = layers
             .iter()
@@ -145,14 +175,15 @@ fn beyond<T>(rows: Vec<(T, Vec<KeptLayer>)>) -> Vec<(T, Vec<KeptLayer>)> {
             .map(|layer| (&layer.id, layer.bytes))
             .collect();
         let with = bytes.saturating_add(new.values().sum());
-        if index >= limits::BUILD_CACHE_MAX || with > limits::BUILD_CACHE_MAX_BYTES {
+        if index >= limits::BUILD_CACHE_MAX || with > max_bytes {
             over.push((row, layers));
             continue;
         }
         bytes = with;
         seen.extend(layers.iter().map(|layer| layer.id.clone()));
+        kept.push((row, layers));
     }
-    over
+    (kept, over)
 }
 
 #[cfg(test)]
@@ -168,7 +199,8 @@ mod tests {
     #[test]
     fn the_steps_used_least_recently_go_when_there_are_too_many_or_they_hold_too_much() {
         let many = (0..limits::BUILD_CACHE_MAX + 2).map(|n| (n, vec![layer(n, 1)])).collect();
-        let gone: Vec<usize> = beyond(many).into_iter().map(|(row, _)| row).collect();
+        let max_bytes = limits::BUILD_CACHE_MAX_BYTES;
+        let gone: Vec<usize> = within(many, max_bytes).1.into_iter().map(|(row, _)| row).collect();
         assert_eq!(gone, [limits::BUILD_CACHE_MAX, limits::BUILD_CACHE_MAX + 1]);
         let (half, whole) = (limits::BUILD_CACHE_MAX_BYTES / 2, limits::BUILD_CACHE_MAX_BYTES);
         let heavy = vec![
@@ -178,7 +210,10 @@ mod tests {
             ("shares, too", vec![layer(2, half)]),
             ("far too much", vec![layer(4, whole)]),
         ];
-        let gone: Vec<&str> = beyond(heavy).into_iter().map(|(row, _)| row).collect();
+        let (kept, gone) = within(heavy, max_bytes);
+        let names = |rows: Rows<&'static str>| rows.into_iter().map(|(row, _)| row).collect();
+        let (kept, gone): (Vec<&str>, Vec<&str>) = (names(kept), names(gone));
         assert_eq!(gone, ["too much", "far too much"]);
+        assert_eq!(kept, ["last", "shares", "shares, too"]);
     }
 }

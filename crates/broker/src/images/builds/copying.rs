@@ -17,7 +17,7 @@ use sandkeep_image::{
     copying::{CopyError, Files, Plan, Planner, ids_of},
     image::Layer,
     recipe::{Copied, CopiedFile, Directory, Origin, Step},
-    source::{Section, SectionBlob},
+    source::{Section, SectionBlob, SpoolDir},
 };
 use sandkeep_storage::{LayerDraft, LayerId, StorageError, Whiteouts};
 use sandkeep_tree::{
@@ -109,13 +109,13 @@ impl Builder<'_> {
             return Ok(());
         }
         let shared = &self.broker.shared;
-        let spool = shared.blocking(|data| opening::spool(data.path())).await?;
+        let spool = opening::spool(shared, &self.job.space).await?;
         let write = move || {
             let unwritten = |source| CopyError::Io { what: "what was written".to_owned(), source };
             let file = spool.file().map_err(unwritten)?;
             let left_bytes = limits::LAYER_MAX_BYTES;
-            let mut hashed =
-                Hashed { out: BufWriter::new(file), hasher: Hasher::new(), left_bytes };
+            let (out, hasher) = (BufWriter::new(file), Hasher::new());
+            let mut hashed = Hashed { out, hasher, left_bytes, spool: &spool };
             copying.plan.write(copying.from.as_ref(), &mut hashed)?;
             let diff_id = hashed.hasher.finish();
             let file = hashed.out.into_inner().map_err(|error| unwritten(error.into_error()))?;
@@ -166,14 +166,16 @@ fn tree(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Takes the digest of what is written, which is bounded as every layer is.
-struct Hashed<W> {
+struct Hashed<'a, W> {
     out: W,
     hasher: Hasher,
     left_bytes: u64,
+    spool: &'a SpoolDir,
 }
 
-impl<W: Write> Write for Hashed<W> {
+impl<W: Write> Write for Hashed<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.spool.reserve(bytes.len() as u64)?;
         let written = self.out.write(bytes)?;
         self.hasher.update(&bytes[..written]);
         self.left_bytes = self.left_bytes.checked_sub(written as u64).ok_or_else(too_large)?;

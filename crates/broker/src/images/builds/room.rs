@@ -145,6 +145,7 @@ impl Builder<'_> {
             let layers = [built.layer_ids(), vec![id.clone()]].concat();
             self.pins.push(images.pins.set(layers));
         }
+        self.job.room.hold(handle.volume_bytes().await)?;
         handle.capture(&broker.shared, id.clone()).await?;
         failpoint!("build.after_layer");
         let bytes = handle.volume_bytes().await;

@@ -11,16 +11,30 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::Error;
+use crate::policy::slots::{Slot, Slots};
 use crate::{Broker, Upload};
+use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{Owner, Principal, UploadId, limits};
 use sandkeep_image::source::Section;
 
-#[derive(Default)]
-pub struct Uploads(Mutex<HashMap<UploadId, Kept>>);
+pub struct Uploads {
+    kept: Mutex<HashMap<UploadId, Kept>>,
+    slots: Slots,
+}
+
+impl Default for Uploads {
+    fn default() -> Self {
+        let slots = Slots::new("kept uploads of one organization", limits::UPLOADS_KEPT_MAX);
+        Self { kept: Mutex::default(), slots }
+    }
+}
 
 struct Kept {
     owner: Owner,
     file: Arc<File>,
+    /// What its owner has taken for it.
+    _space: Reservation,
+    _slot: Slot,
 }
 
 /// An archive that is kept.
@@ -39,11 +53,11 @@ pub struct UploadView {
 impl Uploads {
     fn all(&self) -> MutexGuard<'_, HashMap<UploadId, Kept>> {
         // Nothing panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether one more can be kept.
-    fn check(&self, owner: &Owner) -> Result<(), Error> {
+    /// A place for one more to be kept.
+    fn place(&self, owner: &Owner) -> Result<Slot, Error> {
         let all = self.all();
         let same = |kept: &&Kept| {
             (&kept.owner.organization, &kept.owner.user) == (&owner.organization, &owner.user)
@@ -52,11 +66,7 @@ impl Uploads {
         if all.values().filter(same).count() >= limit {
             return Err(Error::LimitReached { what: "kept uploads of one user", limit });
         }
-        let limit = limits::UPLOADS_KEPT_MAX;
-        match all.len() >= limit {
-            true => Err(Error::LimitReached { what: "kept uploads", limit }),
-            false => Ok(()),
-        }
+        self.slots.take(owner)
     }
 
     pub fn find(&self, who: &Principal, id: &UploadId) -> Result<Arc<File>, Error> {
@@ -74,7 +84,7 @@ impl Uploads {
 impl Broker {
     /// Whether this principal may send one more archive to be kept.
     pub fn may_upload(&self, who: &Principal) -> Result<(), Error> {
-        self.shared.uploads.check(&owner(who))
+        self.shared.uploads.place(&owner(who)).map(drop)
     }
 
     /// Keeps an archive, for a while, for workspaces to be made of.
@@ -84,11 +94,13 @@ impl Broker {
             let problem = "the body is empty; send a tar, plain, gzip or zstd".to_owned();
             return Err(Error::SourceInvalid { problem });
         }
-        let file = Arc::new(upload.finish().await?);
+        let (file, space) = upload.finish().await?;
+        let file = Arc::new(file);
         let (id, owner) = (UploadId::random(), owner(who));
         let uploads = &self.shared.uploads;
-        uploads.check(&owner)?;
-        uploads.all().insert(id.clone(), Kept { owner, file });
+        let slot = uploads.place(&owner)?;
+        let kept = Kept { owner, file, _space: space, _slot: slot };
+        uploads.all().insert(id.clone(), kept);
         self.forget_later(id.clone());
         let expires_at = self.shared.clock.wall() + limits::UPLOAD_KEPT;
         Ok(UploadView { id, bytes, expires_at })
@@ -114,7 +126,7 @@ impl Broker {
 }
 
 /// Whoever is bound to no project sends for all of its own.
-fn owner(who: &Principal) -> Owner {
+pub fn owner(who: &Principal) -> Owner {
     who.owner(None).expect("nobody is bound to another project than its own")
 }
 

@@ -7,6 +7,7 @@
 //!     └────────────┘ it failed: who waits is told, or tries itself
 //! ```
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use sandkeep_store::Key;
 /// Which call it is, and whose.
 pub struct Call {
     pub id: ToolCallId,
+    pub organization: String,
     pub key: Key,
     pub print: [u8; 32],
 }
@@ -46,6 +48,8 @@ struct Book {
 }
 
 struct Entry {
+    /// Whose it is.
+    organization: String,
     print: [u8; 32],
     stage: Stage,
 }
@@ -146,7 +150,8 @@ impl Calls {
             });
         }
         let (tell, told) = watch::channel(None);
-        let entry = Entry { print: call.print, stage: Stage::UnderWay(told) };
+        let (organization, stage) = (call.organization.clone(), Stage::UnderWay(told));
+        let entry = Entry { organization, print: call.print, stage };
         book.entries.insert(call.key.clone(), entry);
         Ok(Found::Mine(tell))
     }
@@ -161,6 +166,13 @@ impl Calls {
         book.entries.insert(key.clone(), Entry { stage, ..entry });
         book.forget_too_many();
     }
+}
+
+/// The answers that are kept for one organization.
+#[derive(Default)]
+struct OfOne<'a> {
+    bytes: usize,
+    answers: Vec<(Duration, &'a Key, usize)>,
 }
 
 impl Book {
@@ -178,25 +190,33 @@ impl Book {
         old.iter().for_each(|key| self.forget(key));
     }
 
-    /// The oldest go first.
+    /// The oldest go first, of the organization that has the most: a flood of one pushes out nothing of another.
     fn forget_too_many(&mut self) {
         if self.entries.len() <= TOOL_ANSWERS_MAX && self.bytes <= TOOL_ANSWERS_MAX_BYTES {
             return;
         }
-        let kept = |(key, entry): (&Key, &Entry)| match entry.stage {
-            Stage::UnderWay(_) => None,
-            Stage::Kept { at, .. } => Some((at, key.clone())),
-        };
-        let mut kept: Vec<(Duration, Key)> = self.entries.iter().filter_map(kept).collect();
-        kept.sort_by_key(|(at, _)| *at);
-        let mut left = kept.len();
-        for (_, key) in kept {
-            if left <= TOOL_ANSWERS_MAX && self.bytes <= TOOL_ANSWERS_MAX_BYTES {
-                return;
-            }
-            self.forget(&key);
-            left -= 1;
+        let mut of_each: HashMap<&str, OfOne<'_>> = HashMap::new();
+        for (key, entry) in &self.entries {
+            let Stage::Kept { answer, at } = &entry.stage else { continue };
+            let of_one = of_each.entry(&entry.organization).or_default();
+            of_one.bytes += size(answer);
+            of_one.answers.push((*at, key, size(answer)));
         }
+        let mut of_each: Vec<OfOne<'_>> = of_each.into_values().collect();
+        // The oldest last, from where it is taken.
+        of_each.iter_mut().for_each(|of_one| of_one.answers.sort_by_key(|(at, ..)| Reverse(*at)));
+        let mut left: usize = of_each.iter().map(|of_one| of_one.answers.len()).sum();
+        let (mut bytes, mut gone) = (self.bytes, Vec::new());
+        while left > TOOL_ANSWERS_MAX || bytes > TOOL_ANSWERS_MAX_BYTES {
+            let many = left > TOOL_ANSWERS_MAX;
+            let has =
+                |of_one: &&mut OfOne<'_>| if many { of_one.answers.len() } else { of_one.bytes };
+            let Some(most) = of_each.iter_mut().max_by_key(has) else { break };
+            let Some((_, key, size)) = most.answers.pop() else { break };
+            (left, bytes, most.bytes) = (left - 1, bytes - size, most.bytes - size);
+            gone.push(key.clone());
+        }
+        gone.iter().for_each(|key| self.forget(key));
     }
 
     fn forget(&mut self, key: &Key) {
@@ -212,7 +232,10 @@ mod tests {
     use crate::inside::tools::answer::ToolBlock;
 
     fn call(id: &str, print: u8) -> Call {
-        Call { id: id.parse().expect("an id"), key: Key::new([id]), print: [print; 32] }
+        // Whose it is comes before the colon.
+        let organization = id.split(':').next().unwrap_or_default().to_owned();
+        let (id, key) = (id.parse().expect("an id"), Key::new([id]));
+        Call { id, organization, key, print: [print; 32] }
     }
 
     fn answer(text: &str) -> Arc<ToolAnswer> {
@@ -273,5 +296,26 @@ mod tests {
         assert!(calls.book().bytes <= TOOL_ANSWERS_MAX_BYTES);
         assert!(matches!(calls.look(&call("call-4", 1), NOW), Ok(Found::Kept(_))));
         assert!(matches!(calls.look(&call("call-0", 1), NOW), Ok(Found::Mine(_))));
+    }
+
+    #[test]
+    fn a_flood_of_one_organization_pushes_out_nothing_of_another() {
+        let calls = Calls::default();
+        keep(&calls, "other:1", "mine", NOW);
+        let large = "x".repeat(TOOL_ANSWERS_MAX_BYTES / 4);
+        for at in 1..8u64 {
+            keep(&calls, &format!("flood:{at}"), &large, NOW + Duration::from_secs(at));
+        }
+        for at in 0..TOOL_ANSWERS_MAX as u64 + 10 {
+            keep(
+                &calls,
+                &format!("flood:small {at}").replace(' ', "-"),
+                "x",
+                NOW + Duration::from_secs(10),
+            );
+        }
+        assert!(calls.book().entries.len() <= TOOL_ANSWERS_MAX);
+        assert!(matches!(calls.look(&call("other:1", 1), NOW), Ok(Found::Kept(_))));
+        assert!(matches!(calls.look(&call("flood:1", 1), NOW), Ok(Found::Mine(_))));
     }
 }

@@ -1,5 +1,6 @@
 //! The directory on a store with revisions: on one machine, the store that keeps all else, too.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -132,6 +133,21 @@ fn request(value: &[u8]) -> Option<RequestRecord> {
 
 fn api_key_key(id: &KeyId) -> Key {
     Key::new([API_KEYS, id.as_str()])
+}
+
+/// Those that are too many, of requests of which the newest comes first: the oldest of whichever organization has the
+/// most, so that nobody's go for the sake of another who has more.
+fn beyond<T>(requests: Vec<(Key, T)>, max: usize) -> Vec<(Key, T)> {
+    let mut of_each: HashMap<String, usize> = HashMap::new();
+    let placed = |(key, rest): (Key, T)| {
+        let organization = key.segments().into_iter().nth(1).unwrap_or_default();
+        let place = of_each.entry(organization).or_default();
+        *place += 1;
+        (*place, (key, rest))
+    };
+    let mut placed: Vec<_> = requests.into_iter().map(placed).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().skip(max).map(|(_, request)| request).collect()
 }
 
 #[async_trait]
@@ -332,11 +348,15 @@ impl Directory for LocalDirectory {
         let mut entries: Vec<_> = listing.entries.into_iter().map(dated).collect();
         entries.retain(|(record, ..)| record.as_ref().is_none_or(ours));
         entries.sort_by_key(|(record, ..)| std::cmp::Reverse(record.as_ref().map(|kept| kept.at)));
-        for (place, (record, key, revision)) in entries.into_iter().enumerate() {
-            let old = record.is_none_or(|record| record.is_old(now));
-            if old || place >= limits::IDEMPOTENCY_KEYS_MAX {
-                self.remove(&key, revision).await?;
+        let mut young = Vec::with_capacity(entries.len());
+        for (record, key, revision) in entries {
+            match record.is_none_or(|record| record.is_old(now)) {
+                true => self.remove(&key, revision).await?,
+                false => young.push((key, revision)),
             }
+        }
+        for (key, revision) in beyond(young, limits::IDEMPOTENCY_KEYS_MAX) {
+            self.remove(&key, revision).await?;
         }
         Ok(())
     }
@@ -366,5 +386,26 @@ impl Directory for LocalDirectory {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_the_most_requests_loses_the_oldest() {
+        let request = |organization: &str, n: u32| {
+            (Key::new([REQUESTS, organization, "user", &n.to_string()]), n)
+        };
+        let all = || {
+            let flood = (0..10).map(|n| request("flood", n));
+            // The oldest of all is another's.
+            flood.chain([request("other", 10), request("other", 11)]).collect()
+        };
+        let gone = |max| beyond(all(), max).into_iter().map(|(_, n)| n).collect::<Vec<u32>>();
+        assert_eq!(gone(12), Vec::<u32>::new());
+        assert_eq!(gone(9), [7, 8, 9]);
+        assert_eq!(gone(4), [2, 3, 4, 5, 6, 7, 8, 9]);
     }
 }

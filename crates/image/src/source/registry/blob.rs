@@ -28,6 +28,7 @@ use super::spool::{Found, Origin, Part, Spool};
 use crate::image::{Blob, ImageError, Progress};
 use sandkeep_core::{
     Owner,
+    ledger::Reservation,
     limits::{REGISTRY_CHUNKS_MAX, REGISTRY_IDLE, REGISTRY_PROGRESS_MIN_BYTES},
 };
 use sandkeep_tree::digest::{Digest, Mismatch};
@@ -37,6 +38,8 @@ pub struct RegistryBlob {
     pub spool: Arc<Spool>,
     /// Whose it is to be.
     pub owner: Owner,
+    /// What the owner has taken for it on the disk.
+    pub space: Arc<Reservation>,
     /// How many blobs of an image are brought at once.
     pub permits: Arc<Semaphore>,
     pub digest: Digest,
@@ -70,11 +73,13 @@ impl RegistryBlob {
         let found = self.spool.claim(&self.owner, self.digest, self.size_bytes).await;
         let mut part = match found.map_err(RegistryError::Spool)? {
             Found::Whole(file) => {
+                self.space.count(self.size_bytes);
                 progress.tell(self.size_bytes);
                 return Ok(file);
             }
             Found::Part(part) => *part,
         };
+        self.space.count(part.length_bytes());
         loop {
             let origin = part.origin();
             let whole = self.complete(part, progress).await?;
@@ -176,8 +181,14 @@ impl RegistryBlob {
     ) -> Result<(Part, Received), RegistryError> {
         let mut done_bytes = part.length_bytes();
         let (chunks, mut handed) = mpsc::channel::<Bytes>(REGISTRY_CHUNKS_MAX);
+        let space = Arc::clone(&self.space);
         let writer = spawn_blocking(move || {
             while let Some(chunk) = handed.blocking_recv() {
+                if let Err(over) = space.take(chunk.len() as u64) {
+                    // It would be of no use: the next attempt has no more room.
+                    part.discard()?;
+                    return Err(io::Error::new(io::ErrorKind::StorageFull, over));
+                }
                 part.append(&chunk)?;
             }
             Ok(part)

@@ -15,7 +15,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
@@ -23,6 +23,7 @@ use tokio::task::spawn_blocking;
 
 use sandkeep_core::{
     Owner,
+    ledger::Reservation,
     limits::{REGISTRY_CHUNK_BYTES, REGISTRY_SPOOL_KEPT},
 };
 use sandkeep_tree::digest::{Digest, Hasher, Mismatch};
@@ -34,6 +35,8 @@ const PARTIAL: &str = "partial";
 pub struct Spool {
     directory: PathBuf,
     turns: Mutex<HashMap<String, Weak<Turn<()>>>>,
+    /// What owners have taken for files that wait for another pull.
+    waiting: Mutex<HashMap<String, Reservation>>,
 }
 
 /// What there is of a blob.
@@ -73,7 +76,8 @@ impl Spool {
                 std::fs::remove_file(entry.path())?;
             }
         }
-        Ok(Self { directory: directory.to_owned(), turns: Mutex::default() })
+        let directory = directory.to_owned();
+        Ok(Self { directory, turns: Mutex::default(), waiting: Mutex::default() })
     }
 
     /// What a whole blob of an owner is called.
@@ -91,7 +95,9 @@ impl Spool {
     pub async fn claim(&self, owner: &Owner, digest: Digest, size_bytes: u64) -> io::Result<Found> {
         let name = Self::file_name(owner, &digest);
         let path = self.directory.join(&name);
-        let turn = self.turn(name).lock_owned().await;
+        let turn = self.turn(name.clone()).lock_owned().await;
+        // Whoever works on it counts it.
+        self.waiting().remove(&name);
         let look = move || match whole(&path, digest, size_bytes)? {
             Some(file) => Ok(Found::Whole(file)),
             None => Part::take_up(&path, digest, size_bytes, turn)
@@ -100,9 +106,27 @@ impl Spool {
         spawn_blocking(look).await?
     }
 
+    /// Leaves what there is of a blob for another pull. It still counts to its owner, out of `space`.
+    pub fn leave(&self, owner: &Owner, digest: &Digest, space: &Reservation) {
+        let name = Self::file_name(owner, digest);
+        let whole = self.directory.join(&name);
+        let found = [whole.with_extension(PARTIAL), whole].into_iter();
+        let bytes: u64 = found.filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
+        if bytes > 0 {
+            self.waiting().insert(name, space.split(bytes));
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, Reservation>> {
+        // Nothing panics while it holds the lock.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Removes a whole blob that is not needed any more. Who has it open keeps it.
     pub fn discard(&self, owner: &Owner, digest: &Digest) -> io::Result<()> {
-        gone(std::fs::remove_file(self.directory.join(Self::file_name(owner, digest))))
+        let name = Self::file_name(owner, digest);
+        self.waiting().remove(&name);
+        gone(std::fs::remove_file(self.directory.join(name)))
     }
 
     fn turn(&self, name: String) -> Arc<Turn<()>> {

@@ -31,7 +31,16 @@ impl Daemon {
 
     /// Sends bytes as they are; returns the status and the answer's text.
     pub fn send_bytes(&self, target: &str, bytes: Vec<u8>) -> (u16, String) {
-        let request = client().request(Method::POST, format!("{}{target}", self.url()));
+        self.send_bytes_by(Method::POST, target, bytes)
+    }
+
+    /// The same with `PUT`.
+    pub fn put_bytes(&self, target: &str, bytes: Vec<u8>) -> (u16, String) {
+        self.send_bytes_by(Method::PUT, target, bytes)
+    }
+
+    fn send_bytes_by(&self, method: Method, target: &str, bytes: Vec<u8>) -> (u16, String) {
+        let request = client().request(method, format!("{}{target}", self.url()));
         let sent = wait(async move {
             let response = request.body(Body::from(bytes)).send().await?;
             Ok((response.status().as_u16(), response.text().await?))

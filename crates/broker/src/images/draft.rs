@@ -1,0 +1,119 @@
+//! What an import or a build may put into the pool while it is under way. A layer is known to be too large only when all
+//! of it is written; so its draft is bounded while it is written: by what the quotas of its owner leave, all drafts of
+//! that owner taken together, and by the critical mark of the pool.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::quota::{self, Coming};
+use super::record::{Record, Whose};
+use crate::error::Error;
+use crate::health;
+use crate::shared::Shared;
+use sandkeep_core::ledger::{Over, Reservation};
+use sandkeep_core::{TemplateName, limits};
+use sandkeep_image::layer::Room;
+
+/// The room of one import or build.
+pub struct DraftRoom {
+    pool: PoolRoom,
+    /// `None` for templates that are nobody's.
+    quota: Option<Reservation>,
+    entries: AtomicU64,
+}
+
+/// Room in the pool, as long as it is not critically full.
+pub struct PoolRoom {
+    shared: Arc<Shared>,
+    /// Bytes until somebody looks again.
+    unseen: AtomicU64,
+    refused: OnceLock<Over>,
+}
+
+impl DraftRoom {
+    pub fn new(
+        shared: &Arc<Shared>,
+        whose: &Whose,
+        name: &TemplateName,
+        all: &[(Whose, Record)],
+    ) -> Arc<Self> {
+        let quota = match whose {
+            Whose::Own(owner) => {
+                let beside = quota::used(all, Coming { owner, name, record: None });
+                Some(shared.images.drafts.open_beside(owner, beside))
+            }
+            Whose::Shared => None,
+        };
+        let pool = PoolRoom::new(shared);
+        Arc::new(Self { pool, quota, entries: AtomicU64::new(0) })
+    }
+
+    /// For whoever writes a layer.
+    pub fn as_room(self: &Arc<Self>) -> Room {
+        let room = Arc::clone(self);
+        Room::asking(move |bytes, entries| room.take(bytes, entries).map_err(full))
+    }
+
+    /// Takes room for what is written next. Blocks now and then.
+    fn take(&self, bytes: u64, entries: u64) -> Result<(), Over> {
+        self.pool.take(bytes)?;
+        let before = self.entries.fetch_add(entries, Ordering::Relaxed);
+        let counted = |entries: u64| entries.saturating_sub(limits::DRAFT_ENTRIES_FREE);
+        let files = counted(before + entries) - counted(before);
+        self.hold(bytes + files * limits::DRAFT_ENTRY_BYTES)
+    }
+
+    /// The same of what a sandbox has: it is in the pool already, and only becomes somebody's template.
+    pub fn hold(&self, bytes: u64) -> Result<(), Over> {
+        self.quota.as_ref().map_or(Ok(()), |quota| quota.take(bytes))
+    }
+
+    /// Why it had to stop, if it had to.
+    pub fn refused(&self) -> Option<Over> {
+        let quota = self.quota.as_ref().and_then(Reservation::refused);
+        quota.or_else(|| self.pool.refused())
+    }
+}
+
+impl PoolRoom {
+    pub fn new(shared: &Arc<Shared>) -> Self {
+        let shared = Arc::clone(shared);
+        Self { shared, unseen: AtomicU64::new(u64::MAX), refused: OnceLock::new() }
+    }
+
+    /// For whoever writes into a volume.
+    pub fn as_room(self: &Arc<Self>) -> Room {
+        let room = Arc::clone(self);
+        Room::asking(move |bytes, _| room.take(bytes).map_err(full))
+    }
+
+    fn take(&self, bytes: u64) -> Result<(), Over> {
+        let unseen = self.unseen.load(Ordering::Relaxed).saturating_add(bytes);
+        if unseen < limits::DRAFT_LOOK_BYTES {
+            self.unseen.store(unseen, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.unseen.store(0, Ordering::Relaxed);
+        match health::over_critical_mark(&self.shared) {
+            None => Ok(()),
+            Some(over) => {
+                let _ = self.refused.set(over);
+                Err(over)
+            }
+        }
+    }
+
+    pub fn refused(&self) -> Option<Over> {
+        self.refused.get().copied()
+    }
+}
+
+fn full(over: Over) -> io::Error {
+    io::Error::new(io::ErrorKind::StorageFull, over)
+}
+
+/// What somebody is told who had to stop: the limit itself, rather than what went wrong because of it.
+pub fn told<T>(result: Result<T, Error>, refused: Option<Over>) -> Result<T, Error> {
+    result.map_err(|error| refused.map_or(error, Error::from))
+}

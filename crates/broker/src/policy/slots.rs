@@ -1,0 +1,93 @@
+//! Places for what takes long and costs the daemon itself: uploads, imports, builds. No organization can have all of
+//! them: it gets one more only while it leaves more free than it has. Alone it has half, and whoever comes next finds
+//! half of the rest.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::Error;
+use sandkeep_core::Owner;
+
+pub(crate) struct Slots {
+    /// What they are for, as the error calls them.
+    what: &'static str,
+    total: usize,
+    free: Arc<Semaphore>,
+    held: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    organization: String,
+    held: Arc<Mutex<HashMap<String, usize>>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+fn locked(held: &Mutex<HashMap<String, usize>>) -> MutexGuard<'_, HashMap<String, usize>> {
+    // Nothing panics while it holds the lock.
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Slots {
+    pub fn new(what: &'static str, total: usize) -> Self {
+        Self { what, total, free: Arc::new(Semaphore::new(total)), held: Arc::default() }
+    }
+
+    pub fn take(&self, owner: &Owner) -> Result<Slot, Error> {
+        let organization = owner.organization.clone();
+        let mut held = locked(&self.held);
+        let has = held.get(&organization).copied().unwrap_or(0);
+        let refused = || Error::LimitReached { what: self.what, limit: has };
+        if has >= self.free.available_permits() {
+            return Err(refused());
+        }
+        let permit = Arc::clone(&self.free).try_acquire_owned().map_err(|_| refused())?;
+        held.insert(organization.clone(), has + 1);
+        Ok(Slot { organization, held: Arc::clone(&self.held), _permit: permit })
+    }
+
+    /// Waits until nobody has one, and gives no more.
+    pub async fn close(&self) {
+        let all = u32::try_from(self.total).unwrap_or(u32::MAX);
+        // Fails only if it was closed, which nobody does.
+        if let Ok(all) = self.free.acquire_many(all).await {
+            all.forget();
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut held = locked(&self.held);
+        match held.get_mut(&self.organization) {
+            Some(has) if *has > 1 => *has -= 1,
+            Some(_) | None => drop(held.remove(&self.organization)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_takes_all_it_can_leaves_places_to_others() {
+        let of = |name: &str| Owner { organization: name.to_owned(), ..Owner::local() };
+        let slots = Slots::new("builds at once", 8);
+        let all = |name: &str| -> Vec<Slot> {
+            std::iter::from_fn(|| slots.take(&of(name)).ok()).collect()
+        };
+        let greedy = all("greedy");
+        assert_eq!(greedy.len(), 4);
+        assert!(matches!(slots.take(&of("greedy")), Err(Error::LimitReached { limit: 4, .. })));
+        let (second, third) = (all("second"), all("third"));
+        assert_eq!((second.len(), third.len()), (2, 1));
+        assert!(slots.take(&of("fourth")).is_ok());
+        drop((greedy, second, third));
+        assert_eq!(all("greedy").len(), 4, "what was given back can be had again");
+        assert!(locked(&slots.held).is_empty());
+    }
+}
