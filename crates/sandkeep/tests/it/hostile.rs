@@ -3,3 +3,4 @@
 mod accounts;
 mod edges;
 mod files;
+mod mix;

@@ -18,6 +18,7 @@ use super::cli::binary;
 use super::{Patience, assert_nothing_left, doctor, until, until_some};
 
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 
 /// How a daemon is started.
 #[derive(Clone, Debug, Default)]
@@ -194,6 +195,7 @@ impl Daemon {
             body.len()
         );
         let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
         stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
