@@ -355,14 +355,6 @@ static GENERAL: &[Setting] = &[
         show!(snapshot_tool_calls),
     ),
     Setting::new(
-        "remote_git",
-        Shape::Switch,
-        "BOOL",
-        "Let sandboxes start with a clone of an https:// repository: port 443 unless outgoing_allow names another",
-        set!(remote_git, value::switch),
-        show!(remote_git),
-    ),
-    Setting::new(
         "source_roots",
         Shape::List,
         "DIRS",

@@ -6,6 +6,14 @@ use super::{Setting, Shape, value};
 
 pub static OUTGOING: &[Setting] = &[
     Setting::new(
+        "remote_git",
+        Shape::Switch,
+        "BOOL",
+        "Let sandboxes start with a clone of an https:// repository: port 443 unless outgoing_allow names another",
+        set!(remote_git, value::switch),
+        show!(remote_git),
+    ),
+    Setting::new(
         "outgoing_allow",
         Shape::List,
         "PLACES",
