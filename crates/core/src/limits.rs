@@ -265,17 +265,6 @@ pub const BENCH_SLOW_EVERY: usize = 10;
 
 /// How deep a volume's tree is looked into to measure it; every level holds a descriptor.
 pub const WALK_DEPTH_MAX: usize = 128;
-/// What one request may cost on the host: bytes of files that are read, holes included where they must be passed on,
-/// and time.
-pub const TREE_WORK_MAX_BYTES: u64 = 64 * 1024 * MIB;
-pub const TREE_WORK_MAX: Duration = Duration::from_secs(600);
-/// How long a copy of a volume may take, for a snapshot, a fork, a rollback or a template.
-pub const COPY_MAX: Duration = Duration::from_secs(3600);
-/// How many trees the storage copies, measures or removes at once.
-pub const STORAGE_LONG_MAX: usize = 64;
-/// How many requests that read or write the files of sandboxes are under way at once, and of one user.
-pub const TREE_WORK_AT_ONCE_MAX: usize = 64;
-pub const TREE_WORK_PER_USER_MAX: usize = 8;
 /// How many changes a diff tells, unless asked otherwise, and at most; and how many names it looks at.
 pub const DIFF_CHANGES_DEFAULT: usize = 10_000;
 pub const DIFF_CHANGES_MAX: usize = 200_000;

@@ -17,3 +17,15 @@ pub const HOSTS_MAX_BYTES: u64 = 64 * 1024;
 pub const EXTENTS_REMEMBERED_MAX: usize = 1024 * 1024;
 /// What a tree that holds too much may still write, once: removing files takes a little, too. So does beginning.
 pub const FULL_TREE_HEADROOM_BYTES: u64 = MIB;
+
+/// What one request may cost on the host: bytes of files that are read, holes included where they must be passed on,
+/// and time.
+pub const TREE_WORK_MAX_BYTES: u64 = 64 * 1024 * MIB;
+pub const TREE_WORK_MAX: Duration = Duration::from_secs(600);
+/// How long a copy of a volume may take, for a snapshot, a fork, a rollback or a template.
+pub const COPY_MAX: Duration = Duration::from_secs(3600);
+/// How many trees the storage copies, measures or removes at once.
+pub const STORAGE_LONG_MAX: usize = 64;
+/// How many requests that read or write the files of sandboxes are under way at once, and of one user.
+pub const TREE_WORK_AT_ONCE_MAX: usize = 64;
+pub const TREE_WORK_PER_USER_MAX: usize = 8;

@@ -79,13 +79,14 @@ mod tests {
 
     #[test]
     fn a_tree_goes_however_deep_it_is() {
-        let top = tempfile::tempdir().expect("a directory");
+        // In memory: a disk takes minutes for so many.
+        let top = tempfile::tempdir_in("/dev/shm").expect("a directory");
         std::fs::write(top.path().join("beside"), "stays").expect("a file");
         let above = openat(CWD, top.path(), DIRECTORY, Mode::empty()).expect("it is there");
         mkdirat(&above, "deep", Mode::RWXU).expect("a directory");
         let mut at = openat(&above, "deep", DIRECTORY, Mode::empty()).expect("it is there");
         for _ in 0..40_000 {
-            for name in ["d", "empty", "beside"] {
+            for name in ["d", "beside"] {
                 mkdirat(&at, name, Mode::RWXU).expect("a directory");
             }
             at = openat(&at, "d", DIRECTORY, Mode::empty()).expect("it is there");
