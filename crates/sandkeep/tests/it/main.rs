@@ -18,6 +18,7 @@ mod exec;
 mod failpoints;
 mod files;
 mod host_devices;
+mod hostile;
 mod idempotency;
 mod inspector;
 mod isolation;
