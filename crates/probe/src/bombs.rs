@@ -109,7 +109,7 @@ fn tcp(max: u64, held: &mut Held) -> Reached {
 
 /// Whether a larger buffer is refused or does nothing is another attempt's business.
 fn connect_one_more(held: &mut Held) -> Result<(), Errno> {
-    if held.streams.len() % CONNECTIONS_PER_LISTENER == 0 {
+    if held.streams.len().is_multiple_of(CONNECTIONS_PER_LISTENER) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let _ = enlarge(&listener, libc::SO_RCVBUF);
         held.listeners.push(listener);

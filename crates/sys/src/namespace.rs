@@ -180,8 +180,12 @@ fn act_as(uid: Uid) -> io::Result<()> {
     if uid.is_root() {
         return Ok(());
     }
-    let sets = capabilities(None)?;
-    Ok(set_capabilities(None, CapabilitySets { effective: sets.permitted, ..sets })?)
+    let all = |sets: CapabilitySets| CapabilitySets { effective: sets.permitted, ..sets };
+    let kept = capabilities(None).and_then(|sets| set_capabilities(None, all(sets)));
+    if kept.is_err() {
+        set_thread_res_uid(None, Uid::ROOT, None)?;
+    }
+    Ok(kept?)
 }
 
 /// What the child of [`user`] has to know.
