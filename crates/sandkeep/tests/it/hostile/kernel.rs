@@ -49,7 +49,8 @@ fn what_the_kernel_counts_for_each_user_one_sandbox_cannot_take_from_another() {
         let exec = daemon.begin(&greedy, &body);
         let mut said = daemon.output(&greedy, &exec, "follow=true");
         let said = said.find(|event| event["type"] != "started").expect("it says something");
-        let taken = String::from_utf8(joined(&[said.clone()], "stdout", 0)).expect("text");
+        let taken =
+            String::from_utf8(joined(std::slice::from_ref(&said), "stdout", 0)).expect("text");
         let numbers = taken.split_whitespace().map(str::parse);
         let taken: Vec<u64> = numbers.collect::<Result<_, _>>().unwrap_or_default();
         assert_eq!(taken.len(), 3, "{runtime}: {said:#}");
