@@ -92,6 +92,7 @@ fn start(arguments: &Arguments) -> io::Result<Reactor> {
     sys::adopt_orphans()?;
     let signals = sys::take_over_signals()?;
     sys::set_umask(0o022);
+    sys::forbid_cores();
     let source = match &arguments.host {
         Host::Listen(socket) => Source::listening(sys::inherited(*socket)?),
         Host::Dial { path, token } => Source::Dialing(DialBack::new(path, *token)?),

@@ -13,6 +13,7 @@ mod privileges;
 mod processes;
 mod settings;
 mod shared;
+mod sockets;
 mod walk;
 
 use probe::Attempt;
@@ -44,11 +45,15 @@ pub fn make(attempt: Attempt, scene: &Scene) -> Finding {
         Attempt::SharedWrite => shared::write(scene),
         Attempt::SharedSymlink => shared::symlink(scene),
         Attempt::SharedHardlink => shared::hardlink(scene),
+        Attempt::Vsock => sockets::vsock(),
         Attempt::JoinNamespace => namespaces::join(),
         Attempt::SetuidCall => privileges::setuid_call(),
         Attempt::SetuidFile => privileges::setuid_file(scene),
         Attempt::Capabilities => privileges::capabilities(),
         Attempt::RawSocket => network::raw_socket(),
+        Attempt::SocketProtocols => sockets::protocols(),
+        Attempt::Netlink => sockets::netlink(),
+        Attempt::SocketBuffers => sockets::buffers(),
         Attempt::Mount => namespaces::mount(),
         Attempt::MountApi => namespaces::mount_api(),
         Attempt::Remount => namespaces::remount(scene),
@@ -59,12 +64,15 @@ pub fn make(attempt: Attempt, scene: &Scene) -> Finding {
         Attempt::Bpf => kernel::bpf(),
         Attempt::Keyring => kernel::keyring(),
         Attempt::IoUring => kernel::io_uring(),
+        Attempt::Aio => kernel::aio(),
         Attempt::Perf => kernel::perf(),
         Attempt::Userfaultfd => kernel::userfaultfd(),
         Attempt::KernelModule => kernel::module(),
         Attempt::Kexec => kernel::kexec(),
         Attempt::Reboot => kernel::reboot(),
         Attempt::KernelMemory => kernel::memory(),
+        Attempt::ProcMachine => settings::proc_machine(),
+        Attempt::CoreDump => settings::core_dump(),
         Attempt::ProcSys => settings::proc_sys(),
         Attempt::Sysrq => settings::sysrq(),
         Attempt::Sysfs => settings::sysfs(),
@@ -73,6 +81,8 @@ pub fn make(attempt: Attempt, scene: &Scene) -> Finding {
         Attempt::CgroupMount => control_groups::mount(),
         Attempt::DeviceNode => devices::make_node(),
         Attempt::DeviceFiles => devices::files(),
+        Attempt::LineDiscipline => devices::line_discipline(),
+        Attempt::Subvolume => files::subvolume(),
         Attempt::Clock => clock::set(),
         Attempt::I386Call => kernel::i386(),
         Attempt::X32Call => kernel::x32(),
@@ -80,6 +90,8 @@ pub fn make(attempt: Attempt, scene: &Scene) -> Finding {
         | Attempt::DescriptorBomb
         | Attempt::DiskBomb
         | Attempt::InodeBomb
+        | Attempt::InotifyBomb
+        | Attempt::TcpBomb
         | Attempt::MemoryBomb => leaked("not judged: a bomb is started by itself"),
     }
 }

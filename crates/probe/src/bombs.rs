@@ -1,18 +1,24 @@
-//! Taking as much as there is: processes, open files, disk, files, memory. Each stops where it is refused, or at the
+//! Taking as much as there is: processes, open files, disk, files, watchers, unread data, memory. Each stops where it is refused, or at the
 //! bound that the host gave it, says `reached N REASON`, and holds on to what it has until its stdin ends, so that the
 //! host can look from outside.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use probe::Attempt;
 
-use crate::sys::{self, Errno};
+use crate::sys::{self, Arg, Errno};
 
 const CHUNK_BYTES: usize = 1024 * 1024;
 const FILES_PER_DIRECTORY: u64 = 1_000;
+/// Fewer than a process may have descriptors, and enough to be noticed.
+const CONNECTIONS: usize = 256;
+/// Fewer than wait for one listener on any system.
+const CONNECTIONS_PER_LISTENER: usize = 64;
 
 /// How far it came, and why no further.
 struct Reached {
@@ -28,6 +34,8 @@ pub fn run(bomb: Attempt, max: u64) -> ExitCode {
         Attempt::DescriptorBomb => descriptors(max, &mut held),
         Attempt::DiskBomb => disk(max, &place, &mut held),
         Attempt::InodeBomb => inodes(max, &place),
+        Attempt::InotifyBomb => watchers(max, &mut held),
+        Attempt::TcpBomb => tcp(max, &mut held),
         Attempt::MemoryBomb => memory(max),
         _ => return ExitCode::from(2),
     };
@@ -44,6 +52,10 @@ pub fn run(bomb: Attempt, max: u64) -> ExitCode {
 struct Held {
     children: Vec<sys::Child>,
     files: Vec<File>,
+    streams: Vec<TcpStream>,
+    listeners: Vec<TcpListener>,
+    /// Descriptors that nothing else knows.
+    numbers: Vec<i64>,
 }
 
 /// Counts until it is refused or has enough.
@@ -65,6 +77,61 @@ fn descriptors(max: u64, held: &mut Held) -> Reached {
         held.files.push(File::open("/dev/null")?);
         Ok(())
     })
+}
+
+fn watchers(max: u64, held: &mut Held) -> Reached {
+    until(max, |_| {
+        let made = sys::call(libc::SYS_inotify_init1, [Arg::Number(libc::O_CLOEXEC.into())])?;
+        held.numbers.push(made);
+        Ok(())
+    })
+}
+
+/// MiB in connections that nobody accepts, with buffers as large as they may be.
+fn tcp(max: u64, held: &mut Held) -> Reached {
+    let chunk = vec![0x5A; CHUNK_BYTES];
+    until(max, |_| {
+        let mut left = chunk.as_slice();
+        while !left.is_empty() {
+            let sent = held.streams.last_mut().map_or(Ok(0), |stream| stream.write(left));
+            match sent {
+                Ok(sent) if sent > 0 => left = &left[sent..],
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
+                Ok(_) | Err(_) if held.streams.len() == CONNECTIONS => {
+                    return Err(Errno::new(libc::EAGAIN));
+                }
+                Ok(_) | Err(_) => connect_one_more(held)?,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whether a larger buffer is refused or does nothing is another attempt's business.
+fn connect_one_more(held: &mut Held) -> Result<(), Errno> {
+    if held.streams.len().is_multiple_of(CONNECTIONS_PER_LISTENER) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let _ = enlarge(&listener, libc::SO_RCVBUF);
+        held.listeners.push(listener);
+    }
+    let listener = held.listeners.last().ok_or(Errno::new(libc::EIO))?;
+    let stream = TcpStream::connect(listener.local_addr()?)?;
+    let _ = enlarge(&stream, libc::SO_SNDBUF);
+    stream.set_nonblocking(true)?;
+    held.streams.push(stream);
+    Ok(())
+}
+
+fn enlarge(socket: &impl AsRawFd, option: i32) -> Result<i64, Errno> {
+    let wanted = (64 * 1024 * 1024i32).to_ne_bytes();
+    let arguments = [
+        Arg::Number(socket.as_raw_fd().into()),
+        Arg::Number(libc::SOL_SOCKET.into()),
+        Arg::Number(option.into()),
+        Arg::Bytes(&wanted),
+        Arg::Number(4),
+    ];
+    sys::call(libc::SYS_setsockopt, arguments)
 }
 
 fn disk(max: u64, place: &Path, held: &mut Held) -> Reached {

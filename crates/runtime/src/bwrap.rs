@@ -1,12 +1,12 @@
-//! bubblewrap. It makes the namespaces and mounts /proc, and nothing else is left to it: the root comes
-//! complete, with the same /dev as that of the native runtime, and the filter is ours.
+//! bubblewrap. It makes most namespaces and mounts /proc, and nothing else is left to it: the root comes
+//! complete, with the same /dev as that of the native runtime, and the network and the filter are ours.
 //!
 //! bwrap itself can map a single id. So it is executed as root of the sandbox's own user namespace,
 //! with its own range of ids, and never has a capability over the host. It leaves a process behind that
 //! only waits for the guest; that is ended as soon as the guest runs.
 //!
-//! Without root the one id is all there is, and bwrap makes everything itself: its own user namespace,
-//! and a /dev whose terminals and memory nobody limits, as nothing is limited then.
+//! Without root the one id is all there is, and bwrap makes everything itself: its own user namespace and
+//! network, and a /dev whose terminals and memory nobody limits, as nothing is limited then.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::staged::{Afterwards, Direction, Scene, Technique, UserScene, WithoutR
 use sandkeep_core::SandboxId;
 use sandkeep_sys::{
     capability,
-    launcher::{EntryKind, MASKED, READ_ONLY},
+    launcher::{EntryKind, MASKED, MASKED_DIRS, READ_ONLY},
     namespace::USER_ID,
     stage::{BARE_ROOT, Dev, FILTER_FD, Identity, ROOT},
 };
@@ -82,7 +82,7 @@ fn user_arguments(plan: &Plan) -> io::Result<Vec<String>> {
     let user = USER_ID.to_string();
     all.push(&["--unshare-user", "--uid", &user, "--gid", &user]);
     all.isolate(&plan.id);
-    all.push(&["--unshare-cgroup", "--cap-drop", "ALL"]);
+    all.push(&["--unshare-net", "--unshare-cgroup", "--cap-drop", "ALL"]);
     let files = plan.stored()?;
     let root = match &files.root {
         Root::Dir(path) | Root::Shifted(path) => argument(path)?,
@@ -108,7 +108,7 @@ struct Arguments(Vec<String>);
 impl Arguments {
     /// Namespaces, and nothing that is inherited.
     fn isolate(&mut self, id: &SandboxId) {
-        self.push(&["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]);
+        self.push(&["--unshare-pid", "--unshare-ipc", "--unshare-uts"]);
         self.push(&["--hostname", id.as_str(), "--as-pid-1", "--new-session", "--clearenv"]);
     }
 
@@ -117,6 +117,9 @@ impl Arguments {
         self.push(&["--proc", "/proc"]);
         for path in on_this_kernel(&MASKED) {
             self.push(&["--ro-bind", "/dev/null", &path]);
+        }
+        for path in on_this_kernel(&MASKED_DIRS) {
+            self.push(&["--tmpfs", &path, "--remount-ro", &path]);
         }
         for path in on_this_kernel(&READ_ONLY) {
             self.push(&["--ro-bind", &path, &path]);

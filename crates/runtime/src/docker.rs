@@ -174,6 +174,11 @@ fn body(container: &Container) -> ContainerCreateBody {
     }
 }
 
+/// What Docker masks by itself besides, as long as nobody says what to mask.
+fn masked_in_sys() -> [String; 2] {
+    ["/sys/firmware", "/sys/devices/virtual/powercap"].map(str::to_owned)
+}
+
 fn host_config(container: &Container) -> HostConfig {
     let mut security = vec![format!("seccomp={}", container.seccomp)];
     if container.no_new_privileges {
@@ -185,6 +190,8 @@ fn host_config(container: &Container) -> HostConfig {
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(container.capabilities.clone()),
         security_opt: Some(security),
+        sysctls: Some(container.network_limits.clone().into_iter().collect()),
+        masked_paths: Some([container.masked_paths.as_slice(), &masked_in_sys()].concat()),
         readonly_rootfs: Some(true),
         network_mode: Some("none".to_owned()),
         ipc_mode: Some("private".to_owned()),

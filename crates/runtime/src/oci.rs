@@ -22,7 +22,7 @@ use guest_proto::Privilege;
 use sandkeep_sys::{
     capability,
     dev::{TERMINALS_MAX, TTY_GID},
-    launcher::{MASKED, READ_ONLY},
+    launcher::{MASKED, MASKED_DIRS, READ_ONLY},
     namespace::ID_RANGE,
     stage::USERS,
 };
@@ -33,7 +33,7 @@ use spec::{Capabilities, IdMapping, Linux, Namespace, Process, Root, Spec, User}
 
 /// The oldest version that has all we say; the tools of today take it.
 const OCI_VERSION: &str = "1.0.2";
-const NAMESPACES: [&str; 6] = ["user", "pid", "mount", "network", "ipc", "uts"];
+const NAMESPACES: [&str; 5] = ["user", "pid", "mount", "ipc", "uts"];
 
 /// Whose control groups a sandbox sees as its own root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,14 @@ impl Kernel {
         match self {
             Self::Host => Some(USERS),
             Self::Gvisor => None,
+        }
+    }
+
+    /// The network is that which the tool is executed in. The sentry has one of its own, and none of the host's.
+    fn network(self) -> Option<&'static str> {
+        match self {
+            Self::Host => None,
+            Self::Gvisor => Some("network"),
         }
     }
 
@@ -132,7 +140,7 @@ impl Bundle {
                 uid_mappings: ids(),
                 gid_mappings: ids(),
                 namespaces: self.namespaces(),
-                masked_paths: absolute(&MASKED),
+                masked_paths: masked_paths(),
                 readonly_paths: absolute(&READ_ONLY),
                 seccomp: seccomp::policy(),
             },
@@ -145,7 +153,7 @@ impl Bundle {
             CgroupNamespace::Shared => None,
         };
         let path = |kind: &str| (kind == "user").then(|| self.kernel.users()).flatten();
-        let kinds = NAMESPACES.into_iter().chain(cgroup);
+        let kinds = NAMESPACES.into_iter().chain(self.kernel.network()).chain(cgroup);
         kinds.map(|kind| Namespace { path: path(kind), kind }).collect()
     }
 
@@ -192,6 +200,11 @@ impl Bundle {
             mount("/dev/shm", "tmpfs", &format!("{quiet},nodev,mode=1777,size={}", self.shm_bytes)),
         ]
     }
+}
+
+/// What of /proc is covered in every container.
+pub fn masked_paths() -> Vec<String> {
+    MASKED.iter().chain(&MASKED_DIRS).map(|path| format!("/{path}")).collect()
 }
 
 fn mount(destination: &str, kind: &str, options: &str) -> Mount {

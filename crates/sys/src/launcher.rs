@@ -29,7 +29,7 @@ use super::overlay;
 
 pub use bare::Standing;
 pub(super) use child::Ids;
-pub use child::{MASKED, READ_ONLY};
+pub use child::{MASKED, MASKED_DIRS, READ_ONLY};
 pub use client::{LaunchError, Launched, Launcher};
 pub use guest_proto::Privilege;
 pub(super) use process::guest_image;

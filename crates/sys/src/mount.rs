@@ -3,16 +3,17 @@
 
 #![expect(unsafe_code, reason = "mount_setattr has no safe wrapper")]
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
 use super::namespace::{self, ChildStack, IdMap, SHARED_ID_BASE};
@@ -54,6 +55,19 @@ pub fn new_filesystem(
 /// Puts a detached mount at `target` beneath the working directory of this process.
 pub fn attach(mount: impl AsFd, target: impl rustix::path::Arg) -> io::Result<()> {
     Ok(move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Covers a directory that is shared with others, beneath the working directory, by an overlay that adds nothing: the
+/// same files, as inodes that nobody else has. What others do to them cannot be watched, and a lock is nobody else's.
+/// `empty` is an empty directory: an overlay is made of two at least.
+pub fn cover_with_own_inodes(target: &str, empty: &str) -> io::Result<()> {
+    let options = CString::new(format!("lowerdir={target}:{empty}"))?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    match rustix::mount::mount("overlay", target, "overlay", flags, Some(options.as_c_str())) {
+        // Where there are no overlays for us, or these would be too many above each other, the files stay shared.
+        Err(Errno::INVAL | Errno::NODEV | Errno::PERM | Errno::ACCESS) => Ok(()),
+        result => Ok(result?),
+    }
 }
 
 /// Sets attributes of a detached mount.

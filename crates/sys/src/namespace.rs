@@ -2,13 +2,17 @@
 
 #![expect(unsafe_code, reason = "clone and interface ioctls have no safe wrappers")]
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::process::{Uid, WaitId, WaitIdOptions, waitid};
+use rustix::thread::{
+    CapabilitySets, LinkNameSpaceType, UnshareFlags, capabilities, move_into_link_name_space,
+    set_capabilities, set_thread_res_uid, unshare_unsafe,
+};
 
 /// How many ids one sandbox has.
 pub const ID_RANGE: u32 = 65_536;
@@ -37,6 +41,13 @@ impl IdMap {
     /// One id alone, which is the user's inside.
     pub const fn single(outside: u32) -> Self {
         Self { inside: USER_ID, outside, count: 1 }
+    }
+
+    /// Who is to own the namespace, and be charged for all that is counted in it: the kernel passes the counts
+    /// of a user namespace on to whoever made it. Without root that can be nobody else.
+    fn owner(self) -> Option<Uid> {
+        let is_ours = self.count == 1 || !rustix::process::geteuid().is_root();
+        (!is_ours).then(|| Uid::from_raw(self.outside))
     }
 
     fn line(self) -> String {
@@ -78,15 +89,41 @@ impl ChildStack {
     }
 }
 
+/// What a sandbox's network may hold in the kernel. Memory of TCP has one bound for the whole machine, and what
+/// waits in a connection that nobody has accepted is counted towards no sandbox; nor are closed connections.
+pub const NETWORK_LIMITS: [(&str, &str); 4] = [
+    ("net.ipv4.tcp_rmem", "4096 65536 262144"),
+    ("net.ipv4.tcp_wmem", "4096 16384 262144"),
+    ("net.ipv4.tcp_max_tw_buckets", "4096"),
+    ("net.core.somaxconn", "512"),
+];
+
+/// What each user of a sandbox may hold besides what its owner may hold in all.
+const USER_LIMITS: [&CStr; 2] =
+    [c"sys/user/max_user_namespaces", c"sys/user/max_inotify_instances"];
+const USER_LIMIT_VALUES: [&[u8]; 2] = [b"0", b"64"];
+
 /// A network namespace with nothing but loopback, which is up. The calling thread comes back to
 /// the namespace it was in.
 pub fn network(proc: BorrowedFd<'_>, home: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
-    unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     // Namespaces are a thread's own; `self` would be that of the process's first thread.
-    let made = loopback_up().and_then(|()| open(proc, "thread-self/ns/net"));
+    let made = enter_network(proc).and_then(|()| open(proc, "thread-self/ns/net"));
     move_into_link_name_space(home, Some(LinkNameSpaceType::Network))?;
     made
+}
+
+/// Moves the calling thread into a network namespace of its own.
+pub fn enter_network(proc: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: only CLONE_FILES would endanger descriptors of other threads; it is not asked for.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+    for (name, value) in NETWORK_LIMITS {
+        let path = format!("sys/{}", name.replace('.', "/"));
+        // Where settings cannot be written, in a container for one, the machine's own hold.
+        if let Ok(file) = openat(proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+            let _ = rustix::io::write(&file, value.as_bytes());
+        }
+    }
+    loopback_up()
 }
 
 /// Opens a namespace by its name beneath /proc.
@@ -111,40 +148,81 @@ fn loopback_up() -> io::Result<()> {
 /// A user namespace with these ids, kept by its descriptor.
 pub fn user(proc: BorrowedFd<'_>, stack: &mut ChildStack, ids: IdMap) -> io::Result<OwnedFd> {
     let mut pidfd: RawFd = -1;
-    let us = std::process::id() as usize;
-    let launcher = std::ptr::without_provenance_mut(us);
+    let parent = Parent { pid: std::process::id(), proc: proc.as_raw_fd() };
+    let argument = (&raw const parent).cast_mut().cast::<c_void>();
     let flags = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: the child runs `stand_by` on its own stack, which outlives it because we wait for its
-    // exit below; it shares our memory but makes only system calls on numbers.
-    let pid = unsafe { libc::clone(stand_by, stack.top(), flags, launcher, &raw mut pidfd) };
+    let owner = ids.owner();
+    owner.map_or(Ok(()), act_as)?;
+    // SAFETY: the child runs `stand_by` on its own stack. It reads `parent` and makes system calls, and we wait
+    // at once until it has stopped; both outlive it, because we wait for its exit below.
+    let pid = unsafe { libc::clone(stand_by, stack.top(), flags, argument, &raw mut pidfd) };
+    let error = io::Error::last_os_error();
+    let ourselves = owner.map_or(Ok(()), |_| act_as(Uid::ROOT));
     if pid < 0 {
-        return Err(io::Error::last_os_error());
+        return Err(error);
     }
     // SAFETY: on success the kernel stored a new descriptor there, which nobody else owns.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    let made = write_maps(proc, pid, ids).and_then(|()| open(proc, &format!("{pid}/ns/user")));
+    let stopped = wait_stopped(&pidfd).and(ourselves);
+    let made = stopped
+        .and_then(|()| write_maps(proc, pid, ids))
+        .and_then(|()| open(proc, &format!("{pid}/ns/user")));
     // The stack is free again only when the child is gone.
     super::pidfd::kill(&pidfd)?;
     wait_gone(&pidfd)?;
     made
 }
 
-/// The child of [`user`]: it exists so that the namespace does, until it is killed.
-extern "C" fn stand_by(launcher: *mut c_void) -> libc::c_int {
-    // SAFETY: neither call touches memory.
-    let orphaned = unsafe {
+/// Changes the effective id of this thread, which keeps all its capabilities: some machines let nobody else make
+/// user namespaces.
+fn act_as(uid: Uid) -> io::Result<()> {
+    set_thread_res_uid(None, uid, None)?;
+    if uid.is_root() {
+        return Ok(());
+    }
+    let all = |sets: CapabilitySets| CapabilitySets { effective: sets.permitted, ..sets };
+    let kept = capabilities(None).and_then(|sets| set_capabilities(None, all(sets)));
+    if kept.is_err() {
+        set_thread_res_uid(None, Uid::ROOT, None)?;
+    }
+    Ok(kept?)
+}
+
+/// What the child of [`user`] has to know.
+struct Parent {
+    pid: u32,
+    proc: RawFd,
+}
+
+/// The child of [`user`]: it exists so that the namespace does, and limits what is counted in it, which can be done
+/// only from inside. It stops when it has, until it is killed.
+extern "C" fn stand_by(parent: *mut c_void) -> libc::c_int {
+    // SAFETY: the parent keeps it until we are gone.
+    let parent = unsafe { &*parent.cast::<Parent>() };
+    // SAFETY: the strings are NUL-terminated, the values as long as is said, and the descriptor is our own copy.
+    unsafe {
         // It must not outlive a launcher that is killed before it could kill its child.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::getppid() as usize != launcher.addr()
-    };
-    if orphaned {
-        return 0;
+        if libc::getppid().cast_unsigned() != parent.pid {
+            return 0;
+        }
+        for (path, value) in USER_LIMITS.into_iter().zip(USER_LIMIT_VALUES) {
+            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+            let file = libc::openat(parent.proc, path.as_ptr(), flags);
+            // Where settings cannot be written, in a container for one, the owner's limits still hold.
+            if file >= 0 {
+                libc::write(file, value.as_ptr().cast(), value.len());
+                libc::close(file);
+            }
+        }
+        libc::kill(libc::getpid(), libc::SIGSTOP);
     }
-    let null = std::ptr::null_mut::<c_void>();
-    loop {
-        // SAFETY: waiting for no descriptor, for ever, touches no memory.
-        unsafe { libc::syscall(libc::SYS_ppoll, null, 0usize, null, null, 0usize) };
-    }
+    0
+}
+
+/// Waits until a child of ours has stopped, or is gone.
+fn wait_stopped(pidfd: impl AsFd) -> io::Result<()> {
+    wait_for(pidfd, WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
 }
 
 fn write_maps(proc: BorrowedFd<'_>, pid: i32, ids: IdMap) -> io::Result<()> {
@@ -172,9 +250,12 @@ pub fn tells_of_a_first(status: &str) -> bool {
 
 /// Waits until a child of ours is gone.
 pub fn wait_gone(pidfd: impl AsFd) -> io::Result<()> {
-    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    wait_for(pidfd, WaitIdOptions::EXITED)
+}
+
+fn wait_for(pidfd: impl AsFd, change: WaitIdOptions) -> io::Result<()> {
     loop {
-        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+        match waitid(WaitId::PidFd(pidfd.as_fd()), change) {
             // With SIGCHLD ignored the kernel reaps by itself and then answers that there is none.
             Ok(_) | Err(rustix::io::Errno::CHILD) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}

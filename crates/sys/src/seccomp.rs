@@ -25,7 +25,7 @@ const AUDIT_ARCH: u32 = 0xC000_00B7;
 const OFFSET_NUMBER: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_FIRST_ARGUMENT: u32 = 16;
-const OFFSET_SECOND_ARGUMENT: u32 = 24;
+const ARGUMENT_BYTES: u32 = 8;
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -145,23 +145,20 @@ fn leaf(action: Action) -> Vec<sock_filter> {
             allow,
             statement(RETURN, errno(refuse)),
         ],
-        Action::UnlessFirst { values, refuse } => unless(OFFSET_FIRST_ARGUMENT, values, refuse),
-        Action::UnlessSecond { values, refuse } => unless(OFFSET_SECOND_ARGUMENT, values, refuse),
-        Action::OnlyFirst { values, refuse } => {
-            let mut program = vec![statement(LOAD, OFFSET_FIRST_ARGUMENT)];
-            program.extend(one_of(values));
-            program.extend([statement(RETURN, errno(refuse)), allow]);
+        Action::Match { argument, arms, otherwise } => {
+            let offset = OFFSET_FIRST_ARGUMENT + argument * ARGUMENT_BYTES;
+            let mut program = vec![statement(LOAD, offset)];
+            for (values, action) in arms {
+                let arm = leaf(*action);
+                program.extend(one_of(values));
+                program.push(statement(JUMP, arm.len() as u32));
+                // It ends with a return, so the next arm finds the same value loaded.
+                program.extend(arm);
+            }
+            program.extend(leaf(*otherwise));
             program
         }
     }
-}
-
-fn unless(offset: u32, values: &'static [u32], refuse: i32) -> Vec<sock_filter> {
-    let mut program = vec![statement(LOAD, offset)];
-    program.extend(one_of(values));
-    program.push(statement(RETURN, libc::SECCOMP_RET_ALLOW));
-    program.push(statement(RETURN, errno(refuse)));
-    program
 }
 
 /// Falls through if the loaded value is none of `values`, else skips one instruction.
@@ -187,7 +184,7 @@ mod tests {
     use super::*;
 
     /// What the kernel would answer, by walking the program.
-    fn run(filter: &Filter, arch: u32, number: u32, arguments: [u32; 2]) -> u32 {
+    fn run(filter: &Filter, arch: u32, number: u32, arguments: [u32; 3]) -> u32 {
         let (mut at, mut accumulator) = (0usize, 0u32);
         loop {
             let i = filter.0[at];
@@ -198,9 +195,10 @@ mod tests {
                     accumulator = match i.k {
                         OFFSET_NUMBER => number,
                         OFFSET_ARCH => arch,
-                        OFFSET_FIRST_ARGUMENT => arguments[0],
-                        OFFSET_SECOND_ARGUMENT => arguments[1],
-                        other => panic!("loads from {other}"),
+                        at => {
+                            let argument = (at - OFFSET_FIRST_ARGUMENT) / ARGUMENT_BYTES;
+                            arguments[argument as usize]
+                        }
                     }
                 }
                 RETURN => return i.k,
@@ -213,28 +211,33 @@ mod tests {
         }
     }
 
-    fn expected(action: Action, arguments: [u32; 2]) -> u32 {
-        let (refused, refuse) = match action {
-            Action::Allow => (false, 0),
-            Action::Errno(number) => (true, number),
-            Action::UnlessFlags { mask, refuse } => (arguments[0] & mask != 0, refuse),
-            Action::UnlessFirst { values, refuse } => (values.contains(&arguments[0]), refuse),
-            Action::UnlessSecond { values, refuse } => (values.contains(&arguments[1]), refuse),
-            Action::OnlyFirst { values, refuse } => (!values.contains(&arguments[0]), refuse),
-        };
-        if refused { errno(refuse) } else { libc::SECCOMP_RET_ALLOW }
+    fn expected(action: Action, arguments: [u32; 3]) -> u32 {
+        match action {
+            Action::UnlessFlags { mask, refuse } if arguments[0] & mask != 0 => errno(refuse),
+            Action::Allow | Action::UnlessFlags { .. } => libc::SECCOMP_RET_ALLOW,
+            Action::Errno(number) => errno(number),
+            Action::Match { argument, arms, otherwise } => {
+                let value = arguments[argument as usize];
+                let arm = arms.iter().find(|(values, _)| values.contains(&value));
+                expected(arm.map_or(*otherwise, |(_, action)| *action), arguments)
+            }
+        }
     }
 
     #[test]
     fn the_program_decides_every_call_as_the_policy_does() {
         let filter = Filter::new();
-        let arguments = [0, 1, 2, 10, 16, 38, 40, 0x5412, 0x541C, 0x1000_0000, 0x11];
+        let arguments =
+            [0, 1, 2, 10, 16, 38, 40, 0x5412, 0x541C, 0x5423, 0x4008_941A, 0x1000_0000, 0x11];
         for number in (0..LAST_KNOWN + 200).chain([0x4000_0000, 0x4000_003B, u32::MAX]) {
             for first in arguments {
                 for second in arguments {
-                    let answer = run(&filter, AUDIT_ARCH, number, [first, second]);
-                    let wanted = expected(action(number.min(LAST_KNOWN + 1)), [first, second]);
-                    assert_eq!(answer, wanted, "call {number}({first:#x}, {second:#x})");
+                    for third in [0, 1, 4, 7, 8, 15, 17, 32, 132, 262] {
+                        let given = [first, second, third];
+                        let answer = run(&filter, AUDIT_ARCH, number, given);
+                        let wanted = expected(action(number.min(LAST_KNOWN + 1)), given);
+                        assert_eq!(answer, wanted, "call {number}({given:x?})");
+                    }
                 }
             }
         }
@@ -243,7 +246,7 @@ mod tests {
     #[test]
     fn calls_of_another_architecture_are_refused() {
         let filter = Filter::new();
-        assert_eq!(run(&filter, 0x4000_0003, 1, [0, 0]), errno(libc::EPERM));
+        assert_eq!(run(&filter, 0x4000_0003, 1, [0; 3]), errno(libc::EPERM));
     }
 
     #[test]

@@ -18,6 +18,9 @@
 //! | [`USERS`] | the sandbox's user namespace, for a tool that would else make another |
 //! | [`STATE`] | an empty directory for what the tool notes down; it is gone when the tool is |
 //!
+//! It also has a network namespace of its own, with nothing but loopback, which is the sandbox's. The tool makes none:
+//! no tool would set what a sandbox's network may hold.
+//!
 //! The guest's descriptors are 3 (its listening socket), 4 (itself, as an executable that nobody can
 //! change) and 5 (the lifeline, if there is one). The tool hands them on by number.
 //!

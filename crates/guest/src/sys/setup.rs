@@ -288,6 +288,14 @@ pub fn raise_descriptor_limit() -> libc::rlimit {
     limit
 }
 
+/// No process of the sandbox leaves a core, and none is handed to a program of the host: the kernel runs that outside
+/// of all namespaces. A limit of one byte is what it takes for no such program to be started.
+pub fn forbid_cores() {
+    let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    // SAFETY: `limit` is valid for the call; lowering a limit cannot fail.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
+}
+
 /// Ends the guest at once. As PID 1 it takes every process of the sandbox with it.
 pub fn exit(code: i32) -> ! {
     // SAFETY: never returns, and nothing has to be flushed.

@@ -1,6 +1,7 @@
 //! Devices.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,8 @@ use crate::sys::{self, Arg};
 
 /// Major and minor numbers of what does no harm: null, zero, full, random, urandom, tty, console, ptmx.
 const HARMLESS: [(u32, u32); 8] = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)];
+/// The line discipline of every new terminal.
+const N_TTY: i32 = 0;
 /// Terminals of a devpts.
 const TERMINALS: std::ops::RangeInclusive<u32> = 136..=143;
 
@@ -65,6 +68,23 @@ fn named_disks() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
     let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
     names.map(|name| Path::new("/dev").join(name)).collect()
+}
+
+/// To the one that a new terminal has anyway.
+pub fn line_discipline() -> Finding {
+    let terminal = match OpenOptions::new().read(true).write(true).open("/dev/ptmx") {
+        Ok(terminal) => terminal,
+        Err(error) => return held(format!("there is no terminal: {error}")),
+    };
+    let mut ways = Ways::judged(Judge::ByRefusal);
+    let number = N_TTY.to_ne_bytes();
+    let arguments = [
+        Arg::Number(terminal.as_raw_fd().into()),
+        Arg::Number(libc::TIOCSETD as i64),
+        Arg::Bytes(&number),
+    ];
+    ways.note("TIOCSETD", sys::call(libc::SYS_ioctl, arguments));
+    ways.finding()
 }
 
 /// They are not opened: some do something when they are.

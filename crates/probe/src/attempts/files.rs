@@ -81,6 +81,28 @@ pub fn host_socket(scene: &Scene) -> Finding {
 }
 
 /// The handles of a file system's first inodes are easily guessed; whether any can be opened at all is what counts.
+/// Without the argument that each of them reads. Where no btrfs is, nobody but a filter refuses them.
+pub fn subvolume() -> Finding {
+    let calls = [
+        ("SUBVOL_CREATE", 0x5000_940E),
+        ("SNAP_CREATE_V2", 0x5000_9417),
+        ("SNAP_DESTROY", 0x5000_940F),
+        ("SNAP_DESTROY_V2", 0x5000_943F),
+        ("SUBVOL_SETFLAGS", 0x4008_941A),
+        ("SET_RECEIVED_SUBVOL", 0xC0C8_9425),
+    ];
+    let root = match File::open("/") {
+        Ok(root) => root,
+        Err(error) => return leaked(format!("not judged: the root cannot be opened: {error}")),
+    };
+    let mut ways = Ways::judged(Judge::ByRefusal);
+    for (name, call) in calls {
+        let arguments = [i64::from(root.as_raw_fd()), call, 0].map(Arg::Number);
+        ways.note(name, sys::call(libc::SYS_ioctl, arguments));
+    }
+    ways.finding()
+}
+
 pub fn file_handle() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);
     let root = match File::open("/") {

@@ -57,6 +57,18 @@ pub fn io_uring() -> Finding {
     ways.finding()
 }
 
+/// One context for one operation, which is given back.
+pub fn aio() -> Finding {
+    let mut ways = Ways::judged(Judge::ByRefusal);
+    let mut context = [0; ROOM];
+    let arguments = [Arg::Number(1), Arg::Room(&mut context)];
+    if ways.note("io_setup", sys::call(libc::SYS_io_setup, arguments)).is_some() {
+        let handle = context.first_chunk().map_or(0, |bytes| i64::from_ne_bytes(*bytes));
+        let _ = sys::call(libc::SYS_io_destroy, [Arg::Number(handle)]);
+    }
+    ways.finding()
+}
+
 /// The least of all events: this process's own time in user space.
 pub fn perf() -> Finding {
     let mut ways = Ways::judged(Judge::ByRefusal);

@@ -1,9 +1,11 @@
 //! Settings of the whole machine in /proc and /sys. Files are opened for writing, and nothing is written.
 
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
 use std::path::Path;
 
-use crate::finding::{Finding, Judge, Ways, held};
+use crate::finding::{Finding, Judge, Ways, held, leaked};
+use crate::sys::{self, Arg, ROOM};
 
 /// None of these is a namespace's own.
 const PROC_SYS: [&str; 8] = [
@@ -26,6 +28,53 @@ const SYS: [&str; 7] = [
     "/sys/module/kernel/parameters/panic",
     "/sys/kernel/security/apparmor/.load",
 ];
+
+/// What tells about the machine, or about what others do on it.
+const MACHINE: [&str; 5] = [
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/interrupts",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+];
+const MACHINE_DIRS: [&str; 3] = ["/proc/acpi", "/proc/asound", "/proc/scsi"];
+
+/// A file that is masked can be opened and has nothing in it, and a directory is empty.
+pub fn proc_machine() -> Finding {
+    let mut ways = Ways::judged(Judge::BySuccess);
+    for path in MACHINE {
+        match File::open(path).and_then(|mut file| file.read(&mut [0; 16])) {
+            Ok(0) => ways.refuse(format!("{path} is empty")),
+            read => drop(ways.note(path, read)),
+        }
+    }
+    for path in MACHINE_DIRS {
+        match fs::read_dir(path).map(Iterator::count) {
+            Ok(0) => ways.refuse(format!("{path} is empty")),
+            count => drop(ways.note(path, count)),
+        }
+    }
+    ways.finding()
+}
+
+/// A process whose limit is above one byte, or that may have it so, is given to the host's program.
+pub fn core_dump() -> Finding {
+    let mut limits = [0; ROOM];
+    let arguments = [
+        Arg::Number(0),
+        Arg::Number(libc::RLIMIT_CORE.into()),
+        Arg::Number(0),
+        Arg::Room(&mut limits),
+    ];
+    if let Err(errno) = sys::call(libc::SYS_prlimit64, arguments) {
+        return leaked(format!("not judged: prlimit: {errno}"));
+    }
+    let hard = limits[8..].first_chunk().map_or(u64::MAX, |bytes| u64::from_ne_bytes(*bytes));
+    match hard {
+        0 | 1 => held(format!("cores have {hard} bytes at most")),
+        more => leaked(format!("cores may have {more} bytes")),
+    }
+}
 
 pub fn proc_sys() -> Finding {
     open_each(&PROC_SYS).finding()

@@ -17,7 +17,7 @@ use crate::grouped::{self, shm_bytes};
 use crate::{Plan, StoredFiles, oci};
 use sandkeep_core::{Privilege, SandboxId, limits};
 use sandkeep_home::{self, GUEST_SOCKET};
-use sandkeep_sys::capability;
+use sandkeep_sys::{capability, namespace::NETWORK_LIMITS};
 use sandkeep_tree::Root;
 
 /// Where the volume is in a container.
@@ -49,6 +49,10 @@ pub struct Container {
     pub no_new_privileges: bool,
     /// The filter of system calls.
     pub seccomp: &'static str,
+    /// Settings of its network.
+    pub network_limits: BTreeMap<String, String>,
+    /// Parts of /proc that nobody sees.
+    pub masked_paths: Vec<String>,
     pub memory_bytes: u64,
     pub cpus: f64,
     pub pids: u64,
@@ -99,6 +103,8 @@ impl Container {
                 Privilege::Root => false,
             },
             seccomp: seccomp(),
+            network_limits: NETWORK_LIMITS.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            masked_paths: oci::masked_paths(),
             memory_bytes: plan.resources.memory_mb * limits::MIB + GUEST_MEMORY_BYTES,
             cpus: plan.resources.cpus,
             pids: plan.resources.pids + GUEST_PIDS,
@@ -147,7 +153,7 @@ pub fn seccomp() -> &'static str {
         // Some engines know no other answer than EPERM to what is not in the list, and libraries go
         // back to an older call only if there is none of this number.
         let missing = json!({
-            "names": ["clone3"],
+            "names": ["clone3", "io_setup"],
             "action": "SCMP_ACT_ERRNO",
             "errnoRet": libc::ENOSYS,
         });

@@ -59,35 +59,49 @@ pub fn policy() -> Seccomp {
 /// The rules of one call whose arguments matter.
 fn rules(name: &'static str, action: Action) -> Vec<Syscalls> {
     let all = cases(action).into_iter();
-    all.map(|(verdict, index, pattern)| {
-        let argument = Argument {
+    all.map(|(verdict, conditions)| {
+        let argument = |(index, pattern): (u32, Pattern)| Argument {
             index,
             value: pattern.mask.into(),
             value_two: pattern.value.into(),
             op: "SCMP_CMP_MASKED_EQ",
         };
-        syscalls(vec![name], verdict, vec![argument])
+        syscalls(vec![name], verdict, conditions.into_iter().map(argument).collect())
     })
     .collect()
 }
 
-/// Every value of the argument that an action looks at is in exactly one verdict's patterns.
-fn cases(action: Action) -> Vec<(Verdict, u32, Pattern)> {
-    let (index, allowed, refused, refuse) = match action {
-        Action::Allow => (0, vec![Pattern { mask: 0, value: 0 }], Vec::new(), 0),
-        Action::Errno(errno) => (0, Vec::new(), vec![Pattern { mask: 0, value: 0 }], errno),
+/// A verdict, and what all of the named arguments have to be for it.
+type Case = (Verdict, Vec<(u32, Pattern)>);
+
+/// All values of the arguments that an action looks at are in exactly one verdict's cases.
+fn cases(action: Action) -> Vec<Case> {
+    match action {
+        Action::Allow => vec![(Verdict::Allow, Vec::new())],
+        Action::Errno(errno) => vec![(Verdict::Refuse(errno), Vec::new())],
         Action::UnlessFlags { mask, refuse } => {
             let bits = (0..u32::BITS).map(|at| 1 << at).filter(|bit| mask & bit != 0);
-            let set = bits.map(|bit| Pattern { mask: bit, value: bit }).collect();
-            (0, vec![Pattern { mask, value: 0 }], set, refuse)
+            let set = bits.map(|bit| Pattern { mask: bit, value: bit });
+            let refused = set.map(|pattern| (Verdict::Refuse(refuse), vec![(0, pattern)]));
+            let allowed = (Verdict::Allow, vec![(0, Pattern { mask, value: 0 })]);
+            refused.chain([allowed]).collect()
         }
-        Action::UnlessFirst { values, refuse } => (0, none_of(values), each_of(values), refuse),
-        Action::UnlessSecond { values, refuse } => (1, none_of(values), each_of(values), refuse),
-        Action::OnlyFirst { values, refuse } => (0, each_of(values), none_of(values), refuse),
-    };
-    let allowed = allowed.into_iter().map(|pattern| (Verdict::Allow, index, pattern));
-    let refused = refused.into_iter().map(|pattern| (Verdict::Refuse(refuse), index, pattern));
-    allowed.chain(refused).collect()
+        Action::Match { argument, arms, otherwise } => {
+            let all: Vec<u32> = arms.iter().flat_map(|(values, _)| *values).copied().collect();
+            let arms = arms.iter().map(|(values, action)| (each_of(values), *action));
+            let ways = arms.chain([(none_of(&all), *otherwise)]);
+            let of_way = |(patterns, action): (Vec<Pattern>, Action)| {
+                let inner = cases(action);
+                patterns.into_iter().flat_map(move |pattern| {
+                    let with = |(verdict, rest): &Case| {
+                        (*verdict, [&[(argument, pattern)], rest.as_slice()].concat())
+                    };
+                    inner.iter().map(with).collect::<Vec<_>>()
+                })
+            };
+            ways.flat_map(of_way).collect()
+        }
+    }
 }
 
 fn each_of(values: &[u32]) -> Vec<Pattern> {
@@ -128,18 +142,20 @@ fn syscalls(names: Vec<&'static str>, verdict: Verdict, args: Vec<Argument>) -> 
 mod tests {
     use super::*;
 
-    /// What the policy itself says about a value of the argument that it looks at.
-    fn expected(action: Action, value: u32) -> Verdict {
-        let refused = match action {
-            Action::Allow => None,
-            Action::Errno(errno) => Some(errno),
-            Action::UnlessFlags { mask, refuse } => (value & mask != 0).then_some(refuse),
-            Action::UnlessFirst { values, refuse } | Action::UnlessSecond { values, refuse } => {
-                values.contains(&value).then_some(refuse)
+    /// What the policy itself says about a call with these arguments.
+    fn expected(action: Action, arguments: [u32; 3]) -> Verdict {
+        match action {
+            Action::UnlessFlags { mask, refuse } if arguments[0] & mask != 0 => {
+                Verdict::Refuse(refuse)
             }
-            Action::OnlyFirst { values, refuse } => (!values.contains(&value)).then_some(refuse),
-        };
-        refused.map_or(Verdict::Allow, Verdict::Refuse)
+            Action::Allow | Action::UnlessFlags { .. } => Verdict::Allow,
+            Action::Errno(errno) => Verdict::Refuse(errno),
+            Action::Match { argument, arms, otherwise } => {
+                let value = arguments[argument as usize];
+                let arm = arms.iter().find(|(values, _)| values.contains(&value));
+                expected(arm.map_or(*otherwise, |(_, action)| *action), arguments)
+            }
+        }
     }
 
     #[test]
@@ -149,14 +165,20 @@ mod tests {
         for (name, action) in named_actions() {
             let neighbours = odd.into_iter().flat_map(|v: u32| [v, !v, v.wrapping_sub(1)]);
             let single_bits = (0..u32::BITS).map(|at| 1 << at);
+            let cases = cases(action);
             for value in neighbours.chain(single_bits) {
-                let holds = |p: &Pattern| value & p.mask == p.value;
-                let verdicts: Vec<Verdict> =
-                    cases(action).into_iter().filter(|c| holds(&c.2)).map(|c| c.0).collect();
-                let wanted = expected(action, value);
-                assert!(!verdicts.is_empty(), "{name}({value:#x}) is not decided");
-                assert!(verdicts.iter().all(|v| *v == wanted), "{name}({value:#x}): {verdicts:?}");
-                looked_at += 1;
+                for given in [[value; 3], [2, 1, value], [16, 1, value], [value, value, 0]] {
+                    let holds = |(at, p): &(u32, Pattern)| given[*at as usize] & p.mask == p.value;
+                    let met = cases.iter().filter(|case| case.1.iter().all(holds));
+                    let verdicts: Vec<Verdict> = met.map(|case| case.0).collect();
+                    let wanted = expected(action, given);
+                    assert!(!verdicts.is_empty(), "{name}({given:x?}) is not decided");
+                    assert!(
+                        verdicts.iter().all(|v| *v == wanted),
+                        "{name}({given:x?}): {verdicts:?}"
+                    );
+                    looked_at += 1;
+                }
             }
         }
         assert!(looked_at > 10_000, "only {looked_at} values were looked at");
@@ -168,6 +190,6 @@ mod tests {
         assert_eq!(policy.default_errno_ret, libc::ENOSYS);
         let named = |name: &str| policy.syscalls.iter().any(|rule| rule.names.contains(&name));
         assert!(named("mount") && named("read") && named("clone"));
-        assert!(!named("clone3"));
+        assert!(!named("clone3") && !named("io_setup"));
     }
 }

@@ -26,6 +26,8 @@ pub fn of(container: &Container, files: &Files) -> Value {
         "cap_drop": ["ALL"],
         "cap_add": container.capabilities,
         "no_new_privileges": container.no_new_privileges,
+        "sysctl": container.network_limits,
+        "mask": container.masked_paths,
         "netns": none,
         "log_configuration": { "driver": "none" },
         "restart_policy": "no",

@@ -55,7 +55,7 @@ impl Doctor {
     }
 }
 
-fn verdicts<'a>(battery: &'a Value, verdict: &str) -> Vec<&'a str> {
+pub(crate) fn verdicts<'a>(battery: &'a Value, verdict: &str) -> Vec<&'a str> {
     let attempts = battery["attempts"].as_array().expect("attempts");
     let of = attempts.iter().filter(|attempt| attempt["verdict"] == verdict);
     of.map(|attempt| attempt["name"].as_str().expect("a name")).collect()
@@ -95,27 +95,37 @@ fn everything_holds_on_every_other_runtime_that_works_here() {
 }
 
 /// With one user id, and without control groups or quotas: what cannot be limited does not apply, all else holds.
-#[test]
-fn everything_holds_on_native_without_root() {
-    crate::skip_if!(obstacle());
+fn everything_holds_without_root_on(runtime: &str) {
     let doctor = Doctor::new();
     let program = doctor.tmp.path().join("sandkeep");
     fs::copy(env!("CARGO_BIN_EXE_sandkeep"), &program).expect("it is ours");
     std::os::unix::fs::chown(doctor.tmp.path(), Some(1000), Some(1000)).expect("we are root");
     let mut command = Command::new("setpriv");
     command.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(&program);
-    command.args(["doctor", "--json", "--runtime", "native", "--data-dir"]).arg(&doctor.data);
+    command.args(["doctor", "--json", "--runtime", runtime, "--data-dir"]).arg(&doctor.data);
     command.env_clear().env("TMPDIR", doctor.tmp.path()).env("SANDKEEP_CONFIG", "/dev/null");
     let ran: Ran = command.output().expect("setpriv runs").into();
     let said: Value = serde_json::from_str(&ran.stdout).expect("JSON");
-    let native = &said["runtimes"][0];
+    let found = &said["runtimes"][0];
     // Whether a user may have namespaces is the machine's choice.
-    if native["usable"] == true {
-        assert_eq!(verdicts(&native["battery"], "leaked"), [""; 0], "{native:#}");
+    if found["usable"] == true {
+        assert_eq!(verdicts(&found["battery"], "leaked"), [""; 0], "{found:#}");
         assert_eq!(ran.code, 0, "{ran:?}");
     } else {
-        assert!(native["reason"].is_string(), "{native:#}");
+        assert!(found["reason"].is_string(), "{found:#}");
     }
+}
+
+#[test]
+fn everything_holds_on_native_without_root() {
+    crate::skip_if!(obstacle());
+    everything_holds_without_root_on("native");
+}
+
+#[test]
+fn everything_holds_on_bwrap_without_root() {
+    crate::skip_if!(obstacle());
+    everything_holds_without_root_on("bwrap");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::crash::remove_registry;
-use crate::doctor::Doctor;
+use crate::doctor::{Doctor, verdicts};
 use crate::skip_if;
 use crate::support::{
     Daemon, Engine, Kind, Patience, Raw, Setup, binary, file_server, obstacle, until,
@@ -78,6 +78,33 @@ fn a_docker_sandbox_outlives_the_daemon_and_its_registry() {
 fn a_podman_sandbox_outlives_the_daemon_and_its_registry() {
     skip_if!(obstacle());
     outlives_the_daemon_and_its_registry(Kind::Podman);
+}
+
+fn everything_holds(kind: Kind) {
+    let engine = started(kind);
+    let (runtime, variable) = words(kind);
+    let doctor = Doctor::new();
+    let mut command = doctor.command(&["--json", "--runtime", runtime]);
+    let ran = command.env(variable, engine.host()).output().expect("the binary runs");
+    let said: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let found = &said["runtimes"][0];
+    assert_eq!((&found["name"], &found["usable"]), (&json!(runtime), &json!(true)), "{found:#}");
+    assert_eq!(verdicts(&found["battery"], "leaked"), [""; 0], "{found:#}");
+    // Its users are the host's, so what is counted for each of them is as well.
+    assert!(verdicts(&found["battery"], "not_applicable").contains(&"inotify-bomb"), "{found:#}");
+    assert_eq!(engine.containers(), 0);
+}
+
+#[test]
+fn everything_holds_on_docker() {
+    skip_if!(obstacle());
+    everything_holds(Kind::Docker);
+}
+
+#[test]
+fn everything_holds_on_podman() {
+    skip_if!(obstacle());
+    everything_holds(Kind::Podman);
 }
 
 #[test]

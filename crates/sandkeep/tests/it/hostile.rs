@@ -3,4 +3,5 @@
 mod accounts;
 mod edges;
 mod files;
+mod kernel;
 mod mix;

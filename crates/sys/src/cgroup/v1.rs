@@ -22,6 +22,9 @@ use super::{
     Used, cpu_quota_micros, until_frozen,
 };
 
+/// Which part of its memory limit a sandbox may have in buffers of TCP, besides.
+const TCP_PART: u64 = 4;
+
 pub struct V1 {
     freezer: PathBuf,
     memory: Option<PathBuf>,
@@ -123,6 +126,15 @@ fn set_memory_limit(work: &Path, bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Memory of TCP has a counter of its own here, beside the limit; a quarter more than the sandbox may have.
+fn set_tcp_limit(group: &Path, limit: &str) -> io::Result<()> {
+    match files::write(&group.join("memory.kmem.tcp.limit_in_bytes"), limit) {
+        // Some kernels count nothing of the kind.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
 fn open_file(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -156,6 +168,7 @@ impl Hierarchy for V1 {
             let work = memory.join(sandbox).join("work");
             files::make(&work)?;
             set_memory_limit(&work, limits.memory_bytes)?;
+            set_tcp_limit(&work, &(limits.memory_bytes / TCP_PART).to_string())?;
         }
         if let Some(pids) = &self.pids {
             let work = pids.join(sandbox).join("work");
@@ -259,6 +272,8 @@ impl Hierarchy for V1 {
         let place = |base: &PathBuf| base.join(sandbox).join("work").join(leaf);
         if let Some(memory) = self.memory.as_ref().map(place) {
             files::make(&memory)?;
+            // Only a group that was given a limit counts at all; that of the sandbox holds.
+            set_tcp_limit(&memory, "-1")?;
             if let Some(bytes) = limits.memory_bytes {
                 set_memory_limit(&memory, bytes)?;
             }

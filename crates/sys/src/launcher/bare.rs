@@ -4,13 +4,13 @@
 #![expect(unsafe_code, reason = "unshare has no safe wrapper")]
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, mkdir, open};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, mkdir, open};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
 
-use super::child::MASKED;
+use super::child::{MASKED, MASKED_DIRS};
 use crate::{dev, mount};
 
 /// What the launcher is to the kernel.
@@ -99,9 +99,29 @@ fn show_device(name: &str, node: &OwnedFd) -> io::Result<()> {
     mount::attach(node, path)
 }
 
-/// A mount of the shared /dev, and one of its null for each masked file.
-pub fn dev_mounts() -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
-    let dev = mount::clone_tree("/dev".as_ref())?;
-    let nulls = MASKED.iter().map(|_| mount::clone_path("/dev/null".as_ref()));
-    Ok((dev, nulls.collect::<io::Result<_>>()?))
+/// What covers a part of /proc: a path in the launcher's own namespace.
+pub type Mask = (&'static str, &'static str);
+
+/// The parts to be covered that this kernel has.
+pub fn masks(proc: impl AsFd) -> Vec<Mask> {
+    let files = MASKED.map(|target| (target, "/dev/null"));
+    // Nothing is ever mounted there in this namespace.
+    let dirs = MASKED_DIRS.map(|target| (target, NEW_ROOT));
+    let is_there = |(target, _): &Mask| {
+        let name = target.trim_start_matches("proc/");
+        accessat(&proc, name, Access::EXISTS, AtFlags::empty()).is_ok()
+    };
+    files.into_iter().chain(dirs).filter(is_there).collect()
+}
+
+/// A mount of the shared /dev.
+pub fn dev_mount() -> io::Result<OwnedFd> {
+    mount::clone_tree("/dev".as_ref())
+}
+
+/// A mount for each part that is to be covered.
+pub fn mask_mounts(masks: &[Mask]) -> io::Result<Vec<(&'static str, OwnedFd)>> {
+    let made =
+        masks.iter().map(|(target, cover)| Ok((*target, mount::clone_path(cover.as_ref())?)));
+    made.collect()
 }

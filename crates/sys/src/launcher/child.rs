@@ -150,10 +150,10 @@ pub struct Child<'a> {
     pub privilege: Privilege,
     pub shm_bytes: u64,
     pub root: OwnedFd,
-    pub binds: Vec<(CString, OwnedFd)>,
+    pub binds: Vec<(String, OwnedFd)>,
     pub dev: OwnedFd,
-    /// Detached mounts of /dev/null, one per masked file.
-    pub nulls: Vec<OwnedFd>,
+    /// What covers parts of /proc, as detached mounts, and where.
+    pub masks: Vec<(&'static str, OwnedFd)>,
     pub network: OwnedFd,
     pub users: OwnedFd,
     /// v1 `tasks` files.
@@ -169,8 +169,20 @@ pub struct Child<'a> {
     pub report: &'a Report,
 }
 
-/// Files of /proc that tell about the machine; they become /dev/null.
-pub const MASKED: [&str; 3] = ["proc/kcore", "proc/keys", "proc/timer_list"];
+/// Files of /proc that tell about the machine or about what others do on it; they become /dev/null.
+pub const MASKED: [&str; 9] = [
+    "proc/cmdline",
+    "proc/config.gz",
+    "proc/interrupts",
+    "proc/kcore",
+    "proc/keys",
+    "proc/latency_stats",
+    "proc/sched_debug",
+    "proc/timer_list",
+    "proc/timer_stats",
+];
+/// The same for directories; they become empty.
+pub const MASKED_DIRS: [&str; 3] = ["proc/acpi", "proc/asound", "proc/scsi"];
 /// Parts of /proc through which the machine could be changed, if the ids ever matched.
 pub const READ_ONLY: [&str; 5] =
     ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
@@ -301,7 +313,16 @@ fn mount_root(child: &Child<'_>) -> io::Result<()> {
 }
 
 fn mount_binds(child: &Child<'_>) -> io::Result<()> {
-    child.binds.iter().try_for_each(|(target, bind)| mount::attach(bind, target.as_c_str()))
+    for (target, bind) in &child.binds {
+        mount::attach(bind, target.as_str())?;
+        match child.ids {
+            // Nothing is mounted there but for a child that is not root.
+            Ids::Range { .. } => mount::cover_with_own_inodes(target, NEW_ROOT)?,
+            // All sandboxes are of one user, who may look at what it likes.
+            Ids::Single => {}
+        }
+    }
+    Ok(())
 }
 
 fn mount_proc(_: &Child<'_>) -> io::Result<()> {
@@ -312,8 +333,8 @@ fn mount_proc(_: &Child<'_>) -> io::Result<()> {
 }
 
 fn mask_proc(child: &Child<'_>) -> io::Result<()> {
-    for (target, null) in MASKED.iter().zip(&child.nulls) {
-        unless_missing(mount::attach(null, *target))?;
+    for (target, mask) in &child.masks {
+        mount::attach(mask, *target)?;
     }
     for path in READ_ONLY {
         unless_missing(make_read_only(path))?;

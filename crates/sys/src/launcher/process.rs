@@ -115,6 +115,7 @@ struct Process {
     guest: OwnedFd,
     filter: seccomp::Filter,
     landlock: bool,
+    masks: Vec<bare::Mask>,
     stack: ChildStack,
     report: &'static Report,
     networks: Vec<OwnedFd>,
@@ -150,6 +151,7 @@ impl Process {
             socket: rustix::stdio::stdin(),
             host_mounts,
             own_mounts: namespace::open(proc.as_fd(), "thread-self/ns/mnt")?,
+            masks: bare::masks(&proc),
             proc,
             home_network,
             guest,
@@ -222,7 +224,8 @@ impl Process {
         set_properties(&received, ids, users.as_fd()).map_err(during("map its ids"))?;
         let root = received.root.mount(users.as_fd(), ids, bare::NEW_ROOT, &mut self.stack);
         let root = root.map_err(during("mount the overlay of its root"))?;
-        let (dev, nulls) = bare::dev_mounts().map_err(during("prepare /dev"))?;
+        let dev = bare::dev_mount().map_err(during("prepare /dev"))?;
+        let masks = bare::mask_mounts(&self.masks).map_err(during("prepare what masks /proc"))?;
         self.report.clear();
         let child = Child {
             hostname: &launch.hostname,
@@ -232,7 +235,7 @@ impl Process {
             root,
             binds: received.binds,
             dev,
-            nulls,
+            masks,
             network,
             users,
             tasks: received.tasks,

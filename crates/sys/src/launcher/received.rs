@@ -1,6 +1,5 @@
 //! What comes with a request: descriptors, told apart, and mounts, given their properties.
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -16,7 +15,7 @@ pub struct Received {
     pub root: ReceivedRoot,
     pub listener: OwnedFd,
     pub lifeline: Option<OwnedFd>,
-    pub binds: Vec<(CString, OwnedFd)>,
+    pub binds: Vec<(String, OwnedFd)>,
     pub tasks: Vec<OwnedFd>,
     pub into_cgroup: Option<OwnedFd>,
 }
@@ -57,7 +56,7 @@ impl Received {
         };
         let mut binds = Vec::with_capacity(bind_targets.len());
         for target in bind_targets {
-            binds.push((CString::new(target.as_str()).ok()?, rest.next()?));
+            binds.push((target.clone(), rest.next()?));
         }
         let (tasks, into_cgroup) = match entry {
             Some(EntryKind::V1) => (rest.collect(), None),

@@ -13,20 +13,12 @@ pub enum Action {
         mask: u32,
         refuse: i32,
     },
-    /// Refused if the first argument is one of these.
-    UnlessFirst {
-        values: &'static [u32],
-        refuse: i32,
-    },
-    /// Refused if the second argument is one of these.
-    UnlessSecond {
-        values: &'static [u32],
-        refuse: i32,
-    },
-    /// Refused if the first argument is none of these.
-    OnlyFirst {
-        values: &'static [u32],
-        refuse: i32,
+    /// Decided by the lower half of an argument, counted from 0: by the arm that has its value, else by the last.
+    /// The arms and what they lead to look at other arguments.
+    Match {
+        argument: u32,
+        arms: &'static [(&'static [u32], Self)],
+        otherwise: &'static Self,
     },
 }
 
@@ -47,59 +39,132 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u32;
 
-/// Typing into, or pasting on, somebody else's terminal; and making subvolumes and snapshots on
-/// btrfs (in both versions of each call), which would not count towards the sandbox's disk quota.
-const REFUSED_IOCTLS: &[u32] = &[
-    libc::TIOCSTI as u32,
-    libc::TIOCLINUX as u32,
-    0x5000_940E,
-    0x5000_9418,
-    0x5000_9401,
-    0x5000_9417,
-];
+const REFUSE: Action = Action::Errno(libc::EPERM);
+const NO_SUCH_FAMILY: Action = Action::Errno(libc::EAFNOSUPPORT);
+const NO_SUCH_PROTOCOL: Action = Action::Errno(libc::EPROTONOSUPPORT);
 
-/// Ordinary sockets. The others (AF_ALG, AF_VSOCK, AF_PACKET, …) are a way to the host or to a
-/// rarely used part of the kernel.
-const SOCKET_FAMILIES: &[u32] =
-    &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32, libc::AF_NETLINK as u32];
+/// Typing into, or pasting on, somebody else's terminal; line disciplines, which load modules; and what would
+/// change which subvolumes there are on btrfs, or of what kind: new ones would not count towards the sandbox's
+/// disk quota, and the sandbox's own must stay what the storage made it.
+const IOCTLS: Action = Action::Match {
+    argument: 1,
+    arms: &[(
+        &[
+            libc::TIOCSTI as u32,
+            libc::TIOCLINUX as u32,
+            libc::TIOCSETD as u32,
+            // SUBVOL_CREATE, SNAP_CREATE and their second versions.
+            0x5000_940E,
+            0x5000_9418,
+            0x5000_9401,
+            0x5000_9417,
+            // SNAP_DESTROY, its second version, SUBVOL_SETFLAGS, SET_RECEIVED_SUBVOL.
+            0x5000_940F,
+            0x5000_943F,
+            0x4008_941A,
+            0xC0C8_9425,
+        ],
+        REFUSE,
+    )],
+    otherwise: &Action::Allow,
+};
 
-const PAIR_FAMILIES: &[u32] = &[libc::AF_UNIX as u32];
+/// Ordinary sockets. Other families (AF_ALG, AF_VSOCK, AF_PACKET, …) are a way to the host or to a rarely used
+/// part of the kernel; other protocols (SCTP, L2TP, SMC, …) load modules; and netlink has, besides routes and
+/// sockets of its own network, the host's uevents and audit messages.
+const SOCKETS: Action = Action::Match {
+    argument: 0,
+    arms: &[
+        (&[libc::AF_UNIX as u32], Action::Allow),
+        (&[libc::AF_INET as u32, libc::AF_INET6 as u32], INTERNET),
+        (&[libc::AF_NETLINK as u32], NETLINK),
+    ],
+    otherwise: &NO_SUCH_FAMILY,
+};
+
+const INTERNET: Action = Action::Match {
+    argument: 2,
+    arms: &[(
+        &[
+            0,
+            libc::IPPROTO_ICMP as u32,
+            libc::IPPROTO_TCP as u32,
+            libc::IPPROTO_UDP as u32,
+            libc::IPPROTO_ICMPV6 as u32,
+        ],
+        Action::Allow,
+    )],
+    otherwise: &NO_SUCH_PROTOCOL,
+};
+
+const NETLINK: Action = Action::Match {
+    argument: 2,
+    arms: &[(&[libc::NETLINK_ROUTE as u32, libc::NETLINK_SOCK_DIAG as u32], Action::Allow)],
+    otherwise: &NO_SUCH_PROTOCOL,
+};
+
+const SOCKET_PAIRS: Action = Action::Match {
+    argument: 0,
+    arms: &[(&[libc::AF_UNIX as u32], Action::Allow)],
+    otherwise: &NO_SUCH_FAMILY,
+};
+
+/// Sizes of buffers are accepted and not applied. They would override the bounds of the sandbox's network, and
+/// the kernel counts what is in a connection that nobody has accepted towards no sandbox.
+const SOCKET_OPTIONS: Action = Action::Match {
+    argument: 1,
+    arms: &[(
+        &[libc::SOL_SOCKET as u32],
+        Action::Match {
+            argument: 2,
+            arms: &[(
+                &[
+                    libc::SO_SNDBUF as u32,
+                    libc::SO_RCVBUF as u32,
+                    libc::SO_SNDBUFFORCE as u32,
+                    libc::SO_RCVBUFFORCE as u32,
+                ],
+                Action::Errno(0),
+            )],
+            otherwise: &Action::Allow,
+        },
+    )],
+    otherwise: &Action::Allow,
+};
 
 /// The guest is PID 1 and has the ids of root inside, which is all that the kernel asks for before
 /// it changes another process's limits or priority.
-const THE_GUEST: &[u32] = &[1];
+const fn but_not_the_guest(argument: u32) -> Action {
+    Action::Match { argument, arms: &[(&[1], REFUSE)], otherwise: &Action::Allow }
+}
 
 pub fn action(number: u32) -> Action {
     let call = c_long::from(number);
-    if number > LAST_KNOWN || GAP.contains(&number) || call == libc::SYS_clone3 {
-        // clone3 hides its flags behind a pointer; without it libraries use clone.
+    if number > LAST_KNOWN || GAP.contains(&number) || MISSING.contains(&call) {
         return Action::Errno(libc::ENOSYS);
     }
     if REFUSED.contains(&call) || REFUSED_ON_THIS_ARCHITECTURE.contains(&call) {
-        return Action::Errno(libc::EPERM);
+        return REFUSE;
     }
     match call {
         libc::SYS_clone => Action::UnlessFlags { mask: NEW_NAMESPACES, refuse: libc::EPERM },
-        libc::SYS_ioctl => Action::UnlessSecond { values: REFUSED_IOCTLS, refuse: libc::EPERM },
-        libc::SYS_socket => {
-            Action::OnlyFirst { values: SOCKET_FAMILIES, refuse: libc::EAFNOSUPPORT }
-        }
-        libc::SYS_socketpair => {
-            Action::OnlyFirst { values: PAIR_FAMILIES, refuse: libc::EAFNOSUPPORT }
-        }
+        libc::SYS_ioctl => IOCTLS,
+        libc::SYS_socket => SOCKETS,
+        libc::SYS_socketpair => SOCKET_PAIRS,
+        libc::SYS_setsockopt => SOCKET_OPTIONS,
         libc::SYS_prlimit64
         | libc::SYS_sched_setscheduler
         | libc::SYS_sched_setparam
         | libc::SYS_sched_setattr
-        | libc::SYS_sched_setaffinity => {
-            Action::UnlessFirst { values: THE_GUEST, refuse: libc::EPERM }
-        }
-        libc::SYS_setpriority | libc::SYS_ioprio_set => {
-            Action::UnlessSecond { values: THE_GUEST, refuse: libc::EPERM }
-        }
+        | libc::SYS_sched_setaffinity => but_not_the_guest(0),
+        libc::SYS_setpriority | libc::SYS_ioprio_set => but_not_the_guest(1),
         _ => Action::Allow,
     }
 }
+
+/// clone3 hides its flags behind a pointer; without it libraries use clone. Contexts of io_setup are counted
+/// for the whole machine (`fs.aio-max-nr`); without it programs use threads.
+const MISSING: &[c_long] = &[libc::SYS_clone3, libc::SYS_io_setup];
 
 const REFUSED: &[c_long] = &[
     // Mounts and namespaces.

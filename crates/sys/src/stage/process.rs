@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "unshare and dup2 have no safe wrappers")]
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -33,6 +32,7 @@ const FIRST_FREE_FD: RawFd = 8;
 const SOCKET_FD: RawFd = 7;
 
 const STACK_BYTES: usize = 64 * 1024;
+const EMPTY: &str = "/tmp/empty";
 /// All that a tool notes down about one sandbox.
 const SCRATCH_BYTES: &str = "16m";
 
@@ -90,13 +90,18 @@ fn perform(staging: &Staging, fds: Vec<OwnedFd>) -> Result<Never, Failure> {
     // First of all: from here on whoever looks for this sandbox finds us.
     things.enter_groups().map_err(during("enter its control group"))?;
     rustix::process::setsid().map_err(|errno| during("begin a session")(errno.into()))?;
-    let users = user_namespace(staging.id_base).map_err(during("make a user namespace"))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let proc = open("/proc", flags, Mode::empty()).map_err(|e| during("open /proc")(e.into()))?;
+    namespace::enter_network(proc.as_fd()).map_err(during("make a network namespace"))?;
+    let (mut stack, ids) = (ChildStack::new(STACK_BYTES), IdMap::range(staging.id_base));
+    let users = namespace::user(proc.as_fd(), &mut stack, ids);
+    let users = users.map_err(during("make a user namespace"))?;
     let guest = guest_image().map_err(during("make the guest executable"))?;
     private_mounts().map_err(during("leave the host's mounts"))?;
     let ids = Ids::Range { base: staging.id_base };
     set_properties(&things.received, ids, users.as_fd()).map_err(during("map its ids"))?;
     let Received { listener, lifeline, root, binds, .. } = things.received;
-    let root = root.mount(users.as_fd(), ids, "/tmp", &mut ChildStack::new(STACK_BYTES));
+    let root = root.mount(users.as_fd(), ids, "/tmp", &mut stack);
     let root = root.map_err(during("mount the overlay of its root"))?;
     let set = Set { root, binds, bundle: things.bundle, users };
     let null = lay_out(staging, &set).map_err(during("lay out its root"))?;
@@ -157,15 +162,9 @@ impl Things {
 /// What the tool is to find.
 struct Set {
     root: OwnedFd,
-    binds: Vec<(CString, OwnedFd)>,
+    binds: Vec<(String, OwnedFd)>,
     bundle: Option<OwnedFd>,
     users: OwnedFd,
-}
-
-fn user_namespace(id_base: u32) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let proc = open("/proc", flags, Mode::empty())?;
-    namespace::user(proc.as_fd(), &mut ChildStack::new(STACK_BYTES), IdMap::range(id_base))
 }
 
 pub fn private_mounts() -> io::Result<()> {
@@ -186,13 +185,14 @@ fn lay_out(staging: &Staging, set: &Set) -> io::Result<OwnedFd> {
     mount::attach(&scratch, "/tmp")?;
     let null = Mode::from_raw_mode(0o666);
     mknodat(&scratch, "null", FileType::CharacterDevice, null, makedev(1, 3))?;
-    for dir in [ROOT, BUNDLE, STATE] {
+    for dir in [ROOT, BUNDLE, STATE, EMPTY] {
         mkdir(dir, plain)?;
     }
     mount::attach(&set.root, ROOT)?;
     rustix::process::fchdir(&set.root)?;
     for (target, bind) in &set.binds {
-        mount::attach(bind, target.as_c_str())?;
+        mount::attach(bind, target.as_str())?;
+        mount::cover_with_own_inodes(target, EMPTY)?;
     }
     if let Dev::Stage { shm_bytes } = staging.dev {
         attach_dev(staging.id_base, shm_bytes)?;

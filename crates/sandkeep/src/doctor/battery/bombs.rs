@@ -29,6 +29,9 @@ pub struct Small {
     memory_mb: Option<u64>,
     pids: Option<u64>,
     disk_mb: Option<u64>,
+    /// Instances that its users are not to take from others. Who has no ids of its own shares them with whoever else
+    /// has the same.
+    watchers: Option<u64>,
 }
 
 impl Small {
@@ -38,6 +41,7 @@ impl Small {
             memory_mb: can.runtime.memory_limit.then_some(BATTERY_MEMORY_MB),
             pids: can.runtime.pids_limit.then_some(BATTERY_PIDS),
             disk_mb: can.disk_quota.then_some(BATTERY_DISK_MB),
+            watchers: can.runtime.own_id_range.then_some(BATTERY_DESCRIPTORS_MAX),
         }
     }
 
@@ -54,7 +58,8 @@ impl Small {
     fn charge(&self, bomb: Bomb) -> Option<u64> {
         match bomb {
             Bomb::Fork => self.pids.map(|pids| pids * TIMES),
-            Bomb::Memory => self.memory_mb.map(|mb| mb * TIMES),
+            Bomb::Inotify => self.watchers,
+            Bomb::Memory | Bomb::Tcp => self.memory_mb.map(|mb| mb * TIMES),
             Bomb::Disk => self.disk_mb.map(|mb| mb * TIMES),
             Bomb::Inode => self.disk_mb.map(|_| BATTERY_INODES_MAX),
             Bomb::Descriptor => Some(BATTERY_DESCRIPTORS_MAX),
@@ -68,12 +73,22 @@ enum Bomb {
     Descriptor,
     Disk,
     Inode,
+    Inotify,
+    Tcp,
     Memory,
 }
 
 impl Bomb {
     /// The one that may cost the sandbox its life comes last.
-    const ALL: [Self; 5] = [Self::Fork, Self::Descriptor, Self::Inode, Self::Disk, Self::Memory];
+    const ALL: [Self; 7] = [
+        Self::Fork,
+        Self::Descriptor,
+        Self::Inotify,
+        Self::Inode,
+        Self::Disk,
+        Self::Tcp,
+        Self::Memory,
+    ];
 
     fn attempt(self) -> Attempt {
         match self {
@@ -81,6 +96,8 @@ impl Bomb {
             Self::Descriptor => Attempt::DescriptorBomb,
             Self::Disk => Attempt::DiskBomb,
             Self::Inode => Attempt::InodeBomb,
+            Self::Inotify => Attempt::InotifyBomb,
+            Self::Tcp => Attempt::TcpBomb,
             Self::Memory => Attempt::MemoryBomb,
         }
     }
@@ -195,8 +212,9 @@ fn reached(said: &str) -> Option<(u64, String)> {
     }
 }
 
-/// Something that needs a process, memory and open files of the host.
+/// Something that needs a process, memory, open files and a watcher of the host.
 async fn start_something() -> std::io::Result<()> {
+    rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC)?;
     let mut command = Command::new("sh");
     command.args(["-c", ":"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().await.map(drop)
@@ -214,7 +232,9 @@ impl Used {
 
 fn judge(bomb: Bomb, small: &Small, blast: &Blast) -> (Verdict, String) {
     if let Err(kind) = blast.host {
-        return (Verdict::Leaked, format!("the host could not start a process meanwhile: {kind}"));
+        let detail =
+            format!("the host could not start a process or watch a file meanwhile: {kind}");
+        return (Verdict::Leaked, detail);
     }
     if let Some(excess) = blast.used.and_then(|used| excess(bomb, small, used)) {
         return (Verdict::Leaked, excess);
@@ -243,7 +263,7 @@ fn excess(bomb: Bomb, small: &Small, used: Used) -> Option<String> {
     };
     match bomb {
         Bomb::Fork => more("processes", used.pids, small.pids.map(|pids| pids + SLACK_PIDS)),
-        Bomb::Memory | Bomb::Descriptor => more(
+        Bomb::Memory | Bomb::Descriptor | Bomb::Inotify | Bomb::Tcp => more(
             "bytes of memory",
             used.memory_bytes,
             small.memory_mb.map(|mb| (mb + mb / 4) * MIB),
@@ -258,7 +278,8 @@ fn excess(bomb: Bomb, small: &Small, used: Used) -> Option<String> {
 mod tests {
     use super::*;
 
-    const SMALL: Small = Small { memory_mb: Some(100), pids: Some(100), disk_mb: Some(10) };
+    const SMALL: Small =
+        Small { memory_mb: Some(100), pids: Some(100), disk_mb: Some(10), watchers: Some(1000) };
 
     fn blast(reached: Option<(u64, &str)>, outcome: Outcome) -> Blast {
         let reached = reached.map(|(count, reason)| (count, reason.to_owned()));
@@ -313,7 +334,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_no_bomb_is_set_off_but_the_one_that_needs_none() {
-        let none = Small { memory_mb: None, pids: None, disk_mb: None };
+        let none = Small { memory_mb: None, pids: None, disk_mb: None, watchers: None };
         let set_off: Vec<Bomb> =
             Bomb::ALL.into_iter().filter(|bomb| none.charge(*bomb).is_some()).collect();
         assert_eq!(set_off, [Bomb::Descriptor]);

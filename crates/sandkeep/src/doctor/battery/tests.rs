@@ -94,6 +94,14 @@ fn not_in_this_kernel(attempt: Attempt) -> bool {
         Attempt::KernelModule => !there("/proc/modules"),
         Attempt::Kexec => !there("/sys/kernel/kexec_loaded"),
         Attempt::Sysrq => !there("/proc/sysrq-trigger"),
+        Attempt::Vsock => {
+            !fs::read_to_string("/proc/net/protocols").is_ok_and(|all| all.contains("AF_VSOCK"))
+        }
+        // Whoever starts the tests may have forbidden cores already.
+        Attempt::CoreDump => {
+            let core = rustix::process::getrlimit(rustix::process::Resource::Core);
+            core.maximum.is_some_and(|bytes| bytes <= 1)
+        }
         Attempt::I386Call => !there("/proc/sys/abi/vsyscall32"),
         // Few kernels are built with it, and nothing but trying tells.
         Attempt::X32Call => true,
