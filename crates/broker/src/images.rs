@@ -133,7 +133,7 @@ impl Templates {
         if let Whose::Own(owner) = whose {
             quota::check(&shared.policy.quotas, &all, Coming { owner, name, record: None })?;
         }
-        Ok((slots.take(owner)?, DraftRoom::new(shared, whose, name, &all)))
+        Ok((slots.take(&owner.organization)?, DraftRoom::new(shared, whose, name, &all)))
     }
 }
 

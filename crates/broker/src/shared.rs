@@ -25,7 +25,7 @@ use crate::policy::batteries::Batteries;
 use crate::policy::host_disk;
 use crate::policy::rate::Rates;
 use crate::policy::refusals::Refusals;
-use crate::policy::turns::Turns;
+use crate::policy::slots::Slots;
 use crate::records::directory::{Directory, LocalDirectory};
 use crate::records::events::EventLog;
 use crate::records::registry::Registry;
@@ -77,7 +77,7 @@ pub(super) struct Shared {
     pub clock: Arc<dyn Clock>,
     pub rates: Rates,
     /// Who may have the host work on files for a while.
-    pub turns: Turns,
+    pub file_work: Slots,
     pub alarm: Alarm,
     /// Creates with an idempotency key, and ensures, that are under way.
     pub creates: Flights<()>,
@@ -144,7 +144,10 @@ impl Shared {
             telemetry,
             pulse: Pulse::default(),
             rates: Rates::new(&parts.policy.quotas),
-            turns: Turns::default(),
+            file_work: Slots::new(
+                "diffs and reverts at once of one organization",
+                limits::TREE_WORK_AT_ONCE_MAX,
+            ),
             policy: parts.policy,
             clock: parts.clock,
             alarm: Alarm::default(),

@@ -29,7 +29,7 @@ impl Broker {
     /// A place for what a caller is about to send.
     pub async fn begin_upload(&self, who: &Principal) -> Result<Upload, Error> {
         let owner = uploads::owner(who);
-        let place = self.shared.images.uploads.take(&owner)?;
+        let place = self.shared.images.uploads.take(&owner.organization)?;
         let space = self.shared.held.open(&owner);
         let limit_bytes = self.shared.policy.max_upload_bytes;
         let file = self

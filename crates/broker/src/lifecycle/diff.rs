@@ -88,13 +88,13 @@ impl Broker {
         id: &SandboxId,
         request: DiffRequest,
     ) -> Result<ToldDiff, Error> {
-        let turn = self.shared.turns.begin(who)?;
+        let slot = self.shared.file_work.take(&who.organization)?;
         let mut comparison = self.comparison(who, id, request)?;
         let broker = self.clone();
         let _unheard = comparison.work.effort.cancel_on_drop();
         // Whoever leaves in between leaves no snapshot behind.
         let told = self.shared.tasks.spawn(async move {
-            let _turn = turn;
+            let _slot = slot;
             broker.stand_in(&mut comparison).await?;
             let told = broker.told(&comparison).await;
             broker.remove_stand_in(&comparison).await;

@@ -26,7 +26,7 @@ use super::work::FileWork;
 use crate::Broker;
 use crate::error::Error;
 use crate::inside::toolbox::{self, ToolboxRequest, Whom};
-use crate::policy::turns::Turn;
+use crate::policy::slots::Slot;
 use sandkeep_core::{
     Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, event::EventKind,
     failpoint, limits, with_causes,
@@ -50,7 +50,7 @@ pub(crate) struct RevertRequest {
     /// How many daemons have begun with it.
     pub attempts: u32,
     /// What its caller holds as long as it lasts.
-    pub _turn: Option<Turn>,
+    pub _slot: Option<Slot>,
 }
 
 impl Broker {
@@ -77,7 +77,7 @@ impl Broker {
             hidden: self.hidden(&handle)?,
             woken: false,
             attempts: 0,
-            _turn: Some(self.shared.turns.begin(who)?),
+            _slot: Some(self.shared.file_work.take(&who.organization)?),
         };
         let revert = |reply| Command::Revert(Box::new(request), reply);
         let reverted = handle.ask(&self.shared, Verb::Revert, revert).await?;

@@ -1,4 +1,4 @@
-//! Places for what takes long and costs the daemon itself: uploads, imports, builds. No organization can have all of
+//! Places for what takes long and costs the daemon itself: uploads, imports, builds, diffs. No organization can have all of
 //! them: it gets one more only while it leaves more free than it has. Alone it has half, and whoever comes next finds
 //! half of the rest.
 
@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::Error;
-use sandkeep_core::Owner;
 
 pub(crate) struct Slots {
     /// What they are for, as the error calls them.
@@ -36,16 +35,16 @@ impl Slots {
         Self { what, total, free: Arc::new(Semaphore::new(total)), held: Arc::default() }
     }
 
-    pub fn take(&self, owner: &Owner) -> Result<Slot, Error> {
-        let organization = owner.organization.clone();
+    pub fn take(&self, organization: &str) -> Result<Slot, Error> {
         let mut held = locked(&self.held);
-        let has = held.get(&organization).copied().unwrap_or(0);
+        let has = held.get(organization).copied().unwrap_or(0);
         let refused = || Error::LimitReached { what: self.what, limit: has };
         if has >= self.free.available_permits() {
             return Err(refused());
         }
         let permit = Arc::clone(&self.free).try_acquire_owned().map_err(|_| refused())?;
-        held.insert(organization.clone(), has + 1);
+        held.insert(organization.to_owned(), has + 1);
+        let organization = organization.to_owned();
         Ok(Slot { organization, held: Arc::clone(&self.held), _permit: permit })
     }
 
@@ -75,17 +74,16 @@ mod tests {
 
     #[test]
     fn whoever_takes_all_it_can_leaves_places_to_others() {
-        let of = |name: &str| Owner { organization: name.to_owned(), ..Owner::local() };
         let slots = Slots::new("builds at once", 8);
         let all = |name: &str| -> Vec<Slot> {
-            std::iter::from_fn(|| slots.take(&of(name)).ok()).collect()
+            std::iter::from_fn(|| slots.take(name).ok()).collect()
         };
         let greedy = all("greedy");
         assert_eq!(greedy.len(), 4);
-        assert!(matches!(slots.take(&of("greedy")), Err(Error::LimitReached { limit: 4, .. })));
+        assert!(matches!(slots.take("greedy"), Err(Error::LimitReached { limit: 4, .. })));
         let (second, third) = (all("second"), all("third"));
         assert_eq!((second.len(), third.len()), (2, 1));
-        assert!(slots.take(&of("fourth")).is_ok());
+        assert!(slots.take("fourth").is_ok());
         drop((greedy, second, third));
         assert_eq!(all("greedy").len(), 4, "what was given back can be had again");
         assert!(locked(&slots.held).is_empty());

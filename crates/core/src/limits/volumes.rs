@@ -26,6 +26,5 @@ pub const TREE_WORK_MAX: Duration = Duration::from_secs(600);
 pub const COPY_MAX: Duration = Duration::from_secs(3600);
 /// How many trees the storage copies, measures or removes at once.
 pub const STORAGE_LONG_MAX: usize = 64;
-/// How many requests that read or write the files of sandboxes are under way at once, and of one user.
+/// How many requests that read or write the files of sandboxes are under way at once; one organization alone has half.
 pub const TREE_WORK_AT_ONCE_MAX: usize = 64;
-pub const TREE_WORK_PER_USER_MAX: usize = 8;

@@ -66,7 +66,7 @@ impl Uploads {
         if all.values().filter(same).count() >= limit {
             return Err(Error::LimitReached { what: "kept uploads of one user", limit });
         }
-        self.slots.take(owner)
+        self.slots.take(&owner.organization)
     }
 
     pub fn find(&self, who: &Principal, id: &UploadId) -> Result<Arc<File>, Error> {

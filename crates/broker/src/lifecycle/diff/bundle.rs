@@ -49,7 +49,7 @@ impl Broker {
         id: &SandboxId,
         request: DiffRequest,
     ) -> Result<DiffBundle, Error> {
-        let turn = self.shared.turns.begin(who)?;
+        let slot = self.shared.file_work.take(&who.organization)?;
         let request = DiffRequest { limit: Some(limits::DIFF_CHANGES_MAX), ..request };
         let mut comparison = self.comparison(who, id, request)?;
         let broker = self.clone();
@@ -57,7 +57,7 @@ impl Broker {
         let (sender, pieces) = mpsc::channel(limits::DIFF_CHUNKS_QUEUED);
         let (began, begun) = oneshot::channel();
         self.shared.tasks.spawn(async move {
-            let _turn = turn;
+            let _slot = slot;
             match broker.stand_in(&mut comparison).await {
                 Ok(()) => broker.bundle(&comparison, began, sender).await,
                 Err(error) => drop(began.send(Err(error))),

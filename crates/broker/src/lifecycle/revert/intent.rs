@@ -69,7 +69,7 @@ impl Intent {
             hidden: paths(&self.hidden),
             woken: self.woken,
             attempts: self.attempts,
-            _turn: None,
+            _slot: None,
         }
     }
 }

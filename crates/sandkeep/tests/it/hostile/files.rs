@@ -197,7 +197,7 @@ fn readers_that_do_not_read_leave_the_daemon_to_the_others(ground: &Ground) {
         assert_eq!(head.status == 429, head.header("retry-after").is_some(), "{head:?}");
         *answered.entry(head.status).or_default() += 1;
     }
-    let turns = limits::TREE_WORK_PER_USER_MAX;
+    let turns = limits::TREE_WORK_AT_ONCE_MAX / 2;
     let expected = BTreeMap::from([(200, turns), (429, READERS - turns)]);
     assert_eq!(answered, expected);
     assert_eq!(daemon.sh(&id, "echo also the greedy one").ok(), "also the greedy one");
