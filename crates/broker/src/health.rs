@@ -176,12 +176,14 @@ fn pool_full(shared: &Shared) -> Error {
     Error::PoolFull { storage, percent: shared.policy.pool.critical * 100.0 }
 }
 
-/// Looks at the pool for somebody who is filling it; why that has to stop, if it has. Blocks, so it is for threads that
+/// Looks at the pool for somebody who is filling it, and knows how much of what is free is really left; why that has to
+/// stop, if it has. Blocks, so it is for threads that
 /// may.
-pub(super) fn over_critical_mark(shared: &Shared) -> Option<Over> {
+pub(super) fn over_critical_mark(shared: &Shared, left: impl Fn(u64) -> u64) -> Option<Over> {
     let look = tokio::time::timeout(limits::HEALTH_ANSWER, shared.storage.pool_health());
     // One that does not answer says so when it is used.
-    let found = tokio::runtime::Handle::current().block_on(look).ok()?.ok()?;
+    let mut found = tokio::runtime::Handle::current().block_on(look).ok()?.ok()?;
+    found.free_bytes = left(found.free_bytes);
     let percent = (shared.policy.pool.critical * 100.0) as u64;
     match pool(shared, Some(&found)).state {
         PoolState::Critical => Some(Over::Pool { storage: shared.storage.name(), percent }),

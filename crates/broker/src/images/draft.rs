@@ -26,8 +26,11 @@ pub struct DraftRoom {
 /// Room in the pool, as long as it is not critically full.
 pub struct PoolRoom {
     shared: Arc<Shared>,
-    /// Bytes until somebody looks again.
+    /// Bytes that were written since somebody looked, and in all.
     unseen: AtomicU64,
+    written: AtomicU64,
+    /// What was free at first.
+    first: OnceLock<u64>,
     refused: OnceLock<Over>,
 }
 
@@ -79,7 +82,8 @@ impl DraftRoom {
 impl PoolRoom {
     pub fn new(shared: &Arc<Shared>) -> Self {
         let shared = Arc::clone(shared);
-        Self { shared, unseen: AtomicU64::new(u64::MAX), refused: OnceLock::new() }
+        let (unseen, written) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        Self { shared, unseen, written, first: OnceLock::new(), refused: OnceLock::new() }
     }
 
     /// For whoever writes into a volume.
@@ -89,13 +93,16 @@ impl PoolRoom {
     }
 
     fn take(&self, bytes: u64) -> Result<(), Over> {
+        let written = self.written.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let unseen = self.unseen.load(Ordering::Relaxed).saturating_add(bytes);
         if unseen < limits::DRAFT_LOOK_BYTES {
             self.unseen.store(unseen, Ordering::Relaxed);
             return Ok(());
         }
         self.unseen.store(0, Ordering::Relaxed);
-        match health::over_critical_mark(&self.shared) {
+        // What was written a moment ago is in memory, and the pool does not count it yet.
+        let left = |free: u64| free.min(self.first.get_or_init(|| free).saturating_sub(written));
+        match health::over_critical_mark(&self.shared, left) {
             None => Ok(()),
             Some(over) => {
                 let _ = self.refused.set(over);

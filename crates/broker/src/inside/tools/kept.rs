@@ -232,8 +232,8 @@ mod tests {
     use crate::inside::tools::answer::ToolBlock;
 
     fn call(id: &str, print: u8) -> Call {
-        // Whose it is comes before the colon.
-        let organization = id.split(':').next().unwrap_or_default().to_owned();
+        // Whose it is comes before the colon, if there is one.
+        let organization = id.split_once(':').map_or("acme", |(whose, _)| whose).to_owned();
         let (id, key) = (id.parse().expect("an id"), Key::new([id]));
         Call { id, organization, key, print: [print; 32] }
     }

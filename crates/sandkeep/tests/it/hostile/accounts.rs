@@ -137,20 +137,36 @@ fn uploads_count_while_they_are_sent_and_while_they_are_kept() {
     assert_eq!(upload(MIB).0, 201);
 }
 
-/// An archive with these files, compressed: much of nothing takes little.
-fn archive(files: impl Iterator<Item = (String, u64)>) -> Vec<u8> {
-    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-    for (name, bytes) in files {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(bytes);
-        header.set_mode(0o644);
-        archive
-            .append_data(&mut header, name, std::io::Read::take(std::io::repeat(0), bytes))
-            .expect("appended");
-    }
-    let mut packed = archive.into_inner().and_then(GzEncoder::finish).expect("an archive");
-    packed.flush().expect("in memory");
-    packed
+/// Bytes, compressed so that more can follow.
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).expect("in memory");
+    encoder.finish().expect("in memory")
+}
+
+fn header(name: &str, bytes: u64) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_path(name).expect("a short name");
+    header.set_size(bytes);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+/// An archive of one file of zeros, of a multiple of 5 MiB: much of nothing takes little.
+fn zeros(mib: u64) -> Vec<u8> {
+    let part = packed(&vec![0; 5 * MIB as usize]);
+    let parts = part.repeat(usize::try_from(mib / 5).expect("few"));
+    [packed(&header("zeros", mib * MIB)), parts, packed(&[0; 1024])].concat()
+}
+
+/// An archive of empty files.
+fn empty_files(count: u32) -> Vec<u8> {
+    let headers = (0..count).flat_map(|n| header(&format!("d{}/{n}", n % 100), 0));
+    packed(&headers.chain([0; 1024]).collect::<Vec<u8>>())
 }
 
 #[test]
@@ -165,16 +181,15 @@ fn an_archive_is_not_unpacked_beyond_the_quota_for_templates_neither_by_bytes_no
         let (status, said) = daemon.put_bytes(&format!("/api/v1/templates/{name}/upload"), packed);
         (status, serde_json::from_str::<Value>(&said).unwrap_or_else(|_| panic!("{said}")))
     };
-    // More than the pool has: who unpacked it first would find that.
-    let bomb = archive([("zeros".to_owned(), 700 * MIB)].into_iter());
-    let (status, refused) = import("bomb", bomb);
+    let (status, refused) = import("bomb", zeros(100));
     assert_eq!((status, &refused["code"]), (429, &json!("quota_exceeded")), "{refused}");
-    assert!(refused["detail"].as_str().expect("words").contains("20 template_mb"), "{refused}");
-    let files = archive((0..60_000).map(|n| (format!("d{}/{n}", n % 100), 0)));
-    let (status, refused) = import("files", files);
+    // Who unpacked all of it first would find that 100 are requested.
+    let detail = refused["detail"].as_str().expect("words");
+    assert!(detail.contains("20 template_mb") && detail.contains("20 in use"), "{refused}");
+    let (status, refused) = import("files", empty_files(30_000));
     assert_eq!((status, &refused["code"]), (429, &json!("quota_exceeded")), "{refused}");
     // Nothing of it is left that would count, and the pool has its room again.
-    let (status, made) = import("good", archive([("zeros".to_owned(), 15 * MIB)].into_iter()));
+    let (status, made) = import("good", zeros(15));
     assert_eq!(status, 201, "{made}");
     daemon.create();
 }
@@ -185,11 +200,11 @@ fn what_is_unpacked_stops_at_the_critical_mark_of_the_pool_and_others_can_still_
     let setup = Setup::default()
         .env("SANDKEEP_STORAGE_SIZE_MB", "512")
         .env("SANDKEEP_STORAGE_MAX_MB", "512")
-        .env("SANDKEEP_LIMITS_POOL_WARNING", "0.4")
-        .env("SANDKEEP_LIMITS_POOL_CRITICAL", "0.5");
+        .env("SANDKEEP_LIMITS_POOL_WARNING", "0.2")
+        .env("SANDKEEP_LIMITS_POOL_CRITICAL", "0.3");
     let daemon = Daemon::start_with(&setup);
     let other = daemon.create();
-    let bomb = archive([("zeros".to_owned(), 700 * MIB)].into_iter());
+    let bomb = zeros(200);
     let (status, refused) = daemon.put_bytes("/api/v1/templates/bomb/upload", bomb);
     assert!(status == 507 && refused.contains("pool_full"), "{status} {refused}");
     daemon.sh(&other, "head -c 20000000 /dev/urandom > ~/mine; sync ~/mine").ok();
