@@ -75,9 +75,8 @@ mod tests {
     #[test]
     fn whoever_takes_all_it_can_leaves_places_to_others() {
         let slots = Slots::new("builds at once", 8);
-        let all = |name: &str| -> Vec<Slot> {
-            std::iter::from_fn(|| slots.take(name).ok()).collect()
-        };
+        let all =
+            |name: &str| -> Vec<Slot> { std::iter::from_fn(|| slots.take(name).ok()).collect() };
         let greedy = all("greedy");
         assert_eq!(greedy.len(), 4);
         assert!(matches!(slots.take("greedy"), Err(Error::LimitReached { limit: 4, .. })));
