@@ -37,7 +37,7 @@ use crate::lifecycle::supervisor::denied_error;
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{
-    Event, ExecId, NamesOnly, Owner, Verb, api::ExecLimits, apply, failpoint, limits,
+    ExecId, NamesOnly, Owner, Trigger, Verb, api::ExecLimits, apply, failpoint, limits,
 };
 use sandkeep_guestlink::{
     ExecEnd, ExecEvent, ExecRequest, ExecutionInput, Guest, OutputStream, Stdin, TerminalSize,
@@ -355,7 +355,7 @@ pub(crate) async fn exec(
 /// The way inside, if the sandbox is in a state for it.
 pub(crate) fn admitted(handle: &Handle) -> Result<Arc<dyn Guest>, Error> {
     let published = handle.published.borrow();
-    apply(&published.status, Event::Begin(Verb::Exec))
+    apply(&published.status, Trigger::Begin(Verb::Exec))
         .map_err(|denied| denied_error(handle.id.clone(), denied))?;
     let unreachable = || {
         let reason = "its guest cannot be reached".to_owned();

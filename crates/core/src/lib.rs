@@ -57,7 +57,8 @@ pub use spec::{
 };
 pub use spec::{NamesOnly, within};
 pub use state::{
-    AtExpiry, Denied, Event, Expiry, Liveness, Next, Operation, Reason, State, Status, Verb, apply,
+    AtExpiry, Denied, Expiry, Liveness, Next, Operation, Reason, State, Status, Trigger, Verb,
+    apply,
 };
 pub use template_name::{InvalidTemplateName, TemplateName};
 pub use terms::{OnTimeout, Terms, TermsPatch, Timeouts};

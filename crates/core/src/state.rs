@@ -274,7 +274,7 @@ impl Status {
 
 /// What happens to a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum Trigger {
     /// Somebody asks for a verb.
     Begin(Verb),
     /// Somebody asks for a rollback to this snapshot.
@@ -314,7 +314,7 @@ pub enum Liveness {
 /// What the owner of the record has to do with the status that [`apply`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: it is so already, or the event means nothing here.
+    /// Nothing: it is so already, or the trigger means nothing here.
     Stay,
     /// Write it: it is an outcome.
     Record,
@@ -324,7 +324,7 @@ pub enum Next {
     Forget,
 }
 
-/// An event that is not legal now. Nothing changes.
+/// A trigger that is not legal now. Nothing changes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     #[error("cannot {verb}: it is {state}")]
@@ -336,30 +336,30 @@ pub enum Denied {
 }
 
 /// The machine.
-pub fn apply(status: &Status, event: Event) -> Result<(Status, Next), Denied> {
-    match event {
-        Event::Begin(verb) => begin(status, verb),
-        Event::RollBack(snapshot) => {
+pub fn apply(status: &Status, trigger: Trigger) -> Result<(Status, Next), Denied> {
+    match trigger {
+        Trigger::Begin(verb) => begin(status, verb),
+        Trigger::RollBack(snapshot) => {
             let (status, next) = begin(status, Verb::Rollback)?;
             Ok((Status { rollback_to: Some(snapshot), ..status }, next))
         }
-        Event::CalledOff(operation) => {
+        Trigger::CalledOff(operation) => {
             under_way(status, operation)?;
             Ok((status.without_operation(), Next::Record))
         }
-        Event::Done(operation) => {
+        Trigger::Done(operation) => {
             under_way(status, operation)?;
             Ok(done(status, operation))
         }
-        Event::Failed(operation, detail) => {
+        Trigger::Failed(operation, detail) => {
             under_way(status, operation)?;
             Ok(failed(status, operation, clipped(detail)))
         }
-        Event::Died(detail) => Ok(died(status, clipped(detail))),
-        Event::Found(liveness) => Ok(found(status, liveness)),
-        Event::HostRebooted => Ok(rebooted(status)),
-        Event::Missing(detail) => Ok(missing(status, clipped(detail))),
-        Event::Expired(expiry, what) => expired(status, expiry, what),
+        Trigger::Died(detail) => Ok(died(status, clipped(detail))),
+        Trigger::Found(liveness) => Ok(found(status, liveness)),
+        Trigger::HostRebooted => Ok(rebooted(status)),
+        Trigger::Missing(detail) => Ok(missing(status, clipped(detail))),
+        Trigger::Expired(expiry, what) => expired(status, expiry, what),
     }
 }
 

@@ -1,23 +1,23 @@
 //! All doors of the daemon together: one set of listeners, with every door behind each.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::{HeaderMap, HeaderValue, header};
 use tokio::net::TcpListener;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::Auth;
 use crate::kit::tls::Tls;
-use crate::kit::{Kit, Listener, Origins, SignedBy, serve};
-use crate::mcp::{Caller, Direct, Mcp};
+use crate::kit::{Kit, Listener, Origins, serve};
+#[cfg(feature = "mcp")]
+use crate::mcp;
 use crate::ports::{PortDoor, by_host};
+use crate::rest;
 use crate::rest::docs_page::PARTS;
-use crate::{mcp, rest, urule};
+#[cfg(feature = "urule")]
+use crate::urule;
 use sandkeep_broker::Broker;
-use sandkeep_core::Principal;
 
 /// How the doors to a broker are furnished.
 pub struct Front {
@@ -44,12 +44,10 @@ impl Front {
     }
 
     /// The Model Context Protocol for whoever started this process; `address` is where these doors are.
-    pub fn mcp(&self, broker: Broker, address: SocketAddr) -> Mcp {
+    #[cfg(feature = "mcp")]
+    pub fn mcp(&self, broker: Broker, address: std::net::SocketAddr) -> mcp::Mcp {
         let kit = Kit::new(broker.clone(), Arc::clone(&self.auth), self.origins.clone());
-        let host = HeaderValue::try_from(address.to_string()).expect("an address is a host");
-        let headers = HeaderMap::from_iter([(header::HOST, host)]);
-        let usual = Some(Caller { who: Principal::local(), headers, key: SignedBy::default() });
-        Mcp::new(Direct { broker, ports: self.ports(&kit), usual })
+        mcp::Mcp::new(mcp::Direct::for_this_user(broker, self.ports(&kit), address))
     }
 
     fn ports(&self, kit: &Kit) -> Arc<PortDoor> {
@@ -63,9 +61,15 @@ impl Front {
 }
 
 fn doors(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
-    let doors = rest::door(kit, ports).merge(urule::door(kit)).merge(mcp::door(kit, ports));
+    let doors = rest::door(kit, ports);
+    #[cfg(feature = "urule")]
+    let doors = doors.merge(urule::door(kit));
+    #[cfg(feature = "mcp")]
+    let doors = doors.merge(mcp::door(kit, ports));
     let (_, api) = described().split_for_parts();
-    let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS).chain([mcp::PATH]);
+    let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS);
+    #[cfg(feature = "mcp")]
+    let templates = templates.chain([mcp::PATH]);
     // A request for the host of a port goes there, and no further.
     kit.around(doors, templates)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))
@@ -73,5 +77,8 @@ fn doors(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
 
 /// The operations of all doors that have paths of their own, as `/openapi.json` shows them.
 pub fn described() -> OpenApiRouter<Broker> {
-    rest::routes().merge(urule::routes())
+    let routes = rest::routes();
+    #[cfg(feature = "urule")]
+    let routes = routes.merge(urule::routes());
+    routes
 }

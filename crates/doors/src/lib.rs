@@ -16,9 +16,11 @@
 pub mod auth;
 mod front;
 pub mod kit;
+#[cfg(feature = "mcp")]
 pub mod mcp;
 pub mod ports;
 pub mod rest;
+#[cfg(feature = "urule")]
 mod urule;
 
 pub use front::Front;

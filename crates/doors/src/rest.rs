@@ -42,6 +42,7 @@ use utoipa_axum::routes;
 
 use crate::kit::{Dialect, Kit, Refusal, needed_by_method};
 use crate::ports::PortDoor;
+#[cfg(feature = "urule")]
 use crate::urule;
 use sandkeep_broker::{Abilities, Broker, RuntimeView};
 use sandkeep_core::Scope;
@@ -175,19 +176,25 @@ struct Runtime {
 struct BothCapabilities {
     #[serde(flatten)]
     ours: Abilities,
+    #[cfg(feature = "urule")]
     #[serde(flatten)]
     urules: urule::Capabilities,
 }
 
 impl From<RuntimeView> for Runtime {
     fn from(view: RuntimeView) -> Self {
+        #[cfg(feature = "urule")]
         let urules = urule::Capabilities::of(&view);
         let RuntimeView { name, usable, abilities, default, battery } = view;
         let (usable, reason) = match usable {
             Usable::Yes => (true, None),
             Usable::No { reason } => (false, Some(reason)),
         };
-        let capabilities = BothCapabilities { ours: abilities, urules };
+        let capabilities = BothCapabilities {
+            ours: abilities,
+            #[cfg(feature = "urule")]
+            urules,
+        };
         let battery = battery.map(Arc::unwrap_or_clone);
         Self { name, usable, default, capabilities, reason, battery }
     }

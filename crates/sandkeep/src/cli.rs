@@ -27,6 +27,7 @@ mod limit_args;
 mod log;
 mod logs;
 mod ls;
+#[cfg(feature = "mcp")]
 mod mcp;
 mod pause;
 mod port;
@@ -181,6 +182,7 @@ enum Command {
     /// Show resource usage of a sandbox: CPU time, memory, processes, disk
     Stats(stats::Args),
     Template(template::Args),
+    #[cfg(feature = "mcp")]
     Mcp(mcp::Args),
     Tool(tool::Args),
     /// List the tools for agents
@@ -296,6 +298,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),
         Command::Stats(args) => with_one_thread(stats::run(args, &client()?)),
         Command::Template(args) => with_one_thread(template::run(args, &client()?)),
+        #[cfg(feature = "mcp")]
         Command::Mcp(args) => match global.url {
             Some(_) => with_one_thread(mcp::relay(client()?)),
             None => with_threads(mcp::alone(args, &around)),

@@ -34,7 +34,7 @@ pub enum TemplateSource {
         reach: HostPaths,
     },
     /// An archive of any kind.
-    Upload(Upload),
+    Upload(Box<Upload>),
     Registry {
         reference: Reference,
         credentials: Option<Credentials>,

@@ -9,7 +9,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::policy::admission;
 use crate::view::View;
-use sandkeep_core::{Event, Principal, SandboxId, TermsPatch, Verb, failpoint};
+use sandkeep_core::{Principal, SandboxId, TermsPatch, Trigger, Verb, failpoint};
 
 /// A change of a sandbox's terms.
 pub(crate) struct Amendment {
@@ -70,7 +70,7 @@ impl Broker {
 impl Supervisor {
     /// Changes the terms, in the row, which decides, and then in the metadata.
     pub(crate) async fn amend(&mut self, amendment: Amendment) -> Result<(), Error> {
-        let (status, _) = self.next(Event::Begin(Verb::Amend))?;
+        let (status, _) = self.next(Trigger::Begin(Verb::Amend))?;
         let terms = self.meta.terms.patched(&amendment.patch, &self.shared.policy.timeouts)?;
         admission::check_terms(&terms, self.runtime.as_ref(), &self.shared.policy)?;
         let began = match amendment.restart {

@@ -9,7 +9,7 @@ use super::request::Command;
 use super::supervisor::Supervisor;
 use crate::error::Error;
 use crate::shared::Shared;
-use sandkeep_core::{Event, Verb, failpoint};
+use sandkeep_core::{Trigger, Verb, failpoint};
 use sandkeep_storage::LayerId;
 
 impl Handle {
@@ -29,7 +29,7 @@ impl Handle {
 
 impl Supervisor {
     pub(crate) async fn capture(&mut self, layer: &LayerId) -> Result<(), Error> {
-        self.next(Event::Begin(Verb::Capture))?;
+        self.next(Trigger::Begin(Verb::Capture))?;
         self.volume.stored("a template of a sandbox")?;
         self.can_quiesce()?;
         self.write_back().await;

@@ -30,8 +30,8 @@ use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::{
-    Event, IdempotencyKey, Keeper, Labels, Operation, Owner, Principal, SandboxId, SlotName,
-    SnapshotId, Spec, SpecDraft, Status, Terms, Verb, failpoint, with_causes,
+    IdempotencyKey, Keeper, Labels, Operation, Owner, Principal, SandboxId, SlotName, SnapshotId,
+    Spec, SpecDraft, Status, Terms, Trigger, Verb, failpoint, with_causes,
 };
 use sandkeep_home::{DataDir, Meta, Phase};
 use sandkeep_image::{Template, make_workdir};
@@ -327,7 +327,7 @@ impl Supervisor {
     /// Writes the outcome, in the row, the metadata and under the key.
     async fn record_made(&mut self, claim: Option<&mut Claim>) -> Result<(), Error> {
         self.meta_mut().phase = Phase::Ready;
-        let status = self.after(Event::Done(Operation::Create));
+        let status = self.after(Trigger::Done(Operation::Create));
         let running = async {
             let put = self.shared.registry.put(&self.meta, &status, self.revision).await;
             failpoint!("create.after_outcome");
@@ -356,10 +356,10 @@ impl Supervisor {
     async fn unmake(&mut self, cause: &Error) -> Fate {
         self.expect_death();
         let event = if self.status().operation() == Some(Operation::Create) {
-            Event::Failed(Operation::Create, with_causes(cause))
+            Trigger::Failed(Operation::Create, with_causes(cause))
         } else {
             // It was made, and is taken back.
-            Event::Begin(Verb::Destroy)
+            Trigger::Begin(Verb::Destroy)
         };
         let status = self.after(event);
         match self.revision {

@@ -10,7 +10,7 @@ use super::supervisor::{Fate, Supervisor};
 use crate::Broker;
 use crate::error::Error;
 use crate::shared::Shared;
-use sandkeep_core::{Event, Operation, Principal, SandboxId, Verb, failpoint, with_causes};
+use sandkeep_core::{Operation, Principal, SandboxId, Trigger, Verb, failpoint, with_causes};
 use sandkeep_home::{DataDir, Phase};
 
 impl Broker {
@@ -49,7 +49,7 @@ impl Supervisor {
     }
 
     async fn begin_destroy(&mut self) -> Result<(), Error> {
-        let (status, _) = self.next(Event::Begin(Verb::Destroy))?;
+        let (status, _) = self.next(Trigger::Begin(Verb::Destroy))?;
         // The row decides, so it comes first: a mark whose row was refused would make the next daemon
         // remove a sandbox that is to stay.
         self.record(status).await?;
@@ -64,7 +64,7 @@ impl Supervisor {
         self.expect_death();
         let result = self.tear_down().await;
         if let Err(cause) = &result {
-            let status = self.after(Event::Failed(Operation::Destroy, with_causes(cause)));
+            let status = self.after(Trigger::Failed(Operation::Destroy, with_causes(cause)));
             self.settle(status).await;
         }
         result

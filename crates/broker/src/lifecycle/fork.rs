@@ -31,8 +31,8 @@ use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::event::EventKind;
 use sandkeep_core::{
-    Event, IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Terms, TermsPatch, Verb,
-    apply, failpoint, limits,
+    IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Terms, TermsPatch, Trigger,
+    Verb, apply, failpoint, limits,
 };
 use sandkeep_home::DataDir;
 use sandkeep_image::identity;
@@ -157,7 +157,7 @@ impl Broker {
         }
         let status = source.published.borrow().status.clone();
         let denied = |denied| denied_error(source.id.clone(), denied);
-        apply(&status, Event::Begin(Verb::Fork)).map_err(denied)?;
+        apply(&status, Trigger::Begin(Verb::Fork)).map_err(denied)?;
         source.volume.with_snapshots()?;
         let meta = source.meta();
         self.shared.usable_runtime(meta.spec.runtime())?;

@@ -15,7 +15,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::view::View;
 use sandkeep_core::{
-    Event, ExecId, Next, Operation, Principal, SandboxId, Verb, failpoint, limits, with_causes,
+    ExecId, Next, Operation, Principal, SandboxId, Trigger, Verb, failpoint, limits, with_causes,
 };
 use sandkeep_runtime::RuntimeError;
 
@@ -52,7 +52,7 @@ impl Broker {
 
 impl Supervisor {
     pub(crate) async fn pause(&mut self, in_flight: InFlight) -> Result<(), Error> {
-        let (status, next) = self.next(Event::Begin(Verb::Pause))?;
+        let (status, next) = self.next(Trigger::Begin(Verb::Pause))?;
         if next == Next::Stay {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Supervisor {
                 return self.finish_pause().await;
             }
             let why = "a command began".to_owned();
-            let status = self.after(Event::Failed(Operation::Pause, why));
+            let status = self.after(Trigger::Failed(Operation::Pause, why));
             self.settle(status).await;
         }
     }
@@ -107,7 +107,7 @@ impl Supervisor {
     }
 
     pub(crate) async fn resume(&mut self) -> Result<(), Error> {
-        let (status, next) = self.next(Event::Begin(Verb::Resume))?;
+        let (status, next) = self.next(Trigger::Begin(Verb::Resume))?;
         if next == Next::Stay {
             return Ok(());
         }
@@ -135,8 +135,8 @@ impl Supervisor {
         result: Result<(), RuntimeError>,
     ) -> Result<(), Error> {
         let event = match &result {
-            Ok(()) => Event::Done(operation),
-            Err(cause) => Event::Failed(operation, with_causes(cause)),
+            Ok(()) => Trigger::Done(operation),
+            Err(cause) => Trigger::Failed(operation, with_causes(cause)),
         };
         let status = self.after(event);
         self.settle(status).await;

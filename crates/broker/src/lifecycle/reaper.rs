@@ -24,7 +24,7 @@ use super::supervisor::{Fate, Published, Supervisor};
 use crate::Broker;
 use crate::error::Error;
 use crate::shared::Shared;
-use sandkeep_core::{AtExpiry, Event, Expiry, Moment, Next, OnTimeout, State, failpoint, limits};
+use sandkeep_core::{AtExpiry, Expiry, Moment, Next, OnTimeout, State, Trigger, failpoint, limits};
 use sandkeep_home::DataDir;
 
 /// Wakes the reaper if a deadline comes before all that it knows of.
@@ -185,7 +185,7 @@ impl Supervisor {
 
     /// A command that runs is frozen as it is: the time of its sandbox is over.
     async fn end_because(&mut self, expiry: Expiry, how: AtExpiry) -> Result<(), Error> {
-        let (status, next) = self.next(Event::Expired(expiry, how))?;
+        let (status, next) = self.next(Trigger::Expired(expiry, how))?;
         if next == Next::Stay {
             return Ok(());
         }

@@ -279,7 +279,7 @@ async fn supervise(mut claim: Claim, case: Case, traces: &Traces) {
         }
     };
     let unreachable = shown.is_some();
-    let Case { meta, status: recorded, revision, event, copy } = case;
+    let Case { meta, status: recorded, revision, trigger, copy } = case;
     let status = shown.unwrap_or_else(|| recorded.clone());
     let (mut supervisor, handle) = Supervisor::new(&shared, runtime, meta, status, revision);
     rejoin::load(&shared, &handle.execs, &traces.in_log).await;
@@ -293,7 +293,7 @@ async fn supervise(mut claim: Claim, case: Case, traces: &Traces) {
     }
     supervisor.restore_told(&recorded, &traces.in_log).await;
     if !unreachable {
-        match supervisor.recover(event, &handle).await {
+        match supervisor.recover(trigger, &handle).await {
             Ok(Fate::Gone) => return,
             Ok(Fate::Lives) => {}
             // It is in the state that says so, and destroy leads out.

@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::inside::toolbox::{self, ToolboxRequest, Whom};
 use crate::policy::slots::Slot;
 use sandkeep_core::{
-    Event, Principal, SandboxId, SnapshotId, SnapshotName, State, Verb, event::EventKind,
+    Principal, SandboxId, SnapshotId, SnapshotName, State, Trigger, Verb, event::EventKind,
     failpoint, limits, with_causes,
 };
 use sandkeep_tree::{
@@ -100,7 +100,7 @@ enum Changer {
 
 impl Supervisor {
     pub(crate) async fn revert(&mut self, request: RevertRequest) -> Result<Vec<TreePath>, Error> {
-        self.next(Event::Begin(Verb::Revert))?;
+        self.next(Trigger::Begin(Verb::Revert))?;
         let root = self.volume.with_snapshots()?.root().await?;
         let changer = match &root {
             Root::Dir(_) | Root::Shifted(_) if self.can_quiesce().is_ok() => Changer::Host,

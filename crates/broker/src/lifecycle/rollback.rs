@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::view::View;
 use sandkeep_core::event::EventKind;
 use sandkeep_core::{
-    Event, Operation, Principal, SandboxId, SnapshotName, State, Verb, failpoint, with_causes,
+    Operation, Principal, SandboxId, SnapshotName, State, Trigger, Verb, failpoint, with_causes,
 };
 
 /// A rollback that is asked for.
@@ -58,7 +58,7 @@ impl Supervisor {
         if self.snapshots.get(&snapshot.id).is_none() {
             return Err(not_found(self.id(), &snapshot.name));
         }
-        let (status, _) = self.next(Event::RollBack(snapshot.id.clone()))?;
+        let (status, _) = self.next(Trigger::RollBack(snapshot.id.clone()))?;
         if status.state() != State::Stopped {
             self.shared.usable_runtime(self.meta.spec.runtime())?;
         }
@@ -68,7 +68,7 @@ impl Supervisor {
         failpoint!("rollback.after_intent");
         // With the intent no more commands begin; one may have slipped in before.
         if let Err(running) = self.commands_allow(execs) {
-            let status = self.after(Event::CalledOff(Operation::Rollback));
+            let status = self.after(Trigger::CalledOff(Operation::Rollback));
             self.settle(status).await;
             return Err(running);
         }
@@ -98,10 +98,10 @@ impl Supervisor {
         let to = self.status().rollback_to().and_then(|id| self.snapshots.get(id));
         let result = self.swap_and_launch().await;
         let event = match &result {
-            Ok(()) => Event::Done(Operation::Rollback),
+            Ok(()) => Trigger::Done(Operation::Rollback),
             Err(cause) => {
                 self.expect_death();
-                Event::Failed(Operation::Rollback, with_causes(cause))
+                Trigger::Failed(Operation::Rollback, with_causes(cause))
             }
         };
         let status = self.after(event);

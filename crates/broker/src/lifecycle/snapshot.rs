@@ -27,7 +27,7 @@ use crate::health;
 use crate::shared::Shared;
 use sandkeep_core::event::EventKind;
 use sandkeep_core::{
-    Event, Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Verb,
+    Operation, Principal, SandboxId, SnapshotId, SnapshotKind, SnapshotName, State, Trigger, Verb,
     failpoint, limits, with_causes,
 };
 
@@ -202,7 +202,7 @@ impl Supervisor {
         &mut self,
         request: SnapshotRequest,
     ) -> Result<Option<Arc<Record>>, Error> {
-        let (status, _) = self.next(Event::Begin(Verb::Snapshot))?;
+        let (status, _) = self.next(Trigger::Begin(Verb::Snapshot))?;
         self.volume.with_snapshots()?;
         self.can_quiesce()?;
         self.check_request(&request)?;
@@ -216,7 +216,7 @@ impl Supervisor {
         };
         if let Err(cause) = &made {
             self.discard(&request.id).await;
-            let status = self.after(Event::Failed(Operation::Snapshot, with_causes(cause)));
+            let status = self.after(Trigger::Failed(Operation::Snapshot, with_causes(cause)));
             self.settle(status).await;
         }
         let record = made?;
@@ -225,7 +225,7 @@ impl Supervisor {
             self.tell_snapshot(record);
             failpoint!("snapshot.after_event");
         }
-        let status = self.after(Event::Done(Operation::Snapshot));
+        let status = self.after(Trigger::Done(Operation::Snapshot));
         self.settle(status).await;
         failpoint!("snapshot.after_outcome");
         if record.is_some() {
@@ -329,7 +329,7 @@ impl Supervisor {
         if self.status().state() == State::Running {
             self.runtime.thaw(self.id()).await?;
         }
-        let status = self.after(Event::CalledOff(Operation::Snapshot));
+        let status = self.after(Trigger::CalledOff(Operation::Snapshot));
         self.settle(status).await;
         Ok(())
     }
@@ -349,7 +349,7 @@ impl Supervisor {
     }
 
     pub(crate) async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), Error> {
-        self.next(Event::Begin(Verb::Snapshot))?;
+        self.next(Trigger::Begin(Verb::Snapshot))?;
         let Some(record) = self.snapshots.get(id) else {
             return self.remove_unrecorded(id).await;
         };

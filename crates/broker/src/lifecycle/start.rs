@@ -8,7 +8,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::view::View;
 use sandkeep_core::{
-    Event, Next, Operation, Principal, SandboxId, State, Verb, failpoint, with_causes,
+    Next, Operation, Principal, SandboxId, State, Trigger, Verb, failpoint, with_causes,
 };
 
 impl Broker {
@@ -22,7 +22,7 @@ impl Broker {
 
 impl Supervisor {
     pub(crate) async fn start(&mut self) -> Result<(), Error> {
-        if self.next(Event::Begin(Verb::Start))?.1 == Next::Stay {
+        if self.next(Trigger::Begin(Verb::Start))?.1 == Next::Stay {
             return Ok(());
         }
         self.wake().await?;
@@ -31,7 +31,7 @@ impl Supervisor {
 
     /// Has the guest run, and nothing of the template's own.
     pub(super) async fn wake(&mut self) -> Result<(), Error> {
-        let (status, _) = self.next(Event::Begin(Verb::Start))?;
+        let (status, _) = self.next(Trigger::Begin(Verb::Start))?;
         // Who looks at a broken runtime twice gets the same answer, not a second failure.
         self.runtime.look_again().await;
         self.shared.usable_runtime(self.meta.spec.runtime())?;
@@ -53,7 +53,7 @@ impl Supervisor {
         };
         match launched.await {
             Ok(()) => {
-                let status = self.after(Event::Done(Operation::Start));
+                let status = self.after(Trigger::Done(Operation::Start));
                 self.settle(status).await;
                 self.set_alarm();
                 failpoint!("start.after_outcome");
@@ -61,7 +61,7 @@ impl Supervisor {
             }
             Err(cause) => {
                 self.expect_death();
-                let failure = Event::Failed(Operation::Start, with_causes(&cause));
+                let failure = Trigger::Failed(Operation::Start, with_causes(&cause));
                 let status = self.after(failure);
                 self.settle(status).await;
                 Err(cause)

@@ -8,7 +8,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::view::View;
 use sandkeep_core::{
-    Event, Next, Operation, Principal, SandboxId, Verb, failpoint, limits, with_causes,
+    Next, Operation, Principal, SandboxId, Trigger, Verb, failpoint, limits, with_causes,
 };
 use sandkeep_runtime::RuntimeError;
 
@@ -23,7 +23,7 @@ impl Broker {
 
 impl Supervisor {
     pub(crate) async fn stop(&mut self) -> Result<(), Error> {
-        let (status, next) = self.next(Event::Begin(Verb::Stop))?;
+        let (status, next) = self.next(Trigger::Begin(Verb::Stop))?;
         if next == Next::Stay {
             return Ok(());
         }
@@ -38,8 +38,8 @@ impl Supervisor {
         let result = self.end_processes().await;
         failpoint!("stop.after_processes");
         let event = match &result {
-            Ok(()) => Event::Done(Operation::Stop),
-            Err(cause) => Event::Failed(Operation::Stop, with_causes(cause)),
+            Ok(()) => Trigger::Done(Operation::Stop),
+            Err(cause) => Trigger::Failed(Operation::Stop, with_causes(cause)),
         };
         let status = self.after(event);
         self.settle(status).await;

@@ -24,7 +24,7 @@ use crate::execs::{Execs, processes::Processes};
 use crate::ports::Ports;
 use crate::shared::Shared;
 use crate::stats::Space;
-use sandkeep_core::{Denied, Event, Next, SandboxId, State, Status, apply, limits};
+use sandkeep_core::{Denied, Next, SandboxId, State, Status, Trigger, apply, limits};
 use sandkeep_guestlink::{Guest, journal::JournalLimits};
 use sandkeep_home::{Home, Meta};
 use sandkeep_runtime::{Death, Runtime};
@@ -258,21 +258,22 @@ impl Supervisor {
     async fn died(&mut self, death: Death) {
         self.death_watch = DeathWatch::Off;
         info!(id = %self.id(), reason = death.reason, "a sandbox died");
-        let (status, next) = self.next(Event::Died(death.reason)).expect("a death is never denied");
+        let (status, next) =
+            self.next(Trigger::Died(death.reason)).expect("a death is never denied");
         if next == Next::Record {
             self.settle(status).await;
         }
     }
 
-    /// What the state machine says to an event now.
-    pub(crate) fn next(&self, event: Event) -> Result<(Status, Next), Error> {
-        apply(&self.published.borrow().status, event)
+    /// What the state machine says to an trigger now.
+    pub(crate) fn next(&self, trigger: Trigger) -> Result<(Status, Next), Error> {
+        apply(&self.published.borrow().status, trigger)
             .map_err(|denied| denied_error(self.meta.id.clone(), denied))
     }
 
     /// The status after an operation that this supervisor itself began.
-    pub(crate) fn after(&self, event: Event) -> Status {
-        self.next(event).expect("only the supervisor ends what it began").0
+    pub(crate) fn after(&self, trigger: Trigger) -> Status {
+        self.next(trigger).expect("only the supervisor ends what it began").0
     }
 
     /// Writes a status to the registry and then shows it. An error leaves both as they were.

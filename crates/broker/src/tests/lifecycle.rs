@@ -6,8 +6,8 @@ use super::world::{LONG, World, create, is_not_found, list, me, reaches};
 use crate::error::Error;
 use crate::{Filter, lifecycle::reconcile};
 use sandkeep_core::{
-    Event, Operation, Principal, Privilege, ResourcesDraft, SandboxId, Scope, Scopes, SpecDraft,
-    State, Verb, apply, limits,
+    Operation, Principal, Privilege, ResourcesDraft, SandboxId, Scope, Scopes, SpecDraft, State,
+    Trigger, Verb, apply, limits,
 };
 use sandkeep_home::{DataDir, DataDirError};
 use sandkeep_runtime::Lifetime;
@@ -89,8 +89,8 @@ async fn a_sandbox_whose_row_could_not_grow_is_refused_and_the_largest_can_go() 
     let id = broker.create(&me(), env(room - 1024)).await.expect("it just fits").id;
     let handle = broker.shared.find(&me(), &id).expect("it is there");
     let long = "\u{1}".repeat(limits::STORE_VALUE_MAX_BYTES);
-    let failed = Event::Failed(Operation::Destroy, long);
-    let destroying = apply(&handle.published.borrow().status, Event::Begin(Verb::Destroy));
+    let failed = Trigger::Failed(Operation::Destroy, long);
+    let destroying = apply(&handle.published.borrow().status, Trigger::Begin(Verb::Destroy));
     let (status, _) = apply(&destroying.expect("legal").0, failed).expect("legal");
     let reason = serde_json::to_vec(&status).expect("JSON").len();
     assert!(reason < limits::ROW_RESERVE_BYTES, "{reason} bytes are not in the reserve");

@@ -27,22 +27,22 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Destroy,
 ];
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_trigger() -> impl Strategy<Value = Trigger> {
     prop_oneof![
-        4 => proptest::sample::select(&VERBS[..]).prop_map(Event::Begin),
-        4 => proptest::sample::select(&OPERATIONS[..]).prop_map(Event::Done),
+        4 => proptest::sample::select(&VERBS[..]).prop_map(Trigger::Begin),
+        4 => proptest::sample::select(&OPERATIONS[..]).prop_map(Trigger::Done),
         2 => proptest::sample::select(&OPERATIONS[..])
-            .prop_map(|operation| Event::Failed(operation, "no luck".to_owned())),
-        1 => Just(Event::RollBack(snapshot())),
-        1 => Just(Event::CalledOff(Operation::Snapshot)),
-        1 => Just(Event::CalledOff(Operation::Rollback)),
-        1 => Just(Event::Died("killed".to_owned())),
-        1 => Just(Event::Found(Liveness::Running)),
-        1 => Just(Event::Found(Liveness::NotRunning)),
-        1 => Just(Event::HostRebooted),
-        1 => Just(Event::Expired(Expiry::Idle, AtExpiry::Stop)),
-        1 => Just(Event::Expired(Expiry::Timeout, AtExpiry::Pause)),
-        1 => Just(Event::Missing("its volume".to_owned())),
+            .prop_map(|operation| Trigger::Failed(operation, "no luck".to_owned())),
+        1 => Just(Trigger::RollBack(snapshot())),
+        1 => Just(Trigger::CalledOff(Operation::Snapshot)),
+        1 => Just(Trigger::CalledOff(Operation::Rollback)),
+        1 => Just(Trigger::Died("killed".to_owned())),
+        1 => Just(Trigger::Found(Liveness::Running)),
+        1 => Just(Trigger::Found(Liveness::NotRunning)),
+        1 => Just(Trigger::HostRebooted),
+        1 => Just(Trigger::Expired(Expiry::Idle, AtExpiry::Stop)),
+        1 => Just(Trigger::Expired(Expiry::Timeout, AtExpiry::Pause)),
+        1 => Just(Trigger::Missing("its volume".to_owned())),
     ]
 }
 
@@ -58,13 +58,13 @@ fn reread(status: &Status) -> Status {
 
 /// Walks from creation; `visit` sees every step that was allowed, or the denial.
 fn walk(
-    events: Vec<Event>,
-    mut visit: impl FnMut(&Status, &Event, &Result<(Status, Next), Denied>),
+    triggers: Vec<Trigger>,
+    mut visit: impl FnMut(&Status, &Trigger, &Result<(Status, Next), Denied>),
 ) {
     let mut status = Status::creating();
-    for event in events {
-        let result = apply(&status, event.clone());
-        visit(&status, &event, &result);
+    for trigger in triggers {
+        let result = apply(&status, trigger.clone());
+        visit(&status, &trigger, &result);
         match result {
             Ok((_, Next::Forget)) => return,
             Ok((after, _)) => status = reread(&after),
@@ -94,8 +94,8 @@ fn is_consistent(status: &Status) -> bool {
 
 proptest! {
     #[test]
-    fn every_state_reached_is_one_of_the_diagram(events in prop::collection::vec(any_event(), 0..60)) {
-        walk(events, |_, _, result| {
+    fn every_state_reached_is_one_of_the_diagram(triggers in prop::collection::vec(any_trigger(), 0..60)) {
+        walk(triggers, |_, _, result| {
             if let Ok((after, _)) = result {
                 assert!(is_consistent(after), "{after:?}");
             }
@@ -103,71 +103,71 @@ proptest! {
     }
 
     #[test]
-    fn destroying_leads_only_to_gone(events in prop::collection::vec(any_event(), 0..60)) {
-        walk(events, |before, event, result| {
+    fn destroying_leads_only_to_gone(triggers in prop::collection::vec(any_trigger(), 0..60)) {
+        walk(triggers, |before, trigger, result| {
             if let (State::Destroying, Ok((after, next))) = (before.state, result) {
-                assert_eq!(after.state, State::Destroying, "{event:?}");
-                assert_eq!(*next == Next::Forget, *event == Event::Done(Operation::Destroy));
+                assert_eq!(after.state, State::Destroying, "{trigger:?}");
+                assert_eq!(*next == Next::Forget, *trigger == Trigger::Done(Operation::Destroy));
             }
         });
     }
 
     #[test]
-    fn an_operation_is_never_forgotten(events in prop::collection::vec(any_event(), 0..60)) {
-        walk(events, |before, event, result| {
+    fn an_operation_is_never_forgotten(triggers in prop::collection::vec(any_trigger(), 0..60)) {
+        walk(triggers, |before, trigger, result| {
             let (Some(operation), Ok((after, next))) = (before.operation, result) else { return };
             let dropped = after.operation != Some(operation);
             let has_an_end = matches!(
-                event,
-                Event::Done(_) | Event::Failed(..) | Event::CalledOff(_) | Event::Died(_) | Event::Found(_)
-                    | Event::HostRebooted | Event::Missing(_) | Event::Begin(Verb::Destroy)
+                trigger,
+                Trigger::Done(_) | Trigger::Failed(..) | Trigger::CalledOff(_) | Trigger::Died(_) | Trigger::Found(_)
+                    | Trigger::HostRebooted | Trigger::Missing(_) | Trigger::Begin(Verb::Destroy)
             );
-            assert!(!dropped || has_an_end, "{before:?} lost {operation} by {event:?}");
+            assert!(!dropped || has_an_end, "{before:?} lost {operation} by {trigger:?}");
             // Whatever replaces it is written or carried out, never only remembered.
-            assert!(!dropped || *next != Next::Stay, "{before:?} {event:?}");
+            assert!(!dropped || *next != Next::Stay, "{before:?} {trigger:?}");
         });
     }
 
     #[test]
-    fn an_end_without_a_beginning_is_denied(events in prop::collection::vec(any_event(), 0..60)) {
-        walk(events, |before, event, result| {
-            let operation = match event {
-                Event::Done(operation)
-                | Event::Failed(operation, _)
-                | Event::CalledOff(operation) => *operation,
+    fn an_end_without_a_beginning_is_denied(triggers in prop::collection::vec(any_trigger(), 0..60)) {
+        walk(triggers, |before, trigger, result| {
+            let operation = match trigger {
+                Trigger::Done(operation)
+                | Trigger::Failed(operation, _)
+                | Trigger::CalledOff(operation) => *operation,
                 _ => return,
             };
-            assert_eq!(result.is_ok(), before.operation == Some(operation), "{before:?} {event:?}");
+            assert_eq!(result.is_ok(), before.operation == Some(operation), "{before:?} {trigger:?}");
         });
     }
 
     #[test]
-    fn after_a_crash_anywhere_destroy_succeeds(events in prop::collection::vec(any_event(), 0..60)) {
-        walk(events, |_, _, result| {
+    fn after_a_crash_anywhere_destroy_succeeds(triggers in prop::collection::vec(any_trigger(), 0..60)) {
+        walk(triggers, |_, _, result| {
             let Ok((after, next)) = result else { return };
             if *next == Next::Forget {
                 return;
             }
             let (status, next) =
-                apply(&reread(after), Event::Begin(Verb::Destroy)).expect("destroy is always legal");
+                apply(&reread(after), Trigger::Begin(Verb::Destroy)).expect("destroy is always legal");
             assert_eq!(next, Next::Carry(Operation::Destroy));
-            let (_, next) = apply(&status, Event::Done(Operation::Destroy)).expect("it ends");
+            let (_, next) = apply(&status, Trigger::Done(Operation::Destroy)).expect("it ends");
             assert_eq!(next, Next::Forget);
         });
     }
 
     #[test]
     fn what_a_new_daemon_finds_settles_every_record(
-        events in prop::collection::vec(any_event(), 0..60),
+        triggers in prop::collection::vec(any_trigger(), 0..60),
         liveness in prop_oneof![Just(Liveness::Running), Just(Liveness::NotRunning)],
     ) {
-        walk(events, |_, _, result| {
+        walk(triggers, |_, _, result| {
             let Ok((after, next)) = result else { return };
             if *next == Next::Forget {
                 return;
             }
             let (settled, next) =
-                apply(&reread(after), Event::Found(liveness)).expect("a look is never denied");
+                apply(&reread(after), Trigger::Found(liveness)).expect("a look is never denied");
             // Either nothing is under way any more, or it is carried on.
             match settled.operation {
                 None => assert!(!matches!(next, Next::Carry(_))),
@@ -177,36 +177,36 @@ proptest! {
     }
 
     #[test]
-    fn a_denial_names_a_verb_that_is_legal_then(events in prop::collection::vec(any_event(), 0..60)) {
-        walk(events, |before, _, result| {
+    fn a_denial_names_a_verb_that_is_legal_then(triggers in prop::collection::vec(any_trigger(), 0..60)) {
+        walk(triggers, |before, _, result| {
             if let Err(Denied::WrongState { helps: Some(helps), .. }) = result {
-                assert!(apply(before, Event::Begin(*helps)).is_ok(), "{before:?}: {helps}");
+                assert!(apply(before, Trigger::Begin(*helps)).is_ok(), "{before:?}: {helps}");
             }
         });
     }
 }
 
-fn status_after(events: &[Event]) -> Status {
-    events.iter().fold(Status::creating(), |status, event| {
-        apply(&status, event.clone()).unwrap_or_else(|denied| panic!("{event:?}: {denied}")).0
+fn status_after(triggers: &[Trigger]) -> Status {
+    triggers.iter().fold(Status::creating(), |status, trigger| {
+        apply(&status, trigger.clone()).unwrap_or_else(|denied| panic!("{trigger:?}: {denied}")).0
     })
 }
 
 fn running() -> Status {
-    status_after(&[Event::Done(Operation::Create)])
+    status_after(&[Trigger::Done(Operation::Create)])
 }
 
 fn stopped() -> Status {
     status_after(&[
-        Event::Done(Operation::Create),
-        Event::Begin(Verb::Stop),
-        Event::Done(Operation::Stop),
+        Trigger::Done(Operation::Create),
+        Trigger::Begin(Verb::Stop),
+        Trigger::Done(Operation::Stop),
     ])
 }
 
 #[test]
 fn exec_on_a_stopped_sandbox_says_that_start_helps() {
-    let denied = apply(&stopped(), Event::Begin(Verb::Exec)).expect_err("nothing runs");
+    let denied = apply(&stopped(), Trigger::Begin(Verb::Exec)).expect_err("nothing runs");
     let expected =
         Denied::WrongState { state: State::Stopped, verb: Verb::Exec, helps: Some(Verb::Start) };
     assert_eq!(denied, expected);
@@ -214,20 +214,20 @@ fn exec_on_a_stopped_sandbox_says_that_start_helps() {
 
 #[test]
 fn a_repeated_verb_is_no_error() {
-    assert_eq!(apply(&running(), Event::Begin(Verb::Start)), Ok((running(), Next::Stay)));
-    assert_eq!(apply(&stopped(), Event::Begin(Verb::Stop)), Ok((stopped(), Next::Stay)));
+    assert_eq!(apply(&running(), Trigger::Begin(Verb::Start)), Ok((running(), Next::Stay)));
+    assert_eq!(apply(&stopped(), Trigger::Begin(Verb::Stop)), Ok((stopped(), Next::Stay)));
 }
 
 #[test]
 fn a_verb_during_another_one_is_busy() {
-    let stopping = apply(&running(), Event::Begin(Verb::Stop)).expect("legal").0;
-    let denied = apply(&stopping, Event::Begin(Verb::Exec)).expect_err("a stop is under way");
+    let stopping = apply(&running(), Trigger::Begin(Verb::Stop)).expect("legal").0;
+    let denied = apply(&stopping, Trigger::Begin(Verb::Exec)).expect_err("a stop is under way");
     assert_eq!(denied, Denied::Busy { verb: Verb::Exec, under_way: Verb::Stop });
 }
 
 #[test]
 fn a_failed_create_is_rolled_back() {
-    let failure = Event::Failed(Operation::Create, "no memory".to_owned());
+    let failure = Trigger::Failed(Operation::Create, "no memory".to_owned());
     let (status, next) = apply(&Status::creating(), failure).expect("legal");
     assert_eq!(status.state(), State::Destroying);
     assert_eq!(next, Next::Carry(Operation::Destroy));
@@ -237,17 +237,18 @@ fn a_failed_create_is_rolled_back() {
 
 #[test]
 fn a_death_is_a_failure_with_its_reason_and_start_leads_out() {
-    let dead = apply(&running(), Event::Died("guest killed by signal 9".to_owned())).expect("ok").0;
+    let dead =
+        apply(&running(), Trigger::Died("guest killed by signal 9".to_owned())).expect("ok").0;
     assert_eq!(dead.state(), State::Failed);
     assert_eq!(dead.reason().expect("why").to_string(), "died: guest killed by signal 9");
-    let (starting, _) = apply(&dead, Event::Begin(Verb::Start)).expect("start leads out");
-    let (status, _) = apply(&starting, Event::Done(Operation::Start)).expect("it started");
+    let (starting, _) = apply(&dead, Trigger::Begin(Verb::Start)).expect("start leads out");
+    let (status, _) = apply(&starting, Trigger::Done(Operation::Start)).expect("it started");
     assert_eq!((status.state(), status.reason()), (State::Running, None));
 }
 
 #[test]
 fn a_reboot_stops_what_ran() {
-    let (status, _) = apply(&running(), Event::HostRebooted).expect("never denied");
+    let (status, _) = apply(&running(), Trigger::HostRebooted).expect("never denied");
     assert_eq!(status.state(), State::Stopped);
     assert_eq!(status.reason().expect("why").to_string(), "host_rebooted");
 }
@@ -256,11 +257,11 @@ fn a_reboot_stops_what_ran() {
 #[test]
 fn a_rollback_leads_to_a_running_sandbox_unless_it_was_stopped() {
     let paused = status_after(&[
-        Event::Done(Operation::Create),
-        Event::Begin(Verb::Pause),
-        Event::Done(Operation::Pause),
+        Trigger::Done(Operation::Create),
+        Trigger::Begin(Verb::Pause),
+        Trigger::Done(Operation::Pause),
     ]);
-    let failed = apply(&running(), Event::Died("killed".to_owned())).expect("ok").0;
+    let failed = apply(&running(), Trigger::Died("killed".to_owned())).expect("ok").0;
     let cases = [
         (running(), State::Running),
         (paused, State::Running),
@@ -268,34 +269,34 @@ fn a_rollback_leads_to_a_running_sandbox_unless_it_was_stopped() {
         (stopped(), State::Stopped),
     ];
     for (before, expected) in cases {
-        let (rolling, next) = apply(&before, Event::RollBack(snapshot())).expect("legal");
+        let (rolling, next) = apply(&before, Trigger::RollBack(snapshot())).expect("legal");
         assert_eq!(next, Next::Carry(Operation::Rollback));
         assert_eq!(rolling.rollback_to(), Some(&snapshot()));
         for liveness in [Liveness::Running, Liveness::NotRunning] {
-            let found = apply(&rolling, Event::Found(liveness)).expect("never denied");
+            let found = apply(&rolling, Trigger::Found(liveness)).expect("never denied");
             assert_eq!(found, (rolling.clone(), Next::Carry(Operation::Rollback)), "{before:?}");
         }
-        let (after, _) = apply(&rolling, Event::Done(Operation::Rollback)).expect("it ends");
+        let (after, _) = apply(&rolling, Trigger::Done(Operation::Rollback)).expect("it ends");
         assert_eq!((after.state(), after.rollback_to(), after.reason()), (expected, None, None));
     }
 }
 
 #[test]
 fn after_a_reboot_a_rollback_still_brings_the_files_back() {
-    let rolling = apply(&running(), Event::RollBack(snapshot())).expect("legal").0;
-    let (found, next) = apply(&rolling, Event::HostRebooted).expect("never denied");
+    let rolling = apply(&running(), Trigger::RollBack(snapshot())).expect("legal").0;
+    let (found, next) = apply(&rolling, Trigger::HostRebooted).expect("never denied");
     assert_eq!(next, Next::Carry(Operation::Rollback));
     assert_eq!(found.rollback_to(), Some(&snapshot()));
-    let (after, _) = apply(&found, Event::Done(Operation::Rollback)).expect("it ends");
+    let (after, _) = apply(&found, Trigger::Done(Operation::Rollback)).expect("it ends");
     let reason = after.reason().map(ToString::to_string);
     assert_eq!((after.state(), reason.as_deref()), (State::Stopped, Some("host_rebooted")));
 }
 
 #[test]
 fn commands_begin_while_a_snapshot_is_made() {
-    let snapping = apply(&running(), Event::Begin(Verb::Snapshot)).expect("legal").0;
-    assert_eq!(apply(&snapping, Event::Begin(Verb::Exec)), Ok((snapping.clone(), Next::Stay)));
-    let failed = apply(&snapping, Event::Failed(Operation::Snapshot, "full".to_owned()));
+    let snapping = apply(&running(), Trigger::Begin(Verb::Snapshot)).expect("legal").0;
+    assert_eq!(apply(&snapping, Trigger::Begin(Verb::Exec)), Ok((snapping.clone(), Next::Stay)));
+    let failed = apply(&snapping, Trigger::Failed(Operation::Snapshot, "full".to_owned()));
     assert_eq!(failed, Ok((running(), Next::Record)), "it runs as before");
 }
 

@@ -1,10 +1,11 @@
 //! Calls of the broker in this process.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rmcp::model::Extensions;
 use serde::Serialize;
@@ -33,6 +34,16 @@ pub struct Direct {
     pub ports: Arc<PortDoor>,
     /// Who calls where no request says it.
     pub usual: Option<Caller>,
+}
+
+impl Direct {
+    /// For whoever started this process; `address` is where its doors are.
+    pub fn for_this_user(broker: Broker, ports: Arc<PortDoor>, address: SocketAddr) -> Self {
+        let host = HeaderValue::try_from(address.to_string()).expect("an address is a host");
+        let headers = HeaderMap::from_iter([(header::HOST, host)]);
+        let usual = Some(Caller { who: Principal::local(), headers, key: SignedBy::default() });
+        Self { broker, ports, usual }
+    }
 }
 
 /// Who calls.

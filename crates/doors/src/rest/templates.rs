@@ -260,7 +260,7 @@ pub async fn upload(
     let audience = audience(shared);
     let admitted = broker.may_import(&who, &name, project.as_deref(), audience);
     let upload = uploads::receive(&broker, &who, admitted, body).await?;
-    let source = TemplateSource::Upload(upload);
+    let source = TemplateSource::Upload(Box::new(upload));
     let draft = TemplateDraft { name, project, audience, source };
     answer(broker.import_template(&who, draft).await?, live).await
 }

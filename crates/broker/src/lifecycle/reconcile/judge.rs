@@ -19,7 +19,7 @@
 use std::io;
 
 use crate::records::registry::{Record, Row};
-use sandkeep_core::{Event, Liveness, Next, Operation, Purpose, Status, Verb, apply};
+use sandkeep_core::{Liveness, Next, Operation, Purpose, Status, Trigger, Verb, apply};
 use sandkeep_home::{HomeState, Meta, Phase, Unreadable};
 use sandkeep_store::Revision;
 
@@ -45,7 +45,7 @@ pub(super) struct Case {
     pub meta: Meta,
     pub status: Status,
     pub revision: Option<Revision>,
-    pub event: Event,
+    pub trigger: Trigger,
     pub copy: Copy,
 }
 
@@ -60,11 +60,11 @@ impl Case {
     /// How it is shown while its runtime is not offered; `None` if it is to be removed all the same.
     /// It is not for the row: what that says holds again when the runtime is back.
     pub fn without_runtime(&self) -> Option<Status> {
-        if matches!(self.event, Event::Begin(_)) {
+        if matches!(self.trigger, Trigger::Begin(_)) {
             return None;
         }
         let why = format!("runtime {} is not offered by this daemon", self.meta.spec.runtime());
-        match apply(&self.status, Event::Missing(why)) {
+        match apply(&self.status, Trigger::Missing(why)) {
             Ok((status, Next::Record)) => Some(status),
             Ok((_, Next::Stay | Next::Carry(_) | Next::Forget)) | Err(_) => None,
         }
@@ -117,10 +117,10 @@ pub(super) fn judge(evidence: Evidence, boot_id: &str) -> Verdict {
         Err(why) => return Verdict::Leave { why: why.to_string() },
     };
     let mut copy = Copy::Current;
-    let (meta, event) = match home {
+    let (meta, trigger) = match home {
         // The build it was for has ended with its daemon.
         HomeState::Missing | HomeState::Empty if meta.spec.purpose() == Purpose::Build => {
-            (meta, Event::Begin(Verb::Destroy))
+            (meta, Trigger::Begin(Verb::Destroy))
         }
         HomeState::Known(mut found) => {
             if (&found.terms, &found.began, found.turn) != (&meta.terms, &meta.began, meta.turn) {
@@ -133,21 +133,21 @@ pub(super) fn judge(evidence: Evidence, boot_id: &str) -> Verdict {
             if meta.phase == Phase::Ready && status.operation() == Some(Operation::Create) {
                 status = made(&status);
             }
-            let event = match meta.phase {
-                Phase::Destroying => Event::Begin(Verb::Destroy),
+            let trigger = match meta.phase {
+                Phase::Destroying => Trigger::Begin(Verb::Destroy),
                 Phase::Creating | Phase::Ready if meta.spec.purpose() == Purpose::Build => {
-                    Event::Begin(Verb::Destroy)
+                    Trigger::Begin(Verb::Destroy)
                 }
                 Phase::Creating | Phase::Ready => look(&meta, liveness, boot_id),
             };
-            (*meta, event)
+            (*meta, trigger)
         }
         HomeState::Missing | HomeState::Empty => {
-            (meta, Event::Missing("its home directory".to_owned()))
+            (meta, Trigger::Missing("its home directory".to_owned()))
         }
         HomeState::Unreadable(why) => return Verdict::Leave { why: why.to_string() },
     };
-    Verdict::Supervise(Box::new(Case { meta, status, revision: Some(revision), event, copy }))
+    Verdict::Supervise(Box::new(Case { meta, status, revision: Some(revision), trigger, copy }))
 }
 
 fn without_row(home: HomeState, liveness: Liveness, boot_id: &str) -> Verdict {
@@ -156,38 +156,38 @@ fn without_row(home: HomeState, liveness: Liveness, boot_id: &str) -> Verdict {
         HomeState::Empty => Verdict::RemoveHome,
         HomeState::Unreadable(why) => Verdict::Quarantine { why: why.to_string() },
         HomeState::Known(meta) => {
-            let (status, event) = known_by_meta(&meta, liveness, boot_id);
+            let (status, trigger) = known_by_meta(&meta, liveness, boot_id);
             let copy = Copy::Current;
-            let case = Case { meta: *meta, status, revision: None, event, copy };
+            let case = Case { meta: *meta, status, revision: None, trigger, copy };
             Verdict::Supervise(Box::new(case))
         }
     }
 }
 
 /// Only the files tell: what they do not say is whether it was last meant to run.
-fn known_by_meta(meta: &Meta, liveness: Liveness, boot_id: &str) -> (Status, Event) {
+fn known_by_meta(meta: &Meta, liveness: Liveness, boot_id: &str) -> (Status, Trigger) {
     let creating = Status::creating();
     if meta.spec.purpose() == Purpose::Build {
-        return (creating, Event::Begin(Verb::Destroy));
+        return (creating, Trigger::Begin(Verb::Destroy));
     }
     match (meta.phase, look(meta, liveness, boot_id)) {
-        (Phase::Destroying, _) => (creating, Event::Begin(Verb::Destroy)),
+        (Phase::Destroying, _) => (creating, Trigger::Begin(Verb::Destroy)),
         (Phase::Creating, look) => (creating, look),
-        (Phase::Ready, Event::HostRebooted) => (made(&creating), Event::HostRebooted),
+        (Phase::Ready, Trigger::HostRebooted) => (made(&creating), Trigger::HostRebooted),
         (Phase::Ready, look) => (Status::stopped(), look),
     }
 }
 
 /// Every launch writes its boot into the metadata first, so they tell whether what ran then can
 /// still run now. What does run needs no such proof.
-fn look(meta: &Meta, liveness: Liveness, boot_id: &str) -> Event {
+fn look(meta: &Meta, liveness: Liveness, boot_id: &str) -> Trigger {
     match (liveness, meta.boot_id == boot_id) {
-        (Liveness::Running, _) | (Liveness::NotRunning, true) => Event::Found(liveness),
-        (Liveness::NotRunning, false) => Event::HostRebooted,
+        (Liveness::Running, _) | (Liveness::NotRunning, true) => Trigger::Found(liveness),
+        (Liveness::NotRunning, false) => Trigger::HostRebooted,
     }
 }
 
 /// The status of a create that came to its end without being recorded.
 fn made(creating: &Status) -> Status {
-    apply(creating, Event::Done(Operation::Create)).expect("a create is under way").0
+    apply(creating, Trigger::Done(Operation::Create)).expect("a create is under way").0
 }

@@ -9,18 +9,18 @@ use crate::execs::rejoin;
 use crate::lifecycle::handle::Handle;
 use crate::lifecycle::supervisor::{Fate, Supervisor};
 use crate::{execs::processes, ports};
-use sandkeep_core::{Event, Next, Operation, State, Status, with_causes};
+use sandkeep_core::{Next, Operation, State, Status, Trigger, with_causes};
 use sandkeep_home::Phase;
 
 impl Supervisor {
     /// Applies what was found, finishes what was under way, and goes back inside if it runs.
     pub(super) async fn recover(
         &mut self,
-        event: Event,
+        trigger: Trigger,
         handle: &Arc<Handle>,
     ) -> Result<Fate, Error> {
-        let missing = matches!(event, Event::Missing(_));
-        let (status, next) = self.next(event)?;
+        let missing = matches!(trigger, Trigger::Missing(_));
+        let (status, next) = self.next(trigger)?;
         let recovered = match next {
             Next::Carry(Operation::Destroy) => {
                 self.publish(status);
@@ -114,7 +114,7 @@ impl Supervisor {
                 self.shared.tasks.spawn(processes::probe_again(shared, Arc::clone(handle)));
             }
             Err(error) => {
-                let status = self.after(Event::Died(with_causes(&error)));
+                let status = self.after(Trigger::Died(with_causes(&error)));
                 self.settle(status).await;
                 rejoin::lose_all(&self.shared, handle);
             }
