@@ -25,8 +25,10 @@ use toolbox::{
 use utoipa::ToSchema;
 
 use self::parameters::{Parameters, cursor, within};
+pub use self::shown::Shown;
+#[cfg(feature = "mcp")]
+pub use self::shown::checked;
 use self::shown::{ModeText, PathText, mode_of};
-pub use self::shown::{Shown, checked};
 use super::openapi::{Files, Guarded, OfSandbox, WithBody, WithQuery};
 use crate::kit::Refusal;
 use crate::kit::body;

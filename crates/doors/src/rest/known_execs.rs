@@ -253,6 +253,7 @@ fn opening(from: From) -> Opening {
 }
 
 /// What has been said so far, line by line.
+#[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "only agents ask for it"))]
 pub fn output_so_far(
     asked: &ReadOutput,
     watch: impl FnOnce(From) -> Result<ExecWatch, Error>,

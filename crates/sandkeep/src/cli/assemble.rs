@@ -175,6 +175,7 @@ pub async fn embedded(
 }
 
 /// A throwaway broker that is asked over its API, by nobody but the user who started it.
+#[cfg(feature = "mcp")]
 pub async fn companion(
     settings: &Settings,
     data: DataDir,

@@ -103,7 +103,7 @@ impl Watched {
             fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("it lives");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a size");
         let kb = line.trim().trim_end_matches(" kB").parse().expect("a number");
-        let disk = rustix::fs::statvfs(&daemon.data_dir()).expect("the data directory");
+        let disk = rustix::fs::statvfs(daemon.data_dir()).expect("the data directory");
         self.memory_kb = self.memory_kb.max(kb);
         self.free_bytes = self.free_bytes.min(disk.f_bavail * disk.f_frsize);
     }
