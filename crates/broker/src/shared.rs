@@ -69,7 +69,7 @@ pub(super) struct Shared {
     pub journal: JournalLimits,
     /// What the daemon holds for owners in its data directory.
     pub held: Arc<Ledger>,
-    /// What of the answers to execs is in memory.
+    /// What of answers is in memory.
     pub answers: Arc<Ledger>,
     pub telemetry: Arc<Telemetry>,
     pub pulse: Pulse,

@@ -20,6 +20,7 @@ mod told;
 mod walk;
 
 use std::io;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustix::fs::{FileType, Stat};
@@ -29,6 +30,7 @@ use utoipa::ToSchema;
 use crate::{TreePath, View};
 pub use bundle::{MANIFEST, bundle, told_with_digests};
 pub use content::digest;
+use sandkeep_core::ledger::Reservation;
 use sandkeep_core::limits;
 pub use text::Text;
 pub use told::{Omitted, Side, Told, ToldDiff, ToldFacts};
@@ -44,6 +46,8 @@ pub struct Options {
     pub renames: Renames,
     /// More are counted as truncated.
     pub changes_max: usize,
+    /// Whom the changes that are kept in memory count to.
+    pub memory: Option<Arc<Reservation>>,
 }
 
 /// How the two trees came about.
@@ -175,6 +179,7 @@ impl Default for Options {
             lineage: Lineage::Unrelated,
             renames: Renames::Found,
             changes_max: limits::DIFF_CHANGES_MAX,
+            memory: None,
         }
     }
 }

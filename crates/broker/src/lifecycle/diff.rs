@@ -21,6 +21,7 @@ use super::volume::Stored;
 use super::work::FileWork;
 use crate::Broker;
 use crate::error::Error;
+use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
 use sandkeep_tree::{
     TreePath, View,
@@ -82,15 +83,16 @@ struct Comparison {
 }
 
 impl Broker {
+    /// The difference, and what it takes in memory: to be held until it is told.
     pub async fn diff(
         &self,
         who: &Principal,
         id: &SandboxId,
         request: DiffRequest,
-    ) -> Result<ToldDiff, Error> {
+    ) -> Result<(ToldDiff, Option<Arc<Reservation>>), Error> {
         let slot = self.shared.file_work.take(&who.organization)?;
         let mut comparison = self.comparison(who, id, request)?;
-        let broker = self.clone();
+        let (broker, memory) = (self.clone(), comparison.options.memory.clone());
         let _unheard = comparison.work.effort.cancel_on_drop();
         // Whoever leaves in between leaves no snapshot behind.
         let told = self.shared.tasks.spawn(async move {
@@ -100,7 +102,8 @@ impl Broker {
             broker.remove_stand_in(&comparison).await;
             told
         });
-        told.await.unwrap_or(Err(Error::ShuttingDown))
+        let told = told.await.unwrap_or(Err(Error::ShuttingDown))?;
+        Ok((told, memory))
     }
 
     async fn told(&self, comparison: &Comparison) -> Result<ToldDiff, Error> {
@@ -151,6 +154,7 @@ impl Broker {
             lineage: self.lineage(&handle, &volume, [&from, &to]),
             renames: Renames::Found,
             changes_max: limit,
+            memory: Some(Arc::new(self.shared.answers.open(&handle.meta().owner))),
         };
         let (text, stand_in, frozen) = (request.text, None, true);
         let work = FileWork::new(&self.shared, id, handle.destroys.subscribe());

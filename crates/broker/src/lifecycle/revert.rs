@@ -27,6 +27,7 @@ use crate::Broker;
 use crate::error::Error;
 use crate::inside::toolbox::{self, ToolboxRequest, Whom};
 use crate::policy::slots::Slot;
+use sandkeep_core::ledger::Reservation;
 use sandkeep_core::{
     Principal, SandboxId, SnapshotId, SnapshotName, State, Trigger, Verb, event::EventKind,
     failpoint, limits, with_causes,
@@ -162,8 +163,10 @@ impl Supervisor {
         let now = volume.view(None).await?.within(&work.effort);
         let then = volume.view(Some(&request.snapshot)).await?.within(&work.effort);
         let (paths, hidden) = (request.paths.clone(), request.hidden.clone());
+        let memory = Arc::new(self.shared.answers.open(&self.meta.owner));
+        let counted = Some(Arc::clone(&memory));
         let compared = work.run(READ, move || {
-            let diff = compare(&now, &then, &paths, hidden)?;
+            let diff = compare(&now, &then, &paths, hidden, counted)?;
             // Before anything is changed: what cannot be brought back whole is not begun.
             archive::check_size(&diff)?;
             Ok((diff, then))
@@ -235,6 +238,7 @@ fn compare(
     then: &View,
     paths: &[TreePath],
     hidden: Vec<TreePath>,
+    memory: Option<Arc<Reservation>>,
 ) -> std::io::Result<Diff> {
     let mut beneath = Vec::with_capacity(paths.len());
     for path in paths {
@@ -251,6 +255,7 @@ fn compare(
         lineage: Lineage::Unrelated,
         renames: Renames::Ignored,
         changes_max: limits::DIFF_CHANGES_MAX,
+        memory,
     };
     diff::compare(now, then, &options)
 }

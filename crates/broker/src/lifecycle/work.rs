@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::shared::Shared;
+use sandkeep_core::ledger::Over;
 use sandkeep_core::{SandboxId, limits};
 use sandkeep_storage::StorageError;
 use sandkeep_tree::{Effort, GivenUp};
@@ -108,6 +109,9 @@ impl FileWork {
     }
 
     fn error(&self, what: &'static str, source: io::Error) -> Error {
+        if let Some(over) = source.get_ref().and_then(|inner| inner.downcast_ref::<Over>()) {
+            return (*over).into();
+        }
         // The error itself may have lost why, on its way through an archive.
         let itself = source.get_ref().and_then(|inner| inner.downcast_ref().copied());
         match self.effort.given_up().or(itself) {

@@ -30,10 +30,24 @@ pub fn long_answer<T: Serialize>(
         whole(&mut object, texts);
         return Json(object).into_response();
     }
-    let mut head = serde_json::to_string(&object).expect("an answer holds strings and numbers");
+    let mut head = encoded(&object);
     // The texts come before its end.
     head.pop();
-    let rest = Rest { head: Some(head), texts: texts.into(), at: None, _space: space };
+    let rest = Rest { head: head.into(), texts: texts.into(), at: None, _space: Box::new(space) };
+    sent(rest)
+}
+
+/// Answers with an object that takes much memory, for which somebody has taken `space`.
+pub fn heavy_answer<T: Serialize>(object: &T, space: impl Send + 'static) -> Response {
+    let head = Bytes::from(encoded(object));
+    sent(Rest { head, texts: VecDeque::new(), at: None, _space: Box::new(space) })
+}
+
+fn encoded<T: Serialize>(object: &T) -> String {
+    serde_json::to_string(object).expect("an answer holds strings and numbers")
+}
+
+fn sent(rest: Rest) -> Response {
     let held = Arc::new(Held::new(rest));
     tokio::spawn(forget_unread(Arc::downgrade(&held)));
     let body = stream::unfold(held, |held| async move { Some((held.piece()?, held)) });
@@ -50,11 +64,12 @@ struct State {
 }
 
 struct Rest {
-    head: Option<String>,
+    /// What of the object itself is not told yet.
+    head: Bytes,
     texts: VecDeque<(&'static str, String)>,
     /// How far the first of them is told, if it was begun.
     at: Option<usize>,
-    _space: Reservation,
+    _space: Box<dyn Send>,
 }
 
 impl Held {
@@ -82,19 +97,19 @@ impl Held {
         state.taken += 1;
         match &mut state.rest {
             None => Some(Err(io::Error::other("the answer was not read in time"))),
-            Some(rest) => rest.next().map(|piece| Ok(piece.into())),
+            Some(rest) => rest.next().map(Ok),
         }
     }
 }
 
 impl Rest {
-    fn next(&mut self) -> Option<String> {
-        if let Some(head) = self.head.take() {
-            return Some(head);
+    fn next(&mut self) -> Option<Bytes> {
+        if !self.head.is_empty() {
+            return Some(self.head.split_to(self.head.len().min(ANSWER_PIECE_BYTES)));
         }
         let Some((name, text)) = self.texts.front() else {
             // Its end, once.
-            return self.at.take().map(|_| "}".to_owned());
+            return self.at.take().map(|_| Bytes::from_static(b"}"));
         };
         let (start, mut piece) = match self.at {
             Some(at) if at > 0 => (at, String::new()),
@@ -110,7 +125,7 @@ impl Rest {
             self.at = Some(0);
             self.texts.pop_front();
         }
-        Some(piece)
+        Some(piece.into())
     }
 }
 
@@ -165,7 +180,8 @@ mod tests {
         let (ledger, space) = space();
         let other = ledger.open(&Owner::local());
         let texts = [("one", "\u{1}".repeat(ANSWER_PIECE_BYTES * 3))].into();
-        let rest = Rest { head: Some("{".to_owned()), texts, at: None, _space: space };
+        let rest =
+            Rest { head: Bytes::from_static(b"{"), texts, at: None, _space: Box::new(space) };
         let held = Held::new(rest);
         let first = held.forget_unless_read(None);
         held.piece().expect("a first piece").expect("whole");

@@ -133,7 +133,7 @@ impl Direct {
                 let sandboxes = broker.fork(who, &id, fork_draft(asked), None).await?;
                 json(Forks { sandboxes })
             }
-            Call::Diff(id, asked) => json(broker.diff(who, &id, wanted(asked)).await?),
+            Call::Diff(id, asked) => json(broker.diff(who, &id, wanted(asked)).await?.0),
             Call::Revert(id, asked) => {
                 let reverted = broker.revert(who, &id, &asked.snapshot, &asked.paths).await?;
                 json(Reverted { reverted })

@@ -10,6 +10,7 @@ use futures_util::stream;
 use super::openapi::{Guarded, Inside, OfSandbox, Stored, WithBody, WithQuery};
 use crate::kit::Refusal;
 use crate::kit::body;
+use crate::kit::long_answer::heavy_answer;
 use crate::kit::path::Id;
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
@@ -38,7 +39,10 @@ pub async fn diff(
 ) -> Result<Response, Refusal> {
     let asked = query(asked)?;
     match asked.format.unwrap_or(DiffFormat::Json) {
-        DiffFormat::Json => Ok(Json(broker.diff(&who, &id, wanted(asked)).await?).into_response()),
+        DiffFormat::Json => {
+            let (told, space) = broker.diff(&who, &id, wanted(asked)).await?;
+            Ok(heavy_answer(&told, space))
+        }
         DiffFormat::Tar => Ok(tar(broker.diff_bundle(&who, &id, wanted(asked)).await?)),
     }
 }

@@ -7,6 +7,8 @@ use rustix::fs::{CWD, Mode, XattrFlags, mknodat, setxattr};
 use tempfile::TempDir;
 
 use super::*;
+use sandkeep_core::Owner;
+use sandkeep_core::ledger::{Ledger, Over, Shares};
 
 /// Two trees that begin as the same.
 struct Trees {
@@ -138,6 +140,27 @@ fn what_is_hidden_or_not_asked_for_is_not_told() {
     assert_eq!(paths(&beneath), all[..3]);
     let new = Options { beneath: vec![path("usr/bin")], ..Options::default() };
     assert_eq!(paths(&new), ["usr", "usr/bin", "usr/bin/tool"], "what leads there is new");
+}
+
+#[test]
+fn what_is_kept_of_a_diff_counts_to_somebody_and_has_an_end() {
+    let trees = Trees::new(|_| {});
+    for number in 0..3000 {
+        write(trees.after.path(), &format!("{number:0250}"), "");
+    }
+    let shares = Shares { organization_mb: None, user_mb: Some(1) };
+    let ledger = Ledger::new("answers", shares, |_| Ok(()));
+    let memory = || Some(Arc::new(ledger.open(&Owner::local())));
+    let some = Options { changes_max: 500, memory: memory(), ..Options::default() };
+    assert_eq!(trees.diff(&some).changes.len(), 500);
+    let (from, to) = trees.views();
+    let all = Options { memory: memory(), ..Options::default() };
+    let refused = compare(&from, &to, &all).expect_err("more than a user may have");
+    let over = refused.get_ref().and_then(|inner| inner.downcast_ref());
+    assert!(matches!(over, Some(Over::Quota { limit_mb: 1, .. })), "{refused}");
+    drop(all);
+    let again = Options { changes_max: 500, memory: memory(), ..Options::default() };
+    assert_eq!(trees.diff(&again).changes.len(), 500, "it was not given back");
 }
 
 #[test]

@@ -173,7 +173,16 @@ impl Walk<'_> {
         };
         let path = path.clone();
         let (from_path, differs, text) = (None, Vec::new(), None);
-        self.diff.changes.push(Change { kind, path, from_path, differs, before, after, text });
+        self.keep(Change { kind, path, from_path, differs, before, after, text })
+    }
+
+    fn keep(&mut self, change: Change) -> io::Result<()> {
+        if let Some(memory) = &self.options.memory {
+            // As it is here, as it is told, and as it is written.
+            let bytes = 2 * size_of::<Change>() + 3 * change.path.bytes().len();
+            memory.take(bytes as u64).map_err(io::Error::other)?;
+        }
+        self.diff.changes.push(change);
         Ok(())
     }
 
@@ -195,8 +204,7 @@ impl Walk<'_> {
         }
         let (before, after) = (Some(facts(old)?), Some(facts(new)?));
         let (from_path, text) = (None, None);
-        self.diff.changes.push(Change { kind, path, from_path, differs, before, after, text });
-        Ok(())
+        self.keep(Change { kind, path, from_path, differs, before, after, text })
     }
 }
 

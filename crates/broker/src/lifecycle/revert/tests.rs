@@ -13,13 +13,13 @@ fn view(path: &Path) -> View {
 
 /// Brings all of `now` back to `then`, as a stopped sandbox is.
 fn bring_back(now: &Path, then: &Path, paths: &[TreePath]) {
-    let diff = compare(&view(now), &view(then), paths, Vec::new()).expect("two trees");
+    let diff = compare(&view(now), &view(then), paths, Vec::new(), None).expect("two trees");
     ::toolbox::restore(now, archive::of(diff, view(then))).expect("it can be brought back");
 }
 
 fn differences(now: &Path, then: &Path) -> Vec<Change> {
     let all = [TreePath::default()];
-    compare(&view(now), &view(then), &all, Vec::new()).expect("two trees").changes
+    compare(&view(now), &view(then), &all, Vec::new(), None).expect("two trees").changes
 }
 
 proptest! {
