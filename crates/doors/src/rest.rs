@@ -4,7 +4,7 @@
 mod builds;
 pub(super) mod diff;
 pub(super) mod docs_page;
-mod exec_stream;
+pub(super) mod exec_stream;
 pub(super) mod execs;
 pub(super) mod files;
 mod health;

@@ -1,33 +1,37 @@
 //! Calls of the broker in this process.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
+use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rmcp::model::Extensions;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{Backend, Call, DEFAULT_SLOT, Failure, Telling, ToolCall, ToolEvents};
+use crate::kit::frames::Form;
 use crate::kit::{Refusal, SignedBy};
 use crate::ports::PortDoor;
 use crate::rest::diff::wanted;
 use crate::rest::files::{
     self, Shown, checked, directory_to_list, directory_to_make, move_to_make,
 };
-use crate::rest::known_execs::output_so_far;
+use crate::rest::known_execs::{beginning, opening};
 use crate::rest::listing::{filter, page};
 use crate::rest::sandboxes::in_flight;
 use crate::rest::snapshots::{fork_draft, on_execs};
 use crate::rest::tools::{CallBody, Live};
-use crate::rest::{problem::problem_of, processes};
-use sandkeep_broker::{Broker, Listener};
-use sandkeep_core::api::{Forks, Reverted, Snapshots, ToolEvent};
+use crate::rest::{exec_stream, problem::problem_of, processes};
+use sandkeep_broker::{Broker, ExecWatch, Listener, error::Error};
+use sandkeep_core::api::{Forks, ReadOutput, Reverted, Snapshots, ToolEvent};
 use sandkeep_core::limits::MCP_ANSWER_MAX_BYTES;
 use sandkeep_core::{Principal, SandboxId, SpecDraft};
+use sandkeep_guestlink::journal;
 
 pub struct Direct {
     pub broker: Broker,
@@ -202,9 +206,7 @@ fn json(answer: impl Serialize) -> Result<Value, Failure> {
 }
 
 /// All that a stream says, within bounds.
-async fn text(
-    lines: impl stream::Stream<Item = Result<bytes::Bytes, Failure>>,
-) -> Result<Value, Failure> {
+async fn text(lines: impl stream::Stream<Item = Result<Bytes, Failure>>) -> Result<Value, Failure> {
     let mut lines = std::pin::pin!(lines);
     let mut said = Vec::new();
     while let Some(line) = lines.try_next().await? {
@@ -225,8 +227,18 @@ impl From<Refusal> for Failure {
     }
 }
 
-impl From<sandkeep_broker::error::Error> for Failure {
-    fn from(error: sandkeep_broker::error::Error) -> Self {
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
         Refusal::from(error).into()
     }
+}
+
+/// What has been said so far, line by line.
+fn output_so_far(
+    asked: &ReadOutput,
+    watch: impl FnOnce(journal::From) -> Result<ExecWatch, Error>,
+) -> Result<impl stream::Stream<Item = io::Result<Bytes>>, Refusal> {
+    let from = beginning(asked, Form::Ndjson, None)?;
+    let follow = journal::Follow::WhatIsThere;
+    Ok(exec_stream::events(watch(from)?, Form::Ndjson, follow, opening(from)))
 }

@@ -1,14 +1,10 @@
 //! Execs that exist: list, look, read or follow what they say, feed, signal, cancel.
 
-use std::io;
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use bytes::Bytes;
-use futures_util::Stream;
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -175,7 +171,11 @@ pub async fn stdin(
 }
 
 /// Where a watch of what is asked for begins.
-fn beginning(asked: &ReadOutput, form: Form, resumed: Option<Offsets>) -> Result<From, Refusal> {
+pub fn beginning(
+    asked: &ReadOutput,
+    form: Form,
+    resumed: Option<Offsets>,
+) -> Result<From, Refusal> {
     let malformed = |problem: &str| Refusal::QueryMalformed { problem: problem.to_owned() };
     match (asked.stream, asked.offset, asked.stdout_offset.or(asked.stderr_offset)) {
         (Some(_), _, Some(_)) => {
@@ -248,16 +248,6 @@ pub fn output_answer(
     Ok(exec_stream::answer(watch, form, follow, opening(from)))
 }
 
-fn opening(from: From) -> Opening {
+pub fn opening(from: From) -> Opening {
     Opening::At(Offsets { stdout: from.stdout.unwrap_or(0), stderr: from.stderr.unwrap_or(0) })
-}
-
-/// What has been said so far, line by line.
-#[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "only agents ask for it"))]
-pub fn output_so_far(
-    asked: &ReadOutput,
-    watch: impl FnOnce(From) -> Result<ExecWatch, Error>,
-) -> Result<impl Stream<Item = io::Result<Bytes>>, Refusal> {
-    let from = beginning(asked, Form::Ndjson, None)?;
-    Ok(exec_stream::events(watch(from)?, Form::Ndjson, Follow::WhatIsThere, opening(from)))
 }

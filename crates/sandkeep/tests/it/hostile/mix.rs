@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -23,6 +24,7 @@ const ROUNDS_MIN: usize = 40;
 const MEMORY_MAX_KB: u64 = 400 * 1024;
 /// Free disk that no tenant can take.
 const DISK_RESERVE_BYTES: u64 = 512 << 20;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const ATTACKERS: usize = 6;
 
 #[test]
@@ -61,14 +63,16 @@ fn attack(time: Duration) {
                 }
             });
         }
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                worst.lock().expect("no panic").look(&daemon);
-                std::thread::sleep(Duration::from_millis(50));
+        let (working, worked) = mpsc::channel::<()>();
+        let (daemon, worst) = (&daemon, &worst);
+        scope.spawn(move || {
+            while worked.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
+                worst.lock().expect("no panic").look(daemon);
             }
         });
         let began = Instant::now();
-        let loaded = worker.works(&daemon, |rounds| rounds < ROUNDS_MIN || began.elapsed() < time);
+        let loaded = worker.works(daemon, |rounds| rounds < ROUNDS_MIN || began.elapsed() < time);
+        drop(working);
         over.store(true, Ordering::Relaxed);
         loaded
     });

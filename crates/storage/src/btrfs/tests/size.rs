@@ -138,7 +138,7 @@ async fn spare(test: &str, dir: &DataDir, kept: &str) -> Option<(BtrfsStorage, P
     while sizing(&storage).keep_room().expect("room") != Need::Less {
         assert!(Instant::now() < deadline, "the removed files still take their space");
         fs::write(path.join("now"), format!("{:?}", Instant::now())).expect("a file");
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::yield_now();
     }
     Some((storage, path))
 }
