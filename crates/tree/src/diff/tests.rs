@@ -158,7 +158,7 @@ fn what_is_kept_of_a_diff_counts_to_somebody_and_has_an_end() {
     let refused = compare(&from, &to, &all).expect_err("more than a user may have");
     let over = refused.get_ref().and_then(|inner| inner.downcast_ref());
     assert!(matches!(over, Some(Over::Quota { limit_mb: 1, .. })), "{refused}");
-    drop(all);
+    drop((some, all));
     let again = Options { changes_max: 500, memory: memory(), ..Options::default() };
     assert_eq!(trees.diff(&again).changes.len(), 500, "it was not given back");
 }
