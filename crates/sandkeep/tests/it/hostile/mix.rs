@@ -18,7 +18,7 @@ use crate::support::{Daemon, Setup, obstacle};
 /// What the answers for the other tenant may take, as a multiple of what they take on a quiet daemon.
 const SLOWER_MAX: u32 = 5;
 /// Times below this are the scheduler's and not the daemon's.
-const QUIET_MIN: Duration = Duration::from_millis(20);
+const QUIET_MIN: Duration = Duration::from_millis(40);
 const ROUNDS_MIN: usize = 40;
 /// What the daemon may use at any time of the attack, with everything that it keeps for others.
 const MEMORY_MAX_KB: u64 = 400 * 1024;
