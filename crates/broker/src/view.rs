@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::lifecycle::handle::Handle;
 use crate::error::Error;
-use sandkeep_core::{Principal, SandboxId, State, limits};
+use sandkeep_core::{HOME, Principal, SandboxId, State, limits};
 
 pub use sandkeep_core::api::{Order, Sandbox as View};
 
@@ -40,6 +40,8 @@ impl Handle {
             timeout_secs: terms.timeout_secs,
             idle_timeout_secs: terms.idle_timeout_secs,
             on_timeout: terms.on_timeout,
+            workdir: spec.workdir().unwrap_or(HOME).to_owned(),
+            forked_from: meta.forked_from.clone(),
             source: spec.source().cloned(),
             last_activity_at: self.activity.shown(),
             turn_count: published.meta.turn,

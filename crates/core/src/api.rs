@@ -28,7 +28,7 @@ pub use request::{
     ListFiles, ListSandboxes, MakeDirectory, MoveFile, Order, PauseSandbox, ProcessReady,
     ReadOutput, Revert, RollbackSandbox, SealTurn, SignPortUrl,
 };
-pub use sandbox::{Ensured, Forks, Reverted, Sandbox, Sandboxes, Snapshot, Snapshots};
+pub use sandbox::{Ensured, ForkPoint, Forks, Reverted, Sandbox, Sandboxes, Snapshot, Snapshots};
 pub use shell::{Shell, ShellFate, ShellProgram, ShellState};
 pub use template::{Template, TemplateConfig};
 pub use tool::{ToolAnswer, ToolBlock, ToolEvent};

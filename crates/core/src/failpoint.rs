@@ -67,6 +67,8 @@ pub const ALL: &[&str] = &[
     "fork.after_intent",
     "fork.after_volume",
     "fork.after_identity",
+    "fork.after_base_snapshot",
+    "fork.after_base_record",
     "fork.after_made",
     "fork.after_event",
     "fork.after_outcome",

@@ -9,6 +9,8 @@ use utoipa::ToSchema;
 use super::id::SnapshotId;
 use super::slot::is_plain;
 
+/// The name of the state a sandbox started in.
+const BASE: &str = "base";
 /// What the present state is called where a snapshot could be named.
 const NOW: &str = "now";
 
@@ -39,21 +41,31 @@ pub enum SnapshotKind {
     Turn(u64),
     /// It was made after a tool's call.
     Tool,
+    /// It holds the files that a sandbox with a workspace, or a fork, started with.
+    Base,
 }
 
 impl SnapshotKind {
     /// Whether it gives way to later ones.
     pub fn is_pruned(self) -> bool {
         match self {
-            Self::Asked => false,
+            Self::Asked | Self::Base => false,
             Self::Turn(_) | Self::Tool => true,
+        }
+    }
+
+    /// Whether it counts towards the number of snapshots that a sandbox may have. Sandkeep makes the base by itself.
+    pub fn is_counted(self) -> bool {
+        match self {
+            Self::Asked | Self::Turn(_) | Self::Tool => true,
+            Self::Base => false,
         }
     }
 
     pub fn turn(self) -> Option<u64> {
         match self {
             Self::Turn(number) => Some(number),
-            Self::Asked | Self::Tool => None,
+            Self::Asked | Self::Tool | Self::Base => None,
         }
     }
 }
@@ -66,6 +78,11 @@ impl SnapshotName {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name of the snapshot that holds what a sandbox started with.
+    pub fn base() -> Self {
+        Self(BASE.to_owned())
     }
 
     /// The name of the snapshot that seals a turn.

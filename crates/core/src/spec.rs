@@ -146,6 +146,13 @@ impl Spec {
         self.image.as_ref()?.defaults.as_ref()
     }
 
+    /// Where commands run that name no directory: in the workspace, else where the image says. Without either it is
+    /// the home of whoever runs them.
+    pub fn workdir(&self) -> Option<&str> {
+        let workspace = self.source.as_ref().map(|source| source.path.as_str());
+        workspace.or_else(|| Some(self.image_defaults()?.workdir.as_str()))
+    }
+
     pub fn snapshots_tool_calls(&self) -> bool {
         self.snapshot_tool_calls
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::layout::{self, Unread, VERSION};
+use sandkeep_core::api::ForkPoint;
 use sandkeep_core::{Labels, Moment, Owner, SandboxId, SlotName, Spec, Terms};
 
 /// How far the sandbox has come, as far as its files go.
@@ -36,6 +37,9 @@ pub struct Meta {
     pub owner: Owner,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotName>,
+    /// What it is a fork of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkPoint>,
     pub phase: Phase,
     /// Number of turns.
     pub turn: u64,
@@ -80,6 +84,7 @@ impl Meta {
             began: Moment::of_wall(created_at),
             owner: labels.owner,
             slot: None,
+            forked_from: None,
             phase: Phase::Creating,
             turn: 0,
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::invalid;
 use crate::error::Error;
-use sandkeep_core::{Spec, check_env, limits};
+use sandkeep_core::{HOME, Spec, check_env, limits};
 
 /// Who a command of a sandbox without an image runs as unless it says otherwise.
 const DEFAULT_USER: &str = "user";
@@ -40,19 +40,28 @@ impl Place {
     pub fn fill(spec: &Spec, wanted: Wanted) -> Result<Self, Error> {
         wanted.check()?;
         let env = environment(spec, wanted.env)?;
-        let (cwd, user) = match spec.image_defaults() {
-            None => (wanted.cwd, wanted.user.unwrap_or_else(|| DEFAULT_USER.to_owned())),
+        let user = match spec.image_defaults() {
+            None => wanted.user.unwrap_or_else(|| DEFAULT_USER.to_owned()),
             Some(image) => {
-                let cwd = wanted.cwd.unwrap_or_else(|| image.workdir.clone());
                 let mut user = wanted.user.unwrap_or_else(|| image.user.clone());
                 if !user.contains(':') {
                     user.push(GROUP_AS_IMAGES_HAVE_IT);
                 }
-                (Some(cwd), user)
+                user
             }
+        };
+        let cwd = match wanted.cwd {
+            Some(cwd) if !cwd.starts_with('/') => Some(beneath(spec.workdir(), &cwd)),
+            Some(cwd) => Some(cwd),
+            None => spec.workdir().map(str::to_owned),
         };
         Ok(Self { env, cwd, user })
     }
+}
+
+/// A relative path begins in the working directory.
+fn beneath(workdir: Option<&str>, path: &str) -> String {
+    format!("{}/{path}", workdir.unwrap_or(HOME).trim_end_matches('/'))
 }
 
 /// A user as its caller or its image wrote it.
@@ -97,9 +106,9 @@ impl Wanted {
     fn check(&self) -> Result<(), Error> {
         check_env(&self.env)?;
         if let Some(cwd) = &self.cwd
-            && (!cwd.starts_with('/') || cwd.contains('\0'))
+            && (cwd.is_empty() || cwd.contains('\0'))
         {
-            return Err(invalid("cwd", format!("{cwd:?} is not an absolute path")));
+            return Err(invalid("cwd", format!("{cwd:?} is not a path")));
         }
         match self.user.as_deref() {
             Some(user) if !is_user(user) => {

@@ -3,8 +3,8 @@
 //! ```text
 //!   row `creating` first, then quotas, idempotency key, slot (only who has any of them waits for that)
 //!   ┌ home, meta `creating` ────────────────────────────────────┐
-//!   └ row `creating` → volume → template's files, workspace → runtime's ───┴▶ launch (▶ clone) ▶ ┌ row `running`
-//!                                                                                                └ meta `ready`
+//!   └ row `creating` → volume → template's files, workspace → runtime's ───┴▶ launch (▶ clone ▶ base) ▶ ┌ row `running`
+//!                                                                                                       └ meta `ready`
 //! ```
 //!
 //! A row or a meta that says `creating` is each a full intent: reconcile removes everything that
@@ -282,11 +282,16 @@ impl Supervisor {
         let (home, plan) = tokio::join!(home, parts);
         self.revision = revision;
         home?;
-        self.runtime.start(&plan?).await?;
+        let plan = plan?;
+        if let Origin::Snapshot { .. } = origin {
+            self.seal_base().await?;
+        }
+        self.runtime.start(&plan).await?;
         failpoint!("create.after_launch");
         let guest = self.enter().await?;
         if let Origin::Template(Some(workspace)) = origin {
             self.finish_source(workspace, &guest).await?;
+            self.seal_base().await?;
         }
         let starts_up = self.template_start_up().is_some();
         if starts_up {

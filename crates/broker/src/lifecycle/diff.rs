@@ -13,6 +13,7 @@ mod bundle;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use tokio::sync::RwLockReadGuard;
 use tracing::warn;
 
 use super::handle::Handle;
@@ -22,7 +23,7 @@ use super::work::FileWork;
 use crate::Broker;
 use crate::error::Error;
 use sandkeep_core::ledger::Reservation;
-use sandkeep_core::{Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
+use sandkeep_core::{HOME, Principal, SandboxId, SnapshotId, SnapshotName, State, limits};
 use sandkeep_tree::{
     TreePath, View,
     diff::{self, Diff, Lineage, Options, Renames, Side, Told, ToldDiff},
@@ -41,7 +42,7 @@ const MOUNTED: [&str; 2] = ["dev", "proc"];
 /// What is to be compared.
 #[derive(Clone, Debug, Default)]
 pub struct DiffRequest {
-    /// The newest snapshot, or what the sandbox was made from, if it is not said.
+    /// By default the files that the sandbox started with.
     pub from: Option<String>,
     /// The present, if it is not said.
     pub to: Option<String>,
@@ -65,6 +66,8 @@ pub enum DiffText {
 enum Point {
     Base,
     Snapshot(Arc<Record>),
+    /// A snapshot of a sandbox that this one is a fork of.
+    OfAncestor(Arc<Handle>, Arc<Record>),
     Now,
 }
 
@@ -107,7 +110,7 @@ impl Broker {
     }
 
     async fn told(&self, comparison: &Comparison) -> Result<ToldDiff, Error> {
-        let _kept = comparison.handle.snapshots.reading().await;
+        let _kept = comparison.keep().await;
         let (from, to) = self.views(comparison).await?;
         let (options, text) = (comparison.options.clone(), comparison.text);
         let diff = comparison.work.run(READ, move || {
@@ -130,18 +133,11 @@ impl Broker {
     ) -> Result<Comparison, Error> {
         let handle = self.shared.find(who, id)?;
         let volume = handle.volume.stored("a diff")?.clone();
-        let from = match &request.from {
-            Some(text) => point(&handle, "from", text)?,
-            None => match handle.snapshots.all().last() {
-                Some(newest) => Point::Snapshot(Arc::clone(newest)),
-                None => Point::Base,
-            },
-        };
-        let to = match &request.to {
-            Some(text) => point(&handle, "to", text)?,
-            None => Point::Now,
-        };
-        let beneath = request.path.as_deref().map(|path| inside("path", path)).transpose()?;
+        let from = self.point(&handle, "from", request.from.as_deref().unwrap_or(BASE))?;
+        let to = self.point(&handle, "to", request.to.as_deref().unwrap_or(NOW))?;
+        let workdir = handle.meta().spec.workdir().unwrap_or(HOME).to_owned();
+        let beneath = request.path.as_deref().map(|path| beneath("path", &workdir, path));
+        let beneath = beneath.transpose()?;
         let (limit, max) = (request.limit, limits::DIFF_CHANGES_MAX);
         let limit = limit.unwrap_or(limits::DIFF_CHANGES_DEFAULT);
         if limit == 0 || limit > max {
@@ -161,6 +157,36 @@ impl Broker {
         Ok(Comparison { handle, volume, work, from, to, options, text, stand_in, frozen })
     }
 
+    /// What a caller means by the name of a point in time: a snapshot of the sandbox, what the sandbox started with, or
+    /// a snapshot of the sandboxes that it is a fork of.
+    fn point(&self, handle: &Arc<Handle>, field: &'static str, text: &str) -> Result<Point, Error> {
+        if text == NOW {
+            return Ok(Point::Now);
+        }
+        let name: SnapshotName =
+            text.parse().map_err(|problem: sandkeep_core::InvalidSnapshotName| {
+                Error::InvalidField { field, problem: problem.to_string() }
+            })?;
+        match handle.snapshot_named(&name) {
+            Ok(record) => Ok(Point::Snapshot(record)),
+            Err(_) if text == BASE => Ok(Point::Base),
+            Err(error) => self.ancestors_point(handle, &name).ok_or(error),
+        }
+    }
+
+    /// The nearest ancestor's that has one of this name. All of a family have one owner.
+    fn ancestors_point(&self, handle: &Handle, name: &SnapshotName) -> Option<Point> {
+        let mut origin = handle.meta().forked_from.clone();
+        while let Some(fork) = origin {
+            let ancestor = self.shared.supervised(&fork.sandbox)?;
+            if let Ok(record) = ancestor.snapshot_named(name) {
+                return Some(Point::OfAncestor(ancestor, record));
+            }
+            origin = ancestor.meta().forked_from.clone();
+        }
+        None
+    }
+
     /// What is mounted in a sandbox, and not part of its volume.
     pub(crate) fn hidden(&self, handle: &Handle) -> Result<Vec<TreePath>, Error> {
         let binds = self.shared.template_of(&handle.meta().spec)?.binds();
@@ -176,7 +202,9 @@ impl Broker {
         }
         let made = |point: &Point| match point {
             Point::Base => SystemTime::from(handle.meta().created_at),
-            Point::Snapshot(record) => SystemTime::from(record.created_at),
+            Point::Snapshot(record) | Point::OfAncestor(_, record) => {
+                SystemTime::from(record.created_at)
+            }
             Point::Now => SystemTime::from(self.shared.clock.wall()),
         };
         let [one, other] = points.map(made);
@@ -222,6 +250,9 @@ impl Broker {
                 let spec = &handle.meta().spec;
                 return base::view(&self.shared, (volume, work), &handle.id, spec).await;
             }
+            Point::OfAncestor(handle, record) => {
+                return handle.volume.stored("a diff")?.view(Some(&record.id)).await;
+            }
             Point::Snapshot(record) => Some(&record.id),
             Point::Now => comparison.stand_in.as_ref(),
         };
@@ -230,6 +261,17 @@ impl Broker {
 }
 
 impl Comparison {
+    /// Keeps the snapshots that are compared until it is dropped.
+    async fn keep(&self) -> Vec<RwLockReadGuard<'_, ()>> {
+        let mut kept = vec![self.handle.snapshots.reading().await];
+        for point in [&self.from, &self.to] {
+            if let Point::OfAncestor(handle, _) = point {
+                kept.push(handle.snapshots.reading().await);
+            }
+        }
+        kept
+    }
+
     fn tell(&self, diff: &Diff, changes: Vec<Told>) -> ToldDiff {
         ToldDiff {
             from: self.from.side(),
@@ -246,7 +288,7 @@ impl Point {
     fn side(&self) -> Side {
         match self {
             Self::Base => Side::Base,
-            Self::Snapshot(record) => {
+            Self::Snapshot(record) | Self::OfAncestor(_, record) => {
                 Side::Snapshot { id: record.id.clone(), name: record.name.to_string() }
             }
             Self::Now => Side::Now,
@@ -254,19 +296,11 @@ impl Point {
     }
 }
 
-/// What somebody means by the name of a point in time. A snapshot may be called `base`, and then it is meant.
-fn point(handle: &Handle, field: &'static str, text: &str) -> Result<Point, Error> {
-    if text == NOW {
-        return Ok(Point::Now);
-    }
-    let name: SnapshotName =
-        text.parse().map_err(|problem: sandkeep_core::InvalidSnapshotName| {
-            Error::InvalidField { field, problem: problem.to_string() }
-        })?;
-    match handle.snapshot_named(&name) {
-        Ok(record) => Ok(Point::Snapshot(record)),
-        Err(_) if text == BASE => Ok(Point::Base),
-        Err(error) => Err(error),
+/// The same, where a relative path begins in the working directory.
+pub(super) fn beneath(field: &'static str, workdir: &str, path: &str) -> Result<TreePath, Error> {
+    match path.starts_with('/') {
+        true => inside(field, path),
+        false => inside(field, &format!("{workdir}/{path}")),
     }
 }
 

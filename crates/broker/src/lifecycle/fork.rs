@@ -29,6 +29,7 @@ use crate::records::idempotency::{self, Claim, Known, Vacancy};
 use crate::records::rows;
 use crate::shared::Shared;
 use crate::view::View;
+use sandkeep_core::api::ForkPoint;
 use sandkeep_core::event::EventKind;
 use sandkeep_core::{
     IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Terms, TermsPatch, Trigger,
@@ -234,12 +235,16 @@ impl Broker {
         // Until the forks are in the list their layers are needed for the source's sake alone.
         let _kept = shared.keep_layers().await;
         let unmade = (0..draft.count).map(|_| {
-            let meta = new_meta(
+            let mut meta = new_meta(
                 shared,
                 source.handle.meta().owner.clone(),
                 source.handle.meta().spec.clone(),
                 terms.clone(),
             );
+            meta.forked_from = Some(ForkPoint {
+                sandbox: source.handle.id.clone(),
+                snapshot: source.named.clone(),
+            });
             admission::check_row(&meta)?;
             let origin = Origin::Snapshot {
                 sandbox: source.handle.id.clone(),

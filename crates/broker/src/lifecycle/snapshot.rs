@@ -235,6 +235,26 @@ impl Supervisor {
         Ok(record)
     }
 
+    /// Records the files that a sandbox starts with as the snapshot `base`, where they are not those of its template
+    /// alone. Nothing inside writes yet. A storage without snapshots has none.
+    pub(crate) async fn seal_base(&self) -> Result<(), Error> {
+        let Ok(volume) = self.volume.with_snapshots() else { return Ok(()) };
+        let id = SnapshotId::random();
+        self.snapshots.expect(&id);
+        volume.snapshot(&id).await?;
+        failpoint!("fork.after_base_snapshot");
+        let bytes = volume.snapshot_bytes(&id).await?;
+        let (name, kind, place) =
+            (SnapshotName::base(), SnapshotKind::Base, self.snapshots.next_place());
+        let content = Content { id, name, kind, note: None, place };
+        let record = Arc::new(Record::new(content, self.shared.clock.wall(), bytes));
+        self.shared.snapshots.put(self.id(), &record).await?;
+        failpoint!("fork.after_base_record");
+        self.snapshots.keep(record);
+        self.copy_snapshot_records().await;
+        Ok(())
+    }
+
     /// What can be refused before anything is done.
     fn check_request(&self, request: &SnapshotRequest) -> Result<(), Error> {
         if let What::Asked(Some(name)) = &request.what
@@ -336,7 +356,7 @@ impl Supervisor {
 
     /// The oldest turns give way until there are no more than there may be.
     async fn prune(&self) {
-        while self.snapshots.count() > self.max_snapshots() {
+        while self.snapshots.counted() > self.max_snapshots() {
             let Some(oldest) = self.snapshots.oldest_pruned() else { return };
             if let Err(error) = self.remove_snapshot(&oldest).await {
                 // It counts no more; reconcile removes what is left of it.
@@ -382,6 +402,10 @@ impl Supervisor {
     /// Brings the copies in the home in line with the rows.
     pub(crate) async fn copy_records(&self) {
         self.rewrite_meta().await;
+        self.copy_snapshot_records().await;
+    }
+
+    async fn copy_snapshot_records(&self) {
         let (home, copy) = (self.home.clone(), copy(&self.snapshots.all()));
         if let Err(error) = self.shared.blocking(move |_| home.keep_snapshots_copy(&copy)).await {
             warn!(id = %self.id(), %error, "cannot copy the records of snapshots");

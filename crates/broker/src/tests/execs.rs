@@ -125,7 +125,7 @@ async fn wrong_commands_are_refused_by_the_name_of_the_field() {
         ("argv", draft(&[""])),
         ("argv", draft(&["echo", "a\0b"])),
         ("argv", draft(&["echo", &long])),
-        ("cwd", ExecDraft { cwd: Some("tmp".to_owned()), ..draft(&["pwd"]) }),
+        ("cwd", ExecDraft { cwd: Some("a\0b".to_owned()), ..draft(&["pwd"]) }),
         ("user", ExecDraft { user: Some(String::new()), ..draft(&["id"]) }),
         ("timeout_ms", ExecDraft { timeout: Some(Duration::ZERO), ..draft(&["true"]) }),
     ];

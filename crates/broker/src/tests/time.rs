@@ -251,11 +251,13 @@ async fn forks_have_the_files_and_the_spec_and_no_slot() {
         assert_eq!(fork.labels, [("b".to_owned(), "2".to_owned())].into());
         assert_eq!(world.storage.read(&fork.id), 7);
         assert_ne!(fork.id, source.id);
+        assert_eq!(names(&broker, &fork.id), ["base"]);
+        let origin = fork.forked_from.as_ref().expect("it is a fork");
+        assert_eq!((&origin.sandbox, &origin.snapshot), (&source.id, &None));
     }
-    assert!(
-        world.storage.snapshots().await.expect("a list").is_empty(),
-        "it was for the forks alone"
-    );
+    let stored = world.storage.snapshots().await.expect("a list");
+    assert!(stored.iter().all(|(of, _)| *of != source.id), "it was for the forks alone");
+    assert_eq!(stored.len(), 3, "each fork has its base");
     assert_eq!(names(&broker, &source.id), [""; 0]);
     broker.destroy(&me(), &source.id).await.expect("it goes");
     assert_eq!(list(&broker).await.len(), 3, "forks need their source no more");

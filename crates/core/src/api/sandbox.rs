@@ -47,6 +47,11 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_secs: Option<u64>,
     pub on_timeout: OnTimeout,
+    /// Where commands run that name no directory.
+    pub workdir: String,
+    /// The sandbox it is a fork of. Snapshots of that sandbox can be named in a diff as long as it exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkPoint>,
     /// The workspace that it was made with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -65,6 +70,15 @@ pub struct Sandbox {
     /// Bytes in its volume, as last measured: a few seconds ago where the storage counts them, else
     /// when its stats were last asked for. `null`: not yet.
     pub space_used: Option<u64>,
+}
+
+/// What a fork was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForkPoint {
+    pub sandbox: SandboxId,
+    /// The snapshot that was named; without one, the fork started with the files of that moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotName>,
 }
 
 /// A snapshot as the API shows it.

@@ -5,6 +5,7 @@
 //! gets another's identity, and every file must be what the list of changes says it is.
 
 mod plan;
+mod select;
 mod staging;
 #[cfg(test)]
 mod tests;
@@ -21,12 +22,14 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use self::plan::{Act, Conflict, Plan, Step};
+use self::select::{SelectArgs, Selection};
 use self::staging::{Found, PLACE, Staging};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::print;
 use crate::cli::tool_config::{Arrival, Guard, GuardArgs, ToolConfig};
 use sandkeep_client::Client;
+use sandkeep_core::api::FilePath;
 use sandkeep_core::{SandboxId, limits};
 use sandkeep_tree::{
     TreePath, View,
@@ -38,9 +41,11 @@ use sandkeep_tree::{
 
 /// Apply the changes of a sandbox to a local directory
 ///
-/// Applies everything that changed under --path since --from, or nothing at all. A file that changed on both sides is
-/// a conflict: then nothing is changed, the conflicts are listed and the exit code is 8. Files that make tools on this
-/// machine run commands (.git/config, hooks, .envrc, .vscode) are refused, unless --allow-tool-config is given.
+/// Applies what changed under --path since --from, except what the directory's .gitignore files ignore. A file that
+/// changed on both sides is a conflict: it stays as it is in the directory, and the exit code is 8. Choose a side with
+/// --ours or --theirs; with --all-or-nothing a conflict keeps everything else from being applied, too. Files that make
+/// tools on this machine run commands (.git/config, hooks, .envrc, .vscode) are refused, unless --allow-tool-config is
+/// given.
 #[derive(Debug, clap::Args)]
 pub struct ApplyArgs {
     /// Sandbox id or unique prefix
@@ -48,15 +53,20 @@ pub struct ApplyArgs {
     /// Local directory to change
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Snapshot that the directory corresponds to, or `base` for the sandbox's initial state [default: the oldest snapshot]
+    /// Snapshot that the directory corresponds to [default: base, the files that the sandbox started with]
     #[arg(long, value_name = "SNAPSHOT")]
     from: Option<String>,
-    /// Directory in the sandbox that corresponds to it
-    #[arg(long, value_name = "PATH", default_value = "/home/user")]
-    path: String,
+    /// Directory in the sandbox that corresponds to it [default: the workspace, or the working directory]
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
     /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Change nothing if there is a conflict
+    #[arg(long)]
+    all_or_nothing: bool,
+    #[command(flatten)]
+    select: SelectArgs,
     #[command(flatten)]
     guard: GuardArgs,
 }
@@ -73,6 +83,10 @@ enum ApplyError {
         "the daemon has more changes than can be brought home at once; choose less with --path"
     )]
     Truncated,
+    #[error(
+        "/{path} is not a directory in the sandbox; give the directory that it is in, and --include for the file"
+    )]
+    NoDirectory { path: String },
     #[error("the daemon sent an invalid archive: {0}")]
     Archive(#[from] ArchiveError),
     #[error("{path} arrived damaged; try again")]
@@ -117,34 +131,55 @@ struct Manifest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
     Apply,
+    /// Only if nothing is in conflict.
+    ApplyAll,
     DryRun,
+}
+
+/// What of the changes is wanted, and what is refused.
+struct Rules {
+    selection: Selection,
+    guard: Guard,
 }
 
 #[derive(Debug)]
 struct Report {
     plan: Plan,
+    /// How many changes the sandbox has.
+    changes: usize,
     found: Found,
 }
 
 pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let top = TreePath::clean(args.path.as_bytes())
+    let workdir = client.sandbox(&id).await?.workdir;
+    let within = match args.path {
+        Some(path) if path.starts_with('/') => path,
+        Some(path) => format!("{workdir}/{path}"),
+        None => workdir,
+    };
+    let top = TreePath::clean(within.as_bytes())
         .map_err(|problem| Failure::Usage { problem: format!("--path: {problem}") })?;
     let directory = open(&args.to).map_err(|error| Failure::Usage {
         problem: format!("--to {}: {error}", args.to.display()),
     })?;
-    let mut query = vec![("format", "tar"), ("path", args.path.as_str())];
-    let from = match args.from {
-        Some(from) => from,
-        None => oldest(client, &id).await?,
-    };
-    query.push(("from", &from));
+    let from = args.from.as_deref().unwrap_or("base");
+    let query = [("format", "tar"), ("path", within.as_str()), ("from", from)];
     let response = client.get_live(&format!("/api/v1/sandboxes/{id}/diff"), &query).await?;
     let (sender, pieces) = mpsc::channel(limits::APPLY_CHUNKS_QUEUED);
-    let intent = if args.dry_run { Intent::DryRun } else { Intent::Apply };
-    let guard = args.guard.beneath(&args.to);
+    let intent = match (args.dry_run, args.all_or_nothing) {
+        (true, _) => Intent::DryRun,
+        (false, true) => Intent::ApplyAll,
+        (false, false) => Intent::Apply,
+    };
+    let (select, guard, to) = (args.select, args.guard.beneath(&args.to), args.to);
+    // Fails before anything is asked of the directory.
+    drop(select.beneath(&to)?);
     let work = tokio::task::spawn_blocking(move || {
-        bring(Pieces { receiver: pieces, current: Bytes::new() }, directory, &top, intent, &guard)
+        let selection = select.beneath(&to)?;
+        let pieces = Pieces { receiver: pieces, current: Bytes::new() };
+        bring(pieces, directory, &top, intent, &Rules { selection, guard })
+            .map_err(|error| Failure::Tool(Box::new(error)))
     });
     let mut body = response.bytes_stream();
     while let Some(piece) = body.next().await {
@@ -154,14 +189,23 @@ pub async fn run(args: ApplyArgs, client: &Client) -> Result<Exit, Failure> {
         }
     }
     drop(sender);
-    let report = work.await.map_err(|error| Failure::Tool(Box::new(error)))?;
-    tell(&report.map_err(|error| Failure::Tool(Box::new(error)))?, intent)
+    let report = work.await.map_err(|error| Failure::Tool(Box::new(error)))??;
+    if report.changes == 0 {
+        must_exist(client, &id, &within).await?;
+    }
+    print::note(&format!("compared with {from}, below {within}"));
+    tell(&report, intent)
 }
 
-/// What the directory is like if nobody says: what the sandbox was when it was first looked at.
-async fn oldest(client: &Client, id: &SandboxId) -> Result<String, Failure> {
-    let oldest = client.snapshots(id).await?.items.into_iter().next();
-    Ok(oldest.map_or_else(|| "base".to_owned(), |snapshot| snapshot.id.to_string()))
+/// Without changes a directory that is misspelt would look like one in which nothing has changed.
+async fn must_exist(client: &Client, id: &SandboxId, path: &str) -> Result<(), Failure> {
+    let file = FilePath { path: path.to_owned() };
+    match client.stat_file(id, &file).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.code() == Some("file_not_found") => Err(error.into()),
+        // A sandbox that does not run cannot be asked.
+        Err(_) => Ok(()),
+    }
 }
 
 fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -174,7 +218,7 @@ fn bring(
     directory: OwnedFd,
     top: &TreePath,
     intent: Intent,
-    guard: &Guard,
+    rules: &Rules,
 ) -> Result<Report, ApplyError> {
     let mut entries = Entries::new(bundle);
     let manifest = read_manifest(&mut entries)?;
@@ -182,21 +226,23 @@ fn bring(
         return Err(ApplyError::Truncated);
     }
     let view = View::of_trees(vec![directory.try_clone()?]);
+    let changes = manifest.changes.len();
     if intent == Intent::DryRun {
-        let plan = guarded_plan(&view, &manifest.changes, top, guard)?;
-        return Ok(Report { plan, found: Found::Nothing });
+        let plan = guarded_plan(&view, &manifest.changes, top, rules)?;
+        return Ok(Report { plan, changes, found: Found::Nothing });
     }
     let (staging, found) = Staging::begin(directory)?;
-    let plan = match guarded_plan(&view, &manifest.changes, top, guard) {
+    let plan = match guarded_plan(&view, &manifest.changes, top, rules) {
         Ok(plan) => plan,
         Err(error) => {
             staging.clear();
             return Err(error);
         }
     };
-    if !plan.conflicts.is_empty() {
+    let refused = intent == Intent::ApplyAll && !plan.conflicts.is_empty();
+    if refused || plan.steps.is_empty() {
         staging.clear();
-        return Ok(Report { plan, found });
+        return Ok(Report { plan, changes, found });
     }
     let staged = stage(&staging, &plan.steps, &mut entries).and_then(|()| {
         // Read to its end, so that one that was cut off is noticed.
@@ -210,7 +256,7 @@ fn bring(
         return Err(error);
     }
     staging.commit(&plan.steps)?;
-    Ok(Report { plan, found })
+    Ok(Report { plan, changes, found })
 }
 
 /// A plan that brings nothing home that would make tools of the caller run commands.
@@ -218,10 +264,10 @@ fn guarded_plan(
     view: &View,
     changes: &[Told],
     top: &TreePath,
-    guard: &Guard,
+    rules: &Rules,
 ) -> Result<Plan, ApplyError> {
-    let plan = plan::plan(view, changes, top)?;
-    guard.check(plan.steps.iter().map(|Step { path, act }| {
+    let plan = plan::plan(view, changes, top, &rules.selection)?;
+    rules.guard.check(plan.steps.iter().map(|Step { path, act }| {
         let arrival = match act {
             Act::MakeDirectory { .. } | Act::RemoveDirectory => Arrival::Directory,
             Act::Link { .. } => Arrival::Link,
@@ -298,8 +344,11 @@ fn tell(report: &Report, intent: Intent) -> Result<Exit, Failure> {
     for Conflict { path, why } in &report.plan.conflicts {
         print::line(&format!("conflict  {}: {why}", path.shown()))?;
     }
-    if !report.plan.conflicts.is_empty() {
-        print::note("nothing was changed: resolve the conflicts, or select less with --path");
+    let conflicts = report.plan.conflicts.len();
+    if conflicts > 0 && intent == Intent::ApplyAll {
+        print::note(
+            "nothing was changed: choose a side with --ours or --theirs, or leave out files with --exclude",
+        );
         return Ok(Exit::Conflicts);
     }
     for Step { path, act } in &report.plan.steps {
@@ -318,8 +367,20 @@ fn tell(report: &Report, intent: Intent) -> Result<Exit, Failure> {
             path.shown()
         ));
     }
+    if report.plan.ignored > 0 {
+        let ignored = report.plan.ignored;
+        print::note(&format!(
+            "{ignored} changes were left out by .gitignore; --no-ignore applies them"
+        ));
+    }
     if intent == Intent::DryRun {
         print::note("nothing was changed: this was a dry run");
+    }
+    if conflicts > 0 {
+        print::note(&format!(
+            "{conflicts} conflicts stay as they are here; choose a side with --ours or --theirs"
+        ));
+        return Ok(Exit::Conflicts);
     }
     Ok(Exit::Ok)
 }

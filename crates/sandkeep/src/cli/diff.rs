@@ -8,20 +8,20 @@ use crate::cli::print;
 use sandkeep_client::Client;
 use sandkeep_tree::diff::{ChangeKind, FileKind, Omitted, Told};
 
-/// Show what changed in a sandbox since a snapshot
+/// Show what changed in a sandbox since it started, or since a snapshot
 ///
 /// One line per file: A added, M modified, D deleted, R renamed, m if only mode, owner or attributes changed.
 #[derive(Debug, clap::Args)]
 pub struct DiffArgs {
     /// Sandbox id or unique prefix
     id: String,
-    /// Compare from this snapshot, or `base` for the sandbox's initial state [default: the newest snapshot]
+    /// Compare from this snapshot [default: base, the files that the sandbox started with]
     #[arg(long, value_name = "SNAPSHOT")]
     from: Option<String>,
     /// Compare to this snapshot [default: the current files]
     #[arg(long, value_name = "SNAPSHOT")]
     to: Option<String>,
-    /// Compare only this file or directory
+    /// Compare only this file or directory; a relative path begins in the working directory
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
     #[command(flatten)]

@@ -74,7 +74,7 @@ impl Broker {
         began: oneshot::Sender<Result<(), Error>>,
         sender: mpsc::Sender<io::Result<Bytes>>,
     ) {
-        let _kept = comparison.handle.snapshots.reading().await;
+        let _kept = comparison.keep().await;
         let (manifest, diff, to) = match self.compared(comparison).await {
             Ok(compared) => compared,
             Err(error) => return drop(began.send(Err(error))),

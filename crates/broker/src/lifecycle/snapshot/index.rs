@@ -39,6 +39,11 @@ impl SnapshotIndex {
         self.inner().records.len()
     }
 
+    /// How many count towards the limit.
+    pub fn counted(&self) -> usize {
+        self.inner().records.iter().filter(|record| record.kind.is_counted()).count()
+    }
+
     /// The snapshot of this name or id.
     pub fn find(&self, name: &SnapshotName) -> Option<Arc<Record>> {
         let means =
@@ -52,7 +57,8 @@ impl SnapshotIndex {
 
     /// How many there are that never give way.
     pub fn count_asked(&self) -> usize {
-        self.inner().records.iter().filter(|record| !record.kind.is_pruned()).count()
+        let stays = |record: &&Arc<Record>| record.kind.is_counted() && !record.kind.is_pruned();
+        self.inner().records.iter().filter(stays).count()
     }
 
     /// The place of the next one.

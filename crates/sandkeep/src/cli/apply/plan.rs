@@ -2,7 +2,8 @@
 //!
 //! Three states of every file are compared: as it was in the sandbox before, as it is there now, and as it is in the
 //! directory. Where the directory has it as it was, the change is carried out; where it has it as it is now,
-//! nothing is left to do; anything else is a conflict, and with one nothing is carried out at all.
+//! nothing is left to do; anything else is a conflict, unless the caller has said whose version wins. A path in conflict
+//! stays as it is in the directory, with everything beneath it; a rename is carried out whole or not at all.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,6 +11,7 @@ use std::io;
 use rustix::fs::FileType;
 
 use super::ApplyError;
+use super::select::{Left, PathKind, Selection, Winner};
 use sandkeep_tree::{
     Node, TreePath, View,
     diff::{Aspect, ChangeKind, FileKind, Told, ToldFacts, digest},
@@ -26,6 +28,8 @@ pub struct Plan {
     pub conflicts: Vec<Conflict>,
     /// Directories that stay, because the caller has something of its own in them.
     pub kept: Vec<TreePath>,
+    /// How many changes were not looked at, because ignore files name them.
+    pub ignored: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,23 +66,36 @@ pub struct Conflict {
 }
 
 /// Looks at the directory, and at nothing but what the changes name.
-pub fn plan(dir: &View, changes: &[Told], top: &TreePath) -> Result<Plan, ApplyError> {
-    let mut planning = Planning { dir, plan: Plan::default(), needed: BTreeSet::new() };
+pub fn plan(
+    dir: &View,
+    changes: &[Told],
+    top: &TreePath,
+    selection: &Selection,
+) -> Result<Plan, ApplyError> {
+    let mut planning = Planning {
+        dir,
+        selection,
+        plan: Plan::default(),
+        needed: BTreeSet::new(),
+        renamed: Vec::new(),
+    };
     for change in changes {
         let source = change.tree_path()?;
         let Some(path) = source.within(top) else { continue };
         // The directory itself is the caller's, whatever its counterpart became.
         if path.is_root() {
+            match change.after.as_ref().or(change.before.as_ref()).map(|facts| facts.kind) {
+                Some(FileKind::Directory) | None => continue,
+                Some(_) => return Err(ApplyError::NoDirectory { path: source.shown() }),
+            }
+        }
+        let from = change.from_tree_path()?.and_then(|from| from.within(top));
+        if planning.leaves(change, &path, from.as_ref()) {
             continue;
         }
         match change.kind {
             ChangeKind::Mode => planning.mode(change, path)?,
-            ChangeKind::Renamed => {
-                if let Some(from) = change.from_tree_path()?.and_then(|from| from.within(top)) {
-                    planning.change(change.before.as_ref(), None, from, &source)?;
-                }
-                planning.change(None, change.after.as_ref(), path, &source)?;
-            }
+            ChangeKind::Renamed => planning.rename(change, from, path, &source)?,
             ChangeKind::Added | ChangeKind::Modified | ChangeKind::Deleted => {
                 let (before, after) = (change.before.as_ref(), change.after.as_ref());
                 planning.change(before, after, path, &source)?;
@@ -90,12 +107,46 @@ pub fn plan(dir: &View, changes: &[Told], top: &TreePath) -> Result<Plan, ApplyE
 
 struct Planning<'a> {
     dir: &'a View,
+    selection: &'a Selection,
     plan: Plan,
     /// Directories that have to go, because something else takes their place.
     needed: BTreeSet<TreePath>,
+    /// From where to where files were renamed.
+    renamed: Vec<(TreePath, TreePath)>,
 }
 
 impl Planning<'_> {
+    /// Whether the caller does not want a change. One half of a rename would lose the file.
+    fn leaves(&mut self, change: &Told, path: &TreePath, from: Option<&TreePath>) -> bool {
+        let kind = |facts: &Option<ToldFacts>| match facts.as_ref().map(|facts| facts.kind) {
+            Some(FileKind::Directory) => PathKind::Directory,
+            Some(_) | None => PathKind::Other,
+        };
+        let now = if change.after.is_some() { kind(&change.after) } else { kind(&change.before) };
+        let left = self.selection.leaves(path, now);
+        let left = left
+            .or_else(|| from.and_then(|from| self.selection.leaves(from, kind(&change.before))));
+        self.plan.ignored += usize::from(left == Some(Left::Ignored));
+        left.is_some()
+    }
+
+    fn rename(
+        &mut self,
+        change: &Told,
+        from: Option<TreePath>,
+        path: TreePath,
+        source: &TreePath,
+    ) -> Result<(), ApplyError> {
+        let conflicts = self.plan.conflicts.len();
+        self.change(None, change.after.as_ref(), path.clone(), source)?;
+        let Some(from) = from else { return Ok(()) };
+        if self.plan.conflicts.len() == conflicts {
+            self.change(change.before.as_ref(), None, from.clone(), source)?;
+        }
+        self.renamed.push((from, path));
+        Ok(())
+    }
+
     fn change(
         &mut self,
         before: Option<&ToldFacts>,
@@ -113,8 +164,14 @@ impl Planning<'_> {
                 (Some(_), None) => "it is new in the sandbox and something else here",
                 (Some(_), Some(_)) => "it was changed here and in the sandbox",
             };
-            self.plan.conflicts.push(Conflict { path, why });
-            return Ok(());
+            match self.selection.winner(&path) {
+                Winner::Ours => return Ok(()),
+                Winner::Theirs => {}
+                Winner::Undecided => {
+                    self.plan.conflicts.push(Conflict { path, why });
+                    return Ok(());
+                }
+            }
         }
         let mode = |facts: &ToldFacts| {
             let as_here = here.as_ref().filter(|node| node.kind() == FileType::RegularFile);
@@ -196,8 +253,13 @@ impl Planning<'_> {
     }
 
     fn finish(mut self) -> Result<Plan, ApplyError> {
-        self.keep_what_is_not_empty()?;
-        self.make_parents()?;
+        loop {
+            self.keep_what_is_not_empty()?;
+            self.make_parents()?;
+            if !self.drop_what_conflicts() {
+                break;
+            }
+        }
         // What goes goes first, from within; then all comes, from without; modes are set when nothing more is
         // written into a directory.
         let rank = |step: &Step| match step.act {
@@ -213,6 +275,32 @@ impl Planning<'_> {
             })
         });
         Ok(self.plan)
+    }
+
+    /// Nothing is done at or beneath a path in conflict, and neither to the other name of what was renamed. Returns
+    /// whether steps went, which may leave a directory that is not empty.
+    fn drop_what_conflicts(&mut self) -> bool {
+        let planned = self.plan.steps.len();
+        let blocked: BTreeSet<TreePath> =
+            self.plan.conflicts.iter().map(|conflict| conflict.path.clone()).collect();
+        let is_blocked = |path: &TreePath| {
+            let mut above = Some(path.clone());
+            while let Some(path) = above {
+                if blocked.contains(&path) {
+                    return true;
+                }
+                above = path.split().map(|(parent, _)| parent);
+            }
+            false
+        };
+        let halves: BTreeSet<TreePath> = self
+            .renamed
+            .iter()
+            .filter(|(from, to)| is_blocked(from) || is_blocked(to))
+            .flat_map(|(from, to)| [from.clone(), to.clone()])
+            .collect();
+        self.plan.steps.retain(|step| !is_blocked(&step.path) && !halves.contains(&step.path));
+        self.plan.steps.len() < planned
     }
 
     /// Whether all that is in a directory goes. If not, it stays, or nothing can take its place.

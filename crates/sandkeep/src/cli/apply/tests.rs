@@ -44,9 +44,18 @@ impl World {
     }
 
     fn apply_bytes(&self, bundle: &[u8]) -> Result<Report, ApplyError> {
+        self.apply_as(bundle, Intent::Apply, Selection::all())
+    }
+
+    fn apply_as(
+        &self,
+        bundle: &[u8],
+        intent: Intent,
+        selection: Selection,
+    ) -> Result<Report, ApplyError> {
         let directory = open(self.home.path()).expect("a directory");
         let guard = Guard::Refuse(self.home.path().to_owned());
-        bring(bundle, directory, &TreePath::default(), Intent::Apply, &guard)
+        bring(bundle, directory, &TreePath::default(), intent, &Rules { selection, guard })
     }
 }
 
@@ -123,16 +132,104 @@ fn with_one_conflict_nothing_is_changed() {
     write(home, "new", "mine");
     fs::remove_file(home.join("gone-here")).expect("it goes");
     let before = held(home);
-    let report = world.apply().expect("it can be judged");
+    let all = || world.apply_as(&world.bundle(), Intent::ApplyAll, Selection::all());
+    let report = all().expect("it can be judged");
     assert_eq!(conflicts(&report), ["both", "gone-here", "new"]);
     assert_eq!(held(home), before, "something was changed");
     write(home, "both", "theirs");
     write(home, "new", "theirs");
     write(home, "gone-here", "base");
-    assert_eq!(conflicts(&world.apply().expect("no conflict is left")), [""; 0]);
+    assert_eq!(conflicts(&all().expect("no conflict is left")), [""; 0]);
     let after_all = held(home);
     assert_eq!(after_all[Path::new("only-there")].1, b"theirs");
     assert_eq!(after_all[Path::new("only-here")].1, b"mine");
+}
+
+/// Both sides change files, move them, and put a directory in the place of a file.
+fn disputed() -> World {
+    let world = World::new(|root| {
+        for name in ["both.txt", "cache/a.pyc", "there", "old-name", "goes/stays", "goes/too"] {
+            write(root, name, "base");
+        }
+        write(root, "moved", "a file that is long enough to be known again");
+    });
+    let (after, home) = (world.after.path(), world.home.path());
+    write(after, "both.txt", "theirs");
+    write(after, "cache/a.pyc", "theirs");
+    write(after, "there", "theirs");
+    fs::rename(after.join("moved"), after.join("target")).expect("it moves");
+    fs::remove_dir_all(after.join("goes")).expect("it goes");
+    fs::remove_file(after.join("old-name")).expect("it goes");
+    write(after, "old-name/inside/file", "theirs");
+    write(home, "both.txt", "mine");
+    write(home, "cache/a.pyc", "mine");
+    write(home, "target", "mine");
+    write(home, "goes/stays", "mine");
+    write(home, "old-name", "mine");
+    world
+}
+
+#[test]
+fn a_conflict_stays_as_it_is_and_blocks_nothing_else() {
+    let world = disputed();
+    let home = world.home.path();
+    let report = world.apply().expect("it can be applied");
+    let expected = ["both.txt", "cache/a.pyc", "goes/stays", "old-name", "target"];
+    let mut found = conflicts(&report);
+    found.sort();
+    found.dedup();
+    assert_eq!(found, expected);
+    let held = held(home);
+    let text = |name: &str| held.get(Path::new(name)).map(|(_, text)| text.as_slice());
+    assert_eq!(text("there"), Some(&b"theirs"[..]), "what is not disputed arrives");
+    for name in ["both.txt", "cache/a.pyc", "goes/stays", "old-name", "target"] {
+        assert_eq!(text(name), Some(&b"mine"[..]), "{name}");
+    }
+    assert!(text("moved").is_some(), "half of a rename would lose the file");
+    assert!(!held.contains_key(Path::new("goes/too")), "it went in the sandbox");
+    assert!(!home.join(PLACE).exists(), "it leaves nothing behind");
+}
+
+#[test]
+fn a_conflict_is_decided_by_the_side_that_is_named() {
+    let world = disputed();
+    let home = world.home.path();
+    let selection = SelectArgs::of(&["--theirs", "*.txt", "--ours", "cache/"]).beneath(home);
+    let selection = selection.expect("valid");
+    let report = world.apply_as(&world.bundle(), Intent::Apply, selection).expect("it works");
+    assert!(!conflicts(&report).iter().any(|path| path.contains("both") || path.contains("cache")));
+    assert_eq!(held(home)[Path::new("both.txt")].1, b"theirs");
+    assert_eq!(held(home)[Path::new("cache/a.pyc")].1, b"mine");
+    let force = SelectArgs::of(&["--force"]).beneath(home).expect("valid");
+    let report = world.apply_as(&world.bundle(), Intent::Apply, force).expect("it works");
+    assert_eq!(conflicts(&report), [""; 0]);
+    assert_eq!(held(home), held(world.after.path()));
+}
+
+#[test]
+fn what_is_left_out_or_ignored_does_not_arrive() {
+    let world = World::new(|root| write(root, "kept", "a file that is long enough to be known"));
+    let (after, home) = (world.after.path(), world.home.path());
+    for name in ["src/a.py", "src/a.pyc", "build/x", "notes.md", "debug.log"] {
+        write(after, name, "theirs");
+    }
+    // A rename to an ignored name would remove the file here and bring it nowhere.
+    fs::rename(after.join("kept"), after.join("kept.log")).expect("it moves");
+    write(home, ".gitignore", "*.log\n/build/\n");
+    let select = |arguments: &[&str]| SelectArgs::of(arguments).beneath(home).expect("valid");
+    let apply = |arguments: &[&str]| {
+        let report = world.apply_as(&world.bundle(), Intent::Apply, select(arguments));
+        report.expect("it can be applied").plan.ignored
+    };
+    assert_eq!(apply(&["--exclude", "*.pyc", "--include", "src/"]), 0);
+    let names: Vec<_> = held(home).into_keys().collect();
+    assert_eq!(names, [".gitignore", "kept", "src", "src/a.py"].map(PathBuf::from));
+    assert!(apply(&[]) > 0, "some are ignored");
+    assert!(home.join("notes.md").exists() && home.join("kept").exists());
+    assert!(!home.join("build").exists() && !home.join("debug.log").exists());
+    assert_eq!(apply(&["--no-ignore"]), 0);
+    assert!(home.join("build/x").exists() && home.join("kept.log").exists());
+    assert!(!home.join("kept").exists());
 }
 
 #[test]
@@ -237,7 +334,8 @@ fn what_was_cut_off_is_undone_by_the_next_one() {
         let mut entries = Entries::new(bundle.as_slice());
         let manifest = read_manifest(&mut entries).expect("a manifest");
         let view = View::of_dir(home).expect("a view");
-        let plan = plan::plan(&view, &manifest.changes, &TreePath::default()).expect("a plan");
+        let plan = plan::plan(&view, &manifest.changes, &TreePath::default(), &Selection::all());
+        let plan = plan.expect("a plan");
         let (staging, _) = Staging::begin(open(home).expect("a directory")).expect("a place");
         stage(&staging, &plan.steps, &mut entries).expect("all is there");
         staging.die_at(&plan.steps, died_at);
@@ -281,7 +379,7 @@ fn nothing_is_brought_home_beside_a_hook() {
     assert_eq!(held(home), before, "something was changed");
     let directory = open(home).expect("a directory");
     let top = TreePath::default();
-    bring(world.bundle().as_slice(), directory, &top, Intent::Apply, &Guard::Allow)
-        .expect("asked for");
+    let rules = Rules { selection: Selection::all(), guard: Guard::Allow };
+    bring(world.bundle().as_slice(), directory, &top, Intent::Apply, &rules).expect("asked for");
     assert_eq!(held(home), held(after));
 }
