@@ -18,7 +18,10 @@ on_each_storage!(
     every_change_since_a_snapshot_is_told,
     files_that_are_reverted_are_as_they_were_and_processes_go_on,
 );
-on_btrfs_and_local!(changes_are_brought_home_whole_or_not_at_all);
+on_btrfs_and_local!(
+    changes_are_brought_home_whole_or_not_at_all,
+    a_workspace_and_a_fork_are_compared_with_what_they_began_with,
+);
 
 fn at(id: &str, rest: &str) -> String {
     format!("/api/v1/sandboxes/{id}/{rest}")
@@ -59,7 +62,7 @@ fn every_change_since_a_snapshot_is_told(ground: &Ground) {
     daemon.sh(&id, FILL).ok();
     assert!(told(&diff(&daemon, &id, "")).contains(&"added /home/user/dir/gone".to_owned()));
     snapshot(&daemon, &id, "first");
-    assert_eq!(told(&diff(&daemon, &id, "")), [""; 0]);
+    assert_eq!(told(&diff(&daemon, &id, "from=first")), [""; 0]);
     daemon.sh(&id, CHANGE).ok();
     let expected = [
         "modified /home/user/dir/changed",
@@ -70,7 +73,7 @@ fn every_change_since_a_snapshot_is_told(ground: &Ground) {
         "added /home/user/new/file",
         "renamed /home/user/new-name",
     ];
-    let now = diff(&daemon, &id, "text=true");
+    let now = diff(&daemon, &id, "from=first&text=true");
     assert_eq!((told(&now), &now["frozen"]), (expected.map(String::from).to_vec(), &json!(true)));
     assert_eq!(now["changes"][6]["from_path"], "/home/user/old-name");
     let text =
@@ -109,7 +112,7 @@ fn files_that_are_reverted_are_as_they_were_and_processes_go_on(ground: &Ground)
         "/home/user/new/file",
     ];
     assert_eq!(reverted, expected);
-    let left = told(&diff(&daemon, &id, ""));
+    let left = told(&diff(&daemon, &id, "from=first"));
     assert_eq!(left, ["renamed /home/user/new-name"], "nothing else is touched");
     assert_eq!(
         daemon.sh(&id, "cd ~/dir; cat changed gone; readlink link; stat -c %U:%a gone mode").ok(),
@@ -122,7 +125,8 @@ fn files_that_are_reverted_are_as_they_were_and_processes_go_on(ground: &Ground)
     revert(&daemon, &id, &["/home/user/dir/gone", "/home/user/new-name"]);
     daemon.verb(&id, "start");
     assert_eq!(daemon.sh(&id, "cd; ls; cat dir/gone").ok(), "dir\ntwo", "stopped");
-    for wrong in [json!([]), json!(["relative"]), json!([""])] {
+    assert_eq!(revert(&daemon, &id, &["dir", "./new-name"]), [""; 0], "from the working directory");
+    for wrong in [json!([]), json!([""])] {
         let wish = json!({ "snapshot": "first", "paths": wrong });
         daemon.expect(400, "POST", &at(&id, "revert"), &wish);
     }
@@ -153,19 +157,80 @@ fn changes_are_brought_home_whole_or_not_at_all(ground: &Ground) {
         fs::write(home.join(name), text).expect("a file");
     }
     std::os::unix::fs::symlink("changed", home.join("dir/link")).expect("a link");
-    let conflicting = apply(&daemon, &id, home, &[]);
+    let first = ["--from", "first"];
+    let conflicting = apply(&daemon, &id, home, &["--from", "first", "--all-or-nothing"]);
     assert_eq!(conflicting.code, 8, "{conflicting:?}");
     assert!(conflicting.stdout.contains("conflict  old-name"), "{conflicting:?}");
     assert_eq!((read("dir/changed").as_str(), read("dir/gone").as_str()), ("one\n", "two\n"));
     fs::write(home.join("old-name"), "a longer text\n").expect("a file");
-    let dry = apply(&daemon, &id, home, &["--dry-run"]);
+    let dry = apply(&daemon, &id, home, &["--from", "first", "--dry-run"]);
     assert_eq!((dry.code, read("dir/gone").as_str()), (0, "two\n"), "{dry:?}");
-    let done = apply(&daemon, &id, home, &[]);
+    let done = apply(&daemon, &id, home, &first);
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(read("dir/changed"), "one\nmore\n");
     assert_eq!((read("new/file"), read("new-name")), ("x\n".into(), "a longer text\n".into()));
     assert!(!home.join("dir/gone").exists() && !home.join("old-name").exists());
     assert!(!home.join(".sandkeep-apply").exists(), "it leaves nothing behind");
-    let again = apply(&daemon, &id, home, &[]);
+    let again = apply(&daemon, &id, home, &first);
     assert_eq!((again.code, again.stdout.as_str()), (0, ""), "{again:?}");
+}
+
+/// The loop of somebody who has a project on this machine: bring it, change it, compare, fork, bring it home.
+fn a_workspace_and_a_fork_are_compared_with_what_they_began_with(ground: &Ground) {
+    let daemon = Daemon::start_with(&ground.setup());
+    let place = tempfile::Builder::new().prefix("skloop-").tempdir().expect("a directory");
+    let app = place.path().join("app");
+    fs::create_dir_all(app.join("src")).expect("a directory");
+    fs::write(app.join("src/main.py"), "one\n").expect("a file");
+    fs::write(app.join(".gitignore"), "__pycache__/\n").expect("a file");
+    let id = daemon.create_with(&json!({ "source": { "dir": app } }));
+    assert_eq!(daemon.get(&id)["workdir"], "/home/user/app");
+    assert_eq!(daemon.sh(&id, "pwd").ok(), "/home/user/app", "commands run in the workspace");
+    let fresh = diff(&daemon, &id, "");
+    assert_eq!((told(&fresh), &fresh["from"]["name"]), (vec![], &json!("base")));
+    let change =
+        "echo two >> src/main.py; echo new > notes; mkdir __pycache__; echo x > __pycache__/a.pyc";
+    daemon.sh(&id, change).ok();
+    let changed = ["modified /home/user/app/src/main.py", "added /home/user/app/notes"];
+    let all = told(&diff(&daemon, &id, ""));
+    assert!(changed.iter().all(|line| all.contains(&(*line).to_owned())), "{all:?}");
+    assert_eq!(told(&diff(&daemon, &id, "path=src")), changed[..1], "from the workspace");
+    snapshot(&daemon, &id, "good");
+
+    let made = daemon.expect(201, "POST", &at(&id, "fork"), &json!({ "snapshot": "good" }));
+    let fork = made["sandboxes"][0]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(daemon.get(&fork)["forked_from"], json!({ "sandbox": id, "snapshot": "good" }));
+    assert_eq!(told(&diff(&daemon, &fork, "")), [""; 0], "nothing has changed since the fork");
+    daemon.sh(&fork, "echo three >> src/main.py").ok();
+    let since = ["modified /home/user/app/src/main.py"];
+    assert_eq!(told(&diff(&daemon, &fork, "")), since);
+    assert_eq!(told(&diff(&daemon, &fork, "from=good")), since, "a snapshot of its source");
+    daemon.expect(404, "GET", &at(&fork, "diff?from=nowhere"), &Value::Null);
+
+    let dry = apply(&daemon, &id, &app, &["--dry-run"]);
+    assert_eq!(dry.code, 0, "{dry:?}");
+    let done = apply(&daemon, &id, &app, &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(fs::read_to_string(app.join("src/main.py")).expect("a file"), "one\ntwo\n");
+    assert!(app.join("notes").exists() && !app.join("__pycache__").exists(), "{done:?}");
+    fs::write(app.join("src/main.py"), "mine\n").expect("a file");
+    daemon.sh(&id, "echo four >> src/main.py; echo more > more").ok();
+    let disputed = apply(&daemon, &id, &app, &[]);
+    assert_eq!(disputed.code, 8, "{disputed:?}");
+    assert!(app.join("more").exists(), "a conflict blocks nothing else: {disputed:?}");
+    assert_eq!(fs::read_to_string(app.join("src/main.py")).expect("a file"), "mine\n");
+    let theirs = apply(&daemon, &id, &app, &["--theirs", "src/"]);
+    assert_eq!(theirs.code, 0, "{theirs:?}");
+    assert_eq!(fs::read_to_string(app.join("src/main.py")).expect("a file"), "one\ntwo\nfour\n");
+    let misspelt = apply(&daemon, &id, &app, &["--path", "scr"]);
+    assert_ne!(misspelt.code, 0, "{misspelt:?}");
+    let file = apply(&daemon, &id, &app, &["--path", "src/main.py"]);
+    assert!(file.code != 0 && file.stderr.contains("is not a directory"), "{file:?}");
+
+    daemon.expect(200, "POST", &at(&id, "rollback"), &json!({ "snapshot": "base" }));
+    assert_eq!(daemon.sh(&id, "cat src/main.py; ls").ok(), "one\nsrc", "as it was brought");
+    daemon.destroy(&id);
+    daemon.expect(404, "GET", &at(&fork, "diff?from=good"), &Value::Null);
+    assert_eq!(told(&diff(&daemon, &fork, "")), since, "a fork keeps what it began with");
+    daemon.assert_no_leaks();
 }

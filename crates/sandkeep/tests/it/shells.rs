@@ -164,7 +164,8 @@ fn what_a_shell_cannot_do_is_refused_and_says_why() {
     let shells = format!("/api/v1/sandboxes/{id}/shells");
     for bad in [
         json!({ "shell": "fish" }),
-        json!({ "cwd": "relative" }),
+        json!({ "cwd": "" }),
+        json!({ "cwd": "not/there" }),
         json!({ "cwd": "/no/such" }),
         json!({ "user": "nobody-of-this-name" }),
         json!({ "env": { "A=B": "c" } }),

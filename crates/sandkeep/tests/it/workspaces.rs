@@ -256,11 +256,11 @@ fn the_command_line_brings_workspaces_to_create_ensure_and_run() {
     assert_eq!(daemon.sh(made.stdout.trim(), "cat ~/sent/notes").ok(), "of the host", "{made:?}");
     let bytes = std::fs::read(&tar).expect("it was made");
     let mut command = binary();
-    command.args(["run", "--source-tar", "-", "--", "sh", "-c", "cat ~/workspace/notes; cat"]);
+    command.args(["run", "--source-tar", "-", "--", "sh", "-c", "cat notes; cat"]);
     let ran = run_with_stdin(&mut command, &bytes);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "of the host\n"), "{ran:?}");
     let mut command = binary();
-    command.args(["run", "--source-dir", path, "--", "cat", "app/notes"]);
+    command.args(["run", "--source-dir", path, "--", "cat", "notes"]);
     let ran: Ran = command.output().expect("the binary runs").into();
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "of the host\n"), "{ran:?}");
     let both = call(&daemon, &["create", "--source-dir", path, "--source-git", &url]);

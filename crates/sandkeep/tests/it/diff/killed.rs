@@ -30,7 +30,7 @@ fn a_revert_survives_kill_9_at_every_step(ground: &Ground) {
         assert_eq!(status.signal(), Some(9), "{point} was never passed: {answer:?}");
         daemon.start_again(&ground.setup());
         until("what was begun is finished", Patience::Short, || {
-            told(&diff(&daemon, &id, "")) == ["renamed /home/user/new-name"]
+            told(&diff(&daemon, &id, "from=first")) == ["renamed /home/user/new-name"]
         });
         assert_eq!(daemon.sh(&id, "cat ~/dir/gone").ok(), "two", "{point}");
         daemon.destroy(&id);

@@ -38,7 +38,7 @@ fn snapshot(daemon: &Daemon, id: &str) {
 }
 
 fn diff(daemon: &Daemon, id: &str) -> Vec<String> {
-    let diff = daemon.expect(200, "GET", &at(id, "diff"), &Value::Null);
+    let diff = daemon.expect(200, "GET", &at(id, "diff?from=first"), &Value::Null);
     let changes = diff["changes"].as_array().expect("changes").iter();
     changes.map(|change| format!("{} {}", change["kind"], change["path"])).collect()
 }
@@ -72,7 +72,7 @@ fn a_file_without_end_keeps_nobody_waiting(ground: &Ground) {
     daemon.sh(&id, "touch ~/big").ok();
     // Not every implementation of zfs says where holes are.
     if let Ground::Pool(_) = ground {
-        let (status, _) = daemon.request("GET", &at(&id, "diff"), &Value::Null);
+        let (status, _) = daemon.request("GET", &at(&id, "diff?from=first"), &Value::Null);
         assert!(matches!(status, 200 | 413), "{status}");
     } else {
         assert_eq!(diff(&daemon, &id), [""; 0], "what is a hole in both is the same");
@@ -88,7 +88,7 @@ fn a_file_without_end_keeps_nobody_waiting(ground: &Ground) {
     assert_eq!((status, &refused["code"]), (413, &json!("files_too_large")), "{refused:#}");
     assert_eq!(failed_reverts(&daemon, &id).len(), 1);
     assert_eq!(daemon.sh(&id, "echo it goes on").ok(), "it goes on");
-    for target in ["diff", "diff?format=tar", "diff?text=true"] {
+    for target in ["diff?from=first", "diff?format=tar", "diff?text=true"] {
         for _ in 0..3 {
             drop(ask(&daemon, None, &at(&id, target)));
         }
