@@ -43,7 +43,7 @@ use sandkeep_tree::{
 /// machine run commands (.git/config, hooks, .envrc, .vscode) are refused, unless --allow-tool-config is given.
 #[derive(Debug, clap::Args)]
 pub struct ApplyArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Local directory to change
     #[arg(long, value_name = "DIR")]
