@@ -8,8 +8,8 @@ use std::time::Duration;
 use toolbox::FailureKind;
 
 use sandkeep_core::{
-    ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId, SandboxId, SlotName, SnapshotName,
-    State, ToolCallId, UploadId, Verb,
+    ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId, SandboxId, SandboxName, SlotName,
+    SnapshotName, State, ToolCallId, UploadId, Verb,
 };
 use sandkeep_guestlink::GuestError;
 use sandkeep_home::DataDirError;
@@ -113,6 +113,17 @@ pub enum Error {
     /// Another sandbox of the same owner has it.
     #[error("slot {slot} is taken by {holder}")]
     SlotTaken { slot: SlotName, holder: SandboxId },
+
+    /// Another sandbox of the same owner has it.
+    #[error("the name {name} is taken by {holder}")]
+    NameTaken { name: SandboxName, holder: SandboxId },
+
+    #[error("there is no sandbox {text:?}")]
+    NameNotFound { text: String },
+
+    /// They are of different owners, or their names are derived.
+    #[error("the name {name} is that of {}", ids.iter().map(SandboxId::as_str).collect::<Vec<_>>().join(", "))]
+    NameAmbiguous { name: SandboxName, ids: Vec<SandboxId> },
 
     #[error("the Idempotency-Key {key} was used for another request")]
     IdempotencyMismatch { key: IdempotencyKey },

@@ -147,7 +147,7 @@ impl Broker {
         let close_on_drop = Arc::new(shared.closing.clone().drop_guard());
         shared.registry.adopt_earlier().await?;
         lifecycle::reconcile::once(&shared).await?;
-        shared.directory.sweep_slots().await?;
+        shared.directory.sweep_claims().await?;
         lifecycle::fork::sweep(&shared).await?;
         lifecycle::snapshot::sweep_rows(&shared).await?;
         lifecycle::snapshot::sweep(&shared).await?;

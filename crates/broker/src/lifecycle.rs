@@ -18,6 +18,7 @@ pub(crate) mod pause;
 pub(crate) mod quiesce;
 pub(crate) mod reaper;
 pub(crate) mod reconcile;
+pub(crate) mod rename;
 pub(crate) mod request;
 pub(crate) mod revert;
 pub(crate) mod rollback;

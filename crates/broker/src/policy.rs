@@ -182,6 +182,7 @@ impl Profile {
             on_timeout: draft.on_timeout.or(self.on_timeout),
             profile: draft.profile,
             project: draft.project,
+            name: draft.name,
             slot: draft.slot,
             max_snapshots: draft.max_snapshots,
             snapshot_tool_calls: draft.snapshot_tool_calls,

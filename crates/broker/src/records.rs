@@ -3,6 +3,7 @@
 pub(crate) mod directory;
 pub(crate) mod events;
 pub(crate) mod idempotency;
+pub(crate) mod names;
 pub(crate) mod registry;
 pub(crate) mod rows;
 pub(crate) mod timeline;

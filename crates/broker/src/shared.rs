@@ -28,13 +28,16 @@ use crate::policy::refusals::Refusals;
 use crate::policy::slots::Slots;
 use crate::records::directory::{Directory, LocalDirectory};
 use crate::records::events::EventLog;
+use crate::records::names::NameIndex;
 use crate::records::registry::Registry;
 use crate::records::timeline::Timelines;
 use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::ledger::{Ledger, Shares};
-use sandkeep_core::{HostLimits, Moment, Owner, Principal, Purpose, SandboxId, limits};
+use sandkeep_core::{
+    HostLimits, Moment, Owner, Principal, Purpose, SandboxId, SandboxName, limits,
+};
 use sandkeep_guestlink::journal::JournalLimits;
 use sandkeep_home::DataDir;
 use sandkeep_image::{Template, source::registry::Registries};
@@ -91,6 +94,8 @@ pub(super) struct Shared {
     pub detaching: CancellationToken,
     /// Ends the connections into sandboxes: a while after `detaching`, and with `closing`.
     pub leaving_ports: CancellationToken,
+    /// What the sandboxes in `places` are called.
+    pub names: NameIndex,
     places: RwLock<Places>,
 }
 
@@ -158,6 +163,7 @@ impl Shared {
             leaving_ports: closing.child_token(),
             closing,
             detaching: CancellationToken::new(),
+            names: NameIndex::default(),
             places: RwLock::default(),
         }
     }
@@ -249,6 +255,8 @@ impl Shared {
         let taken =
             handles.iter().map(|handle| (handle.id.clone(), Place::Supervised(Arc::clone(handle))));
         places.extend(taken);
+        drop(places);
+        handles.iter().for_each(|handle| self.index_names(handle));
         Ok(())
     }
 
@@ -272,12 +280,21 @@ impl Shared {
 
     /// Puts a supervisor on a claimed sandbox.
     pub fn supervise(&self, handle: Arc<Handle>) {
+        self.index_names(&handle);
         self.places_mut().insert(handle.id.clone(), Place::Supervised(handle));
+    }
+
+    fn index_names(&self, handle: &Handle) {
+        self.names.add(&handle.id, &SandboxName::derived(&handle.id));
+        if let Some(name) = &handle.meta().name {
+            self.names.add(&handle.id, name);
+        }
     }
 
     /// Gives a place back: there is no such sandbox any more, or it is not ours to supervise.
     pub fn release(&self, id: &SandboxId) {
         self.places_mut().remove(id);
+        self.names.remove_all(id);
     }
 
     pub fn runtime(&self, name: &str) -> Result<&Arc<dyn Runtime>, Error> {

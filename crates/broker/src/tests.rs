@@ -10,6 +10,7 @@ mod health;
 mod lifecycle;
 mod manual_clock;
 mod named;
+mod names;
 mod nodes;
 mod numbers;
 mod remote;

@@ -23,6 +23,7 @@ impl Handle {
         });
         View {
             id: self.id.clone(),
+            name: meta.shown_name(),
             state: status.state(),
             operation: status.operation(),
             reason: status.reason().map(ToString::to_string),

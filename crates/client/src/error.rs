@@ -41,9 +41,11 @@ pub enum Error {
     InvalidKey { variable: &'static str },
     #[error("{}: {problem}", file.display())]
     Certificates { file: PathBuf, problem: String },
-    #[error("{text:?} is not an id or a prefix of at least {PREFIX_MIN_LEN} characters")]
+    #[error(
+        "{text:?} is not a name, an id, or a prefix of an id with at least {PREFIX_MIN_LEN} characters"
+    )]
     NotAnId { text: String },
-    #[error("no sandbox id begins with {prefix:?}")]
+    #[error("no sandbox has the name {prefix:?} or an id that begins with it")]
     NoMatch { prefix: String },
     #[error("{} sandbox ids begin with {prefix:?}: {}", matches.len(), matches.join(", "))]
     Ambiguous { prefix: String, matches: Vec<String> },

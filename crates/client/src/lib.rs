@@ -117,6 +117,14 @@ impl Client {
         self.json(self.request(Method::POST, path).query(query).json(body)).await
     }
 
+    pub async fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + ?Sized),
+    ) -> Result<T, Error> {
+        self.json(self.request(Method::PATCH, path).json(body)).await
+    }
+
     pub async fn delete(&self, path: &str) -> Result<(), Error> {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }

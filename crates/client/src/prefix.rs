@@ -1,8 +1,9 @@
-//! Ids by their beginning, as people type them.
+//! Names, and ids by their beginning, as people type them.
 
 use std::str::FromStr;
 
-use sandkeep_core::{ExecId, SandboxId, ShellId};
+use sandkeep_core::api::Sandbox;
+use sandkeep_core::{ExecId, SandboxId, SandboxName, ShellId};
 
 use crate::{Client, Error};
 
@@ -10,17 +11,30 @@ use crate::{Client, Error};
 pub(crate) const PREFIX_MIN_LEN: usize = 4;
 
 impl Client {
-    /// The full id of a sandbox for an id or the beginning of one.
+    /// The full id of a sandbox for its id, its name, or the beginning of its id. A name comes before a beginning.
     pub async fn resolve(&self, text: &str) -> Result<SandboxId, Error> {
         if let Ok(id) = text.parse() {
             return Ok(id);
         }
-        // An empty variable in somebody's script must not name the one sandbox that there is.
-        if !text.starts_with(SandboxId::PREFIX) || text.len() < PREFIX_MIN_LEN {
+        // An empty variable in a script must not name the one sandbox that there is.
+        let Ok(name) = text.parse::<SandboxName>() else {
             return Err(Error::NotAnId { text: text.to_owned() });
+        };
+        if !text.starts_with(SandboxId::PREFIX) || text.len() < PREFIX_MIN_LEN {
+            return self.named(&name).await;
         }
-        let ids = self.sandboxes(&[]).await?.into_iter().map(|sandbox| sandbox.id);
+        let all = self.sandboxes(&[]).await?;
+        if all.iter().any(|sandbox| sandbox.name == name) {
+            return self.named(&name).await;
+        }
+        let ids = all.into_iter().map(|sandbox| sandbox.id);
         pick(text, ids.filter(|id| id.as_str().starts_with(text)).collect())
+    }
+
+    /// The daemon knows which of several of one name is the caller's own.
+    async fn named(&self, name: &SandboxName) -> Result<SandboxId, Error> {
+        let found = self.get(&format!("/api/v1/sandboxes/{name}")).await?;
+        Ok(self.read::<Sandbox>(found)?.id)
     }
 
     /// The full id of an exec for an id or the beginning of one.

@@ -47,6 +47,11 @@ impl Client {
         self.post(SANDBOXES, spec).await
     }
 
+    /// Changes the name, the labels and the timeouts of a sandbox; the patch is a JSON merge patch.
+    pub async fn amend(&self, id: &SandboxId, patch: &Value) -> Result<Sandbox, Error> {
+        self.patch(&path(id), patch).await
+    }
+
     pub async fn sandbox(&self, id: &SandboxId) -> Result<Sandbox, Error> {
         self.get(&path(id)).await
     }

@@ -276,6 +276,12 @@ codes! {
     SlotTaken "slot_taken" Conflict Useless
         "another sandbox of the same owner has the slot"
         "use the one that the detail names, destroy it first, or use POST /api/v1/sandboxes/ensure";
+    NameTaken "name_taken" Conflict Useless
+        "another sandbox of the same owner has the name"
+        "use the one that the detail names, choose another name, or rename or destroy that sandbox first";
+    NameAmbiguous "name_ambiguous" Conflict Useless
+        "several sandboxes that you can see have the name"
+        "use the id of the one that is meant; the detail lists them";
     TemplateInUse "template_in_use" Precondition Useless
         "sandboxes use the template"
         "destroy those that the detail names first, or keep the template";

@@ -28,6 +28,7 @@ mod port;
 mod process;
 #[cfg(any(test, feature = "conformance"))]
 pub mod promises;
+mod sandbox_name;
 mod signal;
 mod slot;
 mod snapshot;
@@ -47,6 +48,7 @@ pub use moment::{Moment, millis};
 pub use owner::{DEFAULT_PROJECT, Labels, OtherProject, Owner, Principal, Scope, Scopes};
 pub use port::{InvalidPort, Port};
 pub use process::{Asked, InvalidTerms, Probe, ProcessTerms, Ready, StartUp};
+pub use sandbox_name::{InvalidSandboxName, SandboxName};
 pub use signal::{NoSignal, Signal};
 pub use slot::{InvalidSlot, SlotName};
 pub use snapshot::{InvalidSnapshotName, SnapshotKind, SnapshotName};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::image::{ImageDefaults, PinnedImage};
+use super::sandbox_name::SandboxName;
 use super::slot::SlotName;
 use super::source::{Source, SourceDraft};
 use super::terms::OnTimeout;
@@ -206,6 +207,10 @@ pub struct SpecDraft {
     pub profile: Option<String>,
     /// The project it belongs to; the key's own, or `default`.
     pub project: Option<String>,
+    /// A name by which it can be called in place of its id. Only one sandbox of its owner has it; it can be changed.
+    /// One that is given none has a name that is derived from its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<SandboxName>,
     /// A name that only one sandbox of its owner has at a time.
     pub slot: Option<SlotName>,
     pub labels: Option<BTreeMap<String, String>>,
@@ -240,6 +245,7 @@ impl fmt::Debug for SpecDraft {
             .field("runtime", &self.runtime)
             .field("profile", &self.profile)
             .field("project", &self.project)
+            .field("name", &self.name)
             .field("slot", &self.slot)
             .field("labels", &self.labels)
             .field("env", &self.env.as_ref().map(NamesOnly))

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use super::sandbox_name::SandboxName;
 use super::spec::{InvalidSpec, SpecDraft, check_labels};
 use crate::limits;
 
@@ -57,6 +58,10 @@ pub struct Timeouts {
 #[serde(deny_unknown_fields)]
 #[schema(as = PatchSandbox)]
 pub struct TermsPatch {
+    /// A new name. `null`: the one that is derived from its id.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<SandboxName>)]
+    pub name: Option<Option<SandboxName>>,
     /// Labels to set; one that is `null` is removed, and `null` for all of them removes all.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<BTreeMap<String, Option<String>>>)]

@@ -67,7 +67,7 @@ const A_SANDBOX: Parameter = Parameter {
     name: SANDBOX,
     kind: Kind::Text,
     need: Need::Optional,
-    description: "The id of a sandbox (sb…). Leave it out for your default sandbox, which is made if there is none.",
+    description: "The name or id (sb…) of a sandbox. Leave it out for your default sandbox, which is made if there is none.",
 };
 
 const INSTRUCTIONS: &str = "Sandkeep gives you isolated Linux computers. Call any tool without `sandbox` to \
@@ -81,6 +81,9 @@ const INSTRUCTIONS: &str = "Sandkeep gives you isolated Linux computers. Call an
 pub trait Backend: Send + Sync + 'static {
     /// The caller's own sandbox, which runs: made or started if it does not. `from` is what is known of the caller's request.
     async fn default_sandbox(&self, from: &Extensions) -> Result<SandboxId, Failure>;
+
+    /// The sandbox that the caller means by a name.
+    async fn named(&self, name: &str, from: &Extensions) -> Result<SandboxId, Failure>;
 
     /// The answer is nothing, a text, or data.
     async fn call(&self, call: Call, from: &Extensions) -> Result<Value, Failure>;
@@ -202,15 +205,29 @@ impl Mcp {
         }
     }
 
+    async fn named(&self, text: &str, from: &Extensions) -> Result<SandboxId, Failure> {
+        match text.parse() {
+            Ok(id) => Ok(id),
+            Err(_) => self.backend.named(text, from).await,
+        }
+    }
+
     async fn call(&self, offer: &Offer, given: JsonObject, from: &Extensions) -> CallToolResult {
         let mut given = match offer.check(given) {
             Ok(given) => given,
             Err(misfit) => return answer::misfit(offer.name(), &misfit),
         };
         let done = async {
-            if offer.has_default() && !given.0.contains_key(SANDBOX) {
-                let id = self.backend.default_sandbox(from).await?;
-                given.0.insert(SANDBOX.to_owned(), id.as_str().into());
+            match given.0.get(SANDBOX) {
+                Some(Value::String(text)) => {
+                    let id = self.named(text, from).await?;
+                    given.0.insert(SANDBOX.to_owned(), id.as_str().into());
+                }
+                None if offer.has_default() => {
+                    let id = self.backend.default_sandbox(from).await?;
+                    given.0.insert(SANDBOX.to_owned(), id.as_str().into());
+                }
+                Some(_) | None => {}
             }
             self.backend.call(offer.decode(given)?, from).await
         };
@@ -231,7 +248,7 @@ impl Mcp {
         let from = &context.extensions;
         let begun = async {
             let sandbox = match named.get(SANDBOX) {
-                Some(Value::String(_)) => Given(named).sandbox()?,
+                Some(Value::String(text)) => self.named(text, from).await?,
                 Some(_) | None => self.backend.default_sandbox(from).await?,
             };
             let call = ToolCall { sandbox, name: tool.name, arguments: Given(given) };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::layout::{self, Unread, VERSION};
 use sandkeep_core::api::ForkPoint;
-use sandkeep_core::{Labels, Moment, Owner, SandboxId, SlotName, Spec, Terms};
+use sandkeep_core::{Labels, Moment, Owner, SandboxId, SandboxName, SlotName, Spec, Terms};
 
 /// How far the sandbox has come, as far as its files go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,12 @@ pub struct Meta {
     /// What it is a fork of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<ForkPoint>,
+    /// The name that its owner chose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<SandboxName>,
+    /// The name that it is about to get instead. A daemon that finds one gives it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renaming: Option<SandboxName>,
     pub phase: Phase,
     /// Number of turns.
     pub turn: u64,
@@ -85,9 +91,16 @@ impl Meta {
             owner: labels.owner,
             slot: None,
             forked_from: None,
+            name: None,
+            renaming: None,
             phase: Phase::Creating,
             turn: 0,
         }
+    }
+
+    /// The name that it is shown with: the chosen one, or that derived from its id.
+    pub fn shown_name(&self) -> SandboxName {
+        self.name.clone().unwrap_or_else(|| SandboxName::derived(&self.id))
     }
 
     /// What a runtime needs to know of whose it is.

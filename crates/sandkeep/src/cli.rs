@@ -41,6 +41,7 @@ mod rollback;
 mod run;
 mod runtimes;
 mod serve;
+mod set;
 mod shell;
 mod shells;
 mod show;
@@ -148,6 +149,7 @@ enum Command {
     Ls(ls::Args),
     /// Show one sandbox
     Show(show::Args),
+    Set(set::Args),
     Exec(exec::Args),
     /// List the running and recent execs of a sandbox
     Ps(ps::Args),
@@ -273,6 +275,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Ensure(args) => with_one_thread(ensure::run(args, &client()?)),
         Command::Ls(args) => with_one_thread(ls::run(args, &client()?)),
         Command::Show(args) => with_one_thread(show::run(args, &client()?)),
+        Command::Set(args) => with_one_thread(set::run(args, &client()?)),
         Command::Exec(args) => with_one_thread(exec::run(args, &client()?)),
         Command::Ps(args) => with_one_thread(ps::run(args, &client()?)),
         Command::Cp(args) => with_one_thread(cp::run(args, &client()?)),

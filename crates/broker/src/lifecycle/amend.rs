@@ -77,19 +77,30 @@ impl Supervisor {
             Restart::Yes => self.shared.now(),
             Restart::No => self.meta.began.clone(),
         };
-        if (&terms, &began) == (&self.meta.terms, &self.meta.began) {
+        let rename = amendment.patch.name.filter(|name| *name != self.meta.name);
+        if rename.is_none() && (&terms, &began) == (&self.meta.terms, &self.meta.began) {
             return Ok(());
         }
         let before = Arc::clone(&self.meta);
+        if let Some(Some(new)) = &rename {
+            self.claim_new_name(new, &status).await?;
+        }
         let meta = self.meta_mut();
         (meta.terms, meta.began) = (terms, began);
+        if let Some(name) = &rename {
+            (meta.name, meta.renaming) = (name.clone(), None);
+        }
         let recorded = match admission::check_row(&self.meta) {
             Ok(()) => self.record(status).await,
             Err(error) => Err(error),
         };
         if let Err(error) = recorded {
             self.meta = before;
+            self.give_up_name(rename.flatten()).await;
             return Err(error);
+        }
+        if rename.is_some() {
+            self.leave_name(before.name.as_ref()).await;
         }
         failpoint!("amend.after_row");
         self.rewrite_meta().await;

@@ -1,7 +1,7 @@
 //! create: the first thing anybody does, so nothing on this path waits that need not.
 //!
 //! ```text
-//!   row `creating` first, then quotas, idempotency key, slot (only who has any of them waits for that)
+//!   row `creating` first, then quotas, idempotency key, name, slot (only who has any of them waits for that)
 //!   ┌ home, meta `creating` ────────────────────────────────────┐
 //!   └ row `creating` → volume → template's files, workspace → runtime's ───┴▶ launch (▶ clone ▶ base) ▶ ┌ row `running`
 //!                                                                                                       └ meta `ready`
@@ -141,7 +141,7 @@ impl Broker {
                 return Err(Error::ShuttingDown);
             }
             let owner = admission::owner(who, &draft)?;
-            let slot = draft.slot.clone();
+            let (slot, name) = (draft.slot.clone(), draft.name.clone());
             let reach = draft.source.as_ref().map(|source| source.reach).unwrap_or_default();
             let admitted = admission::admit(shared, &owner, draft).await?;
             if admitted.spec.keeper() == Keeper::Storage {
@@ -156,7 +156,7 @@ impl Broker {
                 None => None,
             };
             let mut meta = new_meta(shared, owner, admitted.spec.clone(), admitted.terms.clone());
-            meta.slot = slot;
+            (meta.slot, meta.name) = (slot, name);
             admission::check_row(&meta)?;
             let claim = key.map(|key| key.claim(&shared.directory, vec![meta.id.clone()]));
             let template = Arc::clone(&admitted.template.template);
@@ -199,7 +199,8 @@ impl Supervisor {
     /// home.
     async fn claim_place(&mut self, claim: Option<&mut Claim>) -> Result<(), Error> {
         let counted = self.shared.policy.quotas.count_sandboxes();
-        if claim.is_none() && self.meta.slot.is_none() && !counted {
+        let named = self.meta.slot.is_some() || self.meta.name.is_some();
+        if claim.is_none() && !named && !counted {
             return Ok(());
         }
         let registry = &self.shared.registry;
@@ -214,6 +215,10 @@ impl Supervisor {
             claim.begin().await?;
             failpoint!("create.after_key");
         }
+        if let Some(name) = self.meta.name.clone() {
+            self.claim_name(&name).await?;
+            failpoint!("create.after_name");
+        }
         if let Some(slot) = self.meta.slot.clone() {
             self.claim_slot(&slot).await?;
             failpoint!("create.after_slot");
@@ -223,6 +228,10 @@ impl Supervisor {
 
     /// Removes the row of a sandbox of which nothing else was made.
     async fn take_row_back(&self) {
+        // A slot that was refused is the last of the claims, so only the name may be its own.
+        if let Some(name) = &self.meta.name {
+            self.free_name(name).await;
+        }
         let row = self.shared.registry.delete(&self.meta.owner, self.id(), self.revision);
         if let Err(error) = row.await {
             // Nobody supervises it any more, so reconcile removes it.

@@ -91,6 +91,10 @@ impl Supervisor {
         };
         self.shared.blocking(remove).await?;
         failpoint!("destroy.after_home");
+        for name in self.meta.name.iter().chain(&self.meta.renaming) {
+            self.shared.directory.free_name(&self.meta.owner, name, self.id()).await?;
+            failpoint!("destroy.after_name");
+        }
         if let Some(slot) = &self.meta.slot {
             self.shared.directory.free_slot(&self.meta.owner, slot, self.id()).await?;
             failpoint!("destroy.after_slot");

@@ -41,7 +41,7 @@ pub(crate) async fn at_intervals(shared: Arc<Shared>) {
         health::refresh(&shared);
         let looked = async {
             once(&shared).await?;
-            shared.directory.sweep_slots().await?;
+            shared.directory.sweep_claims().await?;
             snapshot::sweep(&shared).await?;
             crate::images::collect(&shared).await
         };
@@ -305,6 +305,10 @@ async fn supervise(mut claim: Claim, case: Case, traces: &Traces) {
     }
     if revision.is_none() {
         supervisor.reclaim_slot(&recorded).await;
+        supervisor.reclaim_name().await;
+    }
+    if !unreachable {
+        supervisor.settle_rename().await;
     }
     shared.supervise(handle);
     claim.held = false;

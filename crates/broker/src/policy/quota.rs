@@ -113,6 +113,7 @@ mod tests {
             phase,
             at: Node { node: "n".to_owned(), epoch: 1 },
             slot: None,
+            names: Vec::new(),
             share,
             writer: "w".to_owned(),
         };

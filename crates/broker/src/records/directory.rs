@@ -27,7 +27,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
-use sandkeep_core::{IdempotencyKey, KeyId, Owner, Principal, Resources, SandboxId, SlotName};
+use sandkeep_core::{
+    IdempotencyKey, KeyId, Owner, Principal, Resources, SandboxId, SandboxName, SlotName,
+};
 use sandkeep_store::{Key, Revision, StoreError};
 
 pub use local::LocalDirectory;
@@ -105,6 +107,9 @@ pub struct Placement {
     pub at: Node,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotName>,
+    /// Its chosen name, and the one that it is about to get instead. A name leads here only while it is among these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<SandboxName>,
     pub share: Share,
     /// The process that wrote this: it knows its own write again whose answer was lost.
     pub writer: String,
@@ -116,6 +121,7 @@ pub struct NewRow<'a> {
     pub id: &'a SandboxId,
     pub phase: Phase,
     pub slot: Option<&'a SlotName>,
+    pub names: Vec<SandboxName>,
     pub share: Share,
     pub record: Map<String, Value>,
 }
@@ -176,6 +182,12 @@ pub(crate) fn request_name(key: &IdempotencyKey, who: &Principal) -> Key {
 pub(crate) fn slot_name(owner: &Owner, slot: &SlotName) -> Key {
     let Owner { organization, user, project } = owner;
     Key::new([local::SLOTS, organization, user, project, slot.as_str()])
+}
+
+/// The key of a chosen name.
+fn name_key(owner: &Owner, name: &SandboxName) -> Key {
+    let Owner { organization, user, project } = owner;
+    Key::new([local::NAMES, organization, user, project, name.as_str()])
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -268,8 +280,36 @@ pub trait Directory: Send + Sync {
         id: &SandboxId,
     ) -> Result<(), DirectoryError>;
 
-    /// Frees the slots that this node claimed for sandboxes that have no row.
-    async fn sweep_slots(&self) -> Result<(), DirectoryError>;
+    /// Takes a name for a sandbox; `Some` is the sandbox that has it instead. Of many exactly one gets it. A name is free
+    /// if its sandbox has no row, or a row that does not list it.
+    ///
+    /// Needs: the sandbox has a row that lists the name. Repeated: the same. A crash leaves a name that its sandbox's
+    /// node settles: a create is undone with its row, a rename by taking the name off the row.
+    async fn claim_name(
+        &self,
+        owner: &Owner,
+        name: &SandboxName,
+        id: &SandboxId,
+    ) -> Result<Option<SandboxId>, DirectoryError>;
+
+    /// The sandbox that has the name.
+    async fn name_holder(
+        &self,
+        owner: &Owner,
+        name: &SandboxName,
+    ) -> Result<Option<SandboxId>, DirectoryError>;
+
+    /// Gives a name back, if it is this sandbox's.
+    async fn free_name(
+        &self,
+        owner: &Owner,
+        name: &SandboxName,
+        id: &SandboxId,
+    ) -> Result<(), DirectoryError>;
+
+    /// Frees the slots and names that this node claimed for sandboxes that have no row, and the names that their rows
+    /// do not list.
+    async fn sweep_claims(&self) -> Result<(), DirectoryError>;
 
     /// What is remembered under an idempotency key (see `request_name`).
     async fn request(&self, name: &Key) -> Result<Option<FoundRequest>, DirectoryError>;

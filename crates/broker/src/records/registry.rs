@@ -203,6 +203,7 @@ fn new_row<'a>(meta: &'a Meta, status: &Status) -> NewRow<'a> {
         id: &meta.id,
         phase,
         slot: meta.slot.as_ref(),
+        names: meta.name.iter().chain(&meta.renaming).cloned().collect(),
         share: Share::of(meta.spec.resources()),
         record: encode(meta, status),
     }

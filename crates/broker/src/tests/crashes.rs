@@ -34,7 +34,8 @@ async fn ends_well(world: &World, broker: Broker, point: &str) {
 /// One that has all the names a sandbox can be found by.
 fn named() -> (SpecDraft, IdempotencyKey) {
     let slot = Some("shared".parse().expect("a slot"));
-    (SpecDraft { slot, ..SpecDraft::default() }, "first".parse().expect("a key"))
+    let name = Some("web".parse().expect("a name"));
+    (SpecDraft { slot, name, ..SpecDraft::default() }, "first".parse().expect("a key"))
 }
 
 #[tokio::test]
@@ -67,9 +68,9 @@ async fn create_is_undone_until_it_is_made() {
     }
 }
 
-/// A slot is never lost and never stuck, wherever its holder was when the daemon died.
+/// A name or a slot is never lost and never stuck, wherever its holder was when the daemon died.
 #[tokio::test]
-async fn after_a_crash_a_slot_is_free_or_its_holders() {
+async fn after_a_crash_a_name_and_a_slot_are_free_or_their_holders() {
     for point in points("create").chain(points("destroy")) {
         let world = World::new();
         let broker = world.open().await;
@@ -87,7 +88,7 @@ async fn after_a_crash_a_slot_is_free_or_its_holders() {
         let left = list(&broker).await;
         match (&left[..], broker.create(&me(), draft).await) {
             ([], Ok(_)) => {}
-            ([view], Err(Error::SlotTaken { holder, .. })) => assert_eq!(holder, view.id),
+            ([view], Err(Error::NameTaken { holder, .. })) => assert_eq!(holder, view.id),
             (left, result) => panic!("{point}: {left:?} {result:?}"),
         }
         ends_well(&world, broker, point).await;

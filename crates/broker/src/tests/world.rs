@@ -130,8 +130,10 @@ impl World {
     /// Everything that is left of any sandbox, the names that lead to it included.
     pub async fn remains(&self) -> Vec<String> {
         let mut remains = self.sandbox_remains().await;
-        let slots = self.store.list(&Prefix::new(["slots"])).await.expect("slots");
-        remains.extend(slots.entries.iter().map(|entry| format!("slot {:?}", entry.key)));
+        for kind in ["slots", "names"] {
+            let claims = self.store.list(&Prefix::new([kind])).await.expect("claims");
+            remains.extend(claims.entries.iter().map(|entry| format!("{kind} {:?}", entry.key)));
+        }
         remains
     }
 

@@ -7,14 +7,16 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    OnTimeout, Operation, Owner, Privilege, Resources, SandboxId, SlotName, SnapshotId,
-    SnapshotName, Source, State,
+    OnTimeout, Operation, Owner, Privilege, Resources, SandboxId, SandboxName, SlotName,
+    SnapshotId, SnapshotName, Source, State,
 };
 
 /// A sandbox as the API shows it. Environment values are never in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
     pub id: SandboxId,
+    /// Usable wherever the id is. It was chosen, or it is derived from the id.
+    pub name: SandboxName,
     pub state: State,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<Operation>,

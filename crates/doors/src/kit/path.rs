@@ -1,20 +1,35 @@
 //! The names in a path. What is no name of its kind names nothing, so it is not found like any other.
+//!
+//! A sandbox is named by its id or by its name. This is the one place where a name of a request becomes an id.
 
 use std::str::FromStr;
 
-use axum::extract::{FromRequestParts, Path, RawPathParams};
+use axum::extract::{FromRef, FromRequestParts, Path, RawPathParams};
 use axum::http::request::Parts;
 
 use super::refusal::Refusal;
-use sandkeep_broker::ToolName;
+use sandkeep_broker::{Broker, ToolName};
 use sandkeep_core::{
-    ExecId, KeyId, Port, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName, UploadId,
+    ExecId, KeyId, Port, Principal, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName,
+    UploadId,
 };
 
 /// Something that a path can name.
 pub trait Name: FromStr {
     /// The answer to a text that names none of this kind.
     fn none(text: String) -> Refusal;
+
+    /// What a text names for this principal; `None` is a caller that nobody knows.
+    fn find(
+        text: &str,
+        _broker: &Broker,
+        _who: Option<&Principal>,
+    ) -> impl Future<Output = Result<Self, Refusal>> + Send
+    where
+        Self: Send,
+    {
+        std::future::ready(parse(text))
+    }
 }
 
 macro_rules! names {
@@ -27,8 +42,20 @@ macro_rules! names {
     )*};
 }
 
+impl Name for SandboxId {
+    fn none(text: String) -> Refusal {
+        Refusal::NotAnId { text }
+    }
+
+    async fn find(text: &str, broker: &Broker, who: Option<&Principal>) -> Result<Self, Refusal> {
+        match who {
+            Some(who) => Ok(broker.resolve(who, text).await?),
+            None => parse(text),
+        }
+    }
+}
+
 names! {
-    SandboxId => NotAnId;
     ExecId => NotAnExecId;
     ProcessId => NotAProcessId;
     ShellId => NotAShellId;
@@ -47,12 +74,17 @@ pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {
 /// The one name in a path; a sandbox's, unless it says otherwise.
 pub struct Id<T = SandboxId>(pub T);
 
-impl<T: Name, S: Send + Sync> FromRequestParts<S> for Id<T> {
+impl<T, S> FromRequestParts<S> for Id<T>
+where
+    T: Name + Send,
+    S: Send + Sync,
+    Broker: FromRef<S>,
+{
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(text)) => parse(&text).map(Self),
+            Ok(Path(text)) => found(&text, parts, state).await.map(Self),
             // It is not even text once decoded; then the path itself has to do.
             Err(_) => parse(parts.uri.path()).map(Self),
         }
@@ -62,7 +94,12 @@ impl<T: Name, S: Send + Sync> FromRequestParts<S> for Id<T> {
 /// A sandbox, and something in it, whatever follows in the path.
 pub struct In<T>(pub SandboxId, pub T);
 
-impl<T: Name, S: Send + Sync> FromRequestParts<S> for In<T> {
+impl<T, S> FromRequestParts<S> for In<T>
+where
+    T: Name + Send,
+    S: Send + Sync,
+    Broker: FromRef<S>,
+{
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
@@ -70,6 +107,14 @@ impl<T: Name, S: Send + Sync> FromRequestParts<S> for In<T> {
         let params = params.map_err(|_| SandboxId::none(parts.uri.path().to_owned()))?;
         let mut values = params.iter().map(|(_, value)| value);
         let mut next = || values.next().unwrap_or_default();
-        Ok(Self(parse(next())?, parse(next())?))
+        let (sandbox, inside) = (next(), next());
+        Ok(Self(found(sandbox, parts, state).await?, parse(inside)?))
     }
+}
+
+async fn found<T: Name + Send, S>(text: &str, parts: &Parts, state: &S) -> Result<T, Refusal>
+where
+    Broker: FromRef<S>,
+{
+    T::find(text, &Broker::from_ref(state), parts.extensions.get::<Principal>()).await
 }

@@ -155,6 +155,10 @@ impl Backend for Direct {
         Ok(self.broker.ensure_running(&caller.who, draft).await?)
     }
 
+    async fn named(&self, name: &str, from: &Extensions) -> Result<SandboxId, Failure> {
+        Ok(self.broker.resolve(&self.caller(from)?.who, name).await?)
+    }
+
     async fn call(&self, call: Call, from: &Extensions) -> Result<Value, Failure> {
         self.carry_out(call, &self.caller(from)?).await
     }

@@ -10,7 +10,6 @@ use rmcp::model::{
 use serde_json::{Value, json};
 
 use super::{Backend, Call, Failure};
-use crate::kit::path::parse;
 use sandkeep_core::api::{ListFiles, ListSandboxes};
 use sandkeep_core::{SandboxId, State, limits};
 
@@ -73,10 +72,13 @@ pub async fn read(
     from: &Extensions,
 ) -> Result<ReadResourceResponse, ErrorData> {
     let Some((sandbox, path)) = parts(uri) else {
-        let problem = format!("{uri:?} is no resource; expected {SCHEME}<sandbox id>/<path>");
+        let problem = format!("{uri:?} is no resource; expected {SCHEME}<sandbox>/<path>");
         return Err(ErrorData::invalid_params(problem, None));
     };
-    let sandbox = parse(sandbox).map_err(|refusal| error(refusal.into()))?;
+    let sandbox = match sandbox.parse() {
+        Ok(id) => id,
+        Err(_) => backend.named(sandbox, from).await.map_err(error)?,
+    };
     let content = backend.read_file(&sandbox, path, from).await.map_err(error)?;
     let contents = match std::str::from_utf8(&content) {
         Ok(text) => ResourceContents::text(text, uri),

@@ -7,12 +7,12 @@ use std::sync::OnceLock;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use utoipa::openapi::header::{Header, HeaderBuilder};
-use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::schema::{Components, ObjectBuilder, Type};
+use utoipa::openapi::path::{Operation, ParameterIn, PathItem};
+use utoipa::openapi::schema::{AnyOfBuilder, Components, ObjectBuilder, Type};
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Schema};
 use utoipa::{IntoResponses, OpenApi as _};
 
 use super::problem::{MEDIA_TYPE, Problem, status_of};
@@ -111,6 +111,7 @@ pub fn document() -> String {
 fn finished(mut api: OpenApi) -> OpenApi {
     let mut used = BTreeSet::new();
     for operation in operations(&mut api) {
+        admit_names(operation);
         for (status, response) in &mut operation.responses.responses {
             match response {
                 RefOr::T(response) => complete(response, status),
@@ -131,6 +132,19 @@ fn operations(api: &mut OpenApi) -> impl Iterator<Item = &mut Operation> {
         let PathItem { get, put, post, delete, patch, .. } = item;
         [get, put, post, delete, patch].into_iter().flatten()
     })
+}
+
+/// A path names a sandbox by its id or by its name; the handlers declare the id, which is what they are given.
+fn admit_names(operation: &mut Operation) {
+    let id = RefOr::Ref(Ref::from_schema_name("SandboxId"));
+    let both = [id.clone(), RefOr::Ref(Ref::from_schema_name("SandboxName"))];
+    for parameter in operation.parameters.iter_mut().flatten() {
+        let RefOr::T(parameter) = parameter else { continue };
+        if parameter.parameter_in == ParameterIn::Path && parameter.schema.as_ref() == Some(&id) {
+            let either = both.clone().into_iter().fold(AnyOfBuilder::new(), AnyOfBuilder::item);
+            parameter.schema = Some(RefOr::T(Schema::AnyOf(either.build())));
+        }
+    }
 }
 
 fn complete(response: &mut Response, status: &str) {

@@ -26,6 +26,9 @@ use sandkeep_core::{
 
 type Door = Extension<Arc<PortDoor>>;
 
+/// Of `/api/v1/sandboxes/{id}/ports/{port}`, with the empty one before the first slash.
+const PREFIX_SEGMENTS: usize = 7;
+
 /// All routes of ports. Whatever has no meaning of ours belongs to the server inside, with any method.
 pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
     let (schemas, paths, sign) = routes!(sign);
@@ -126,16 +129,16 @@ pub async fn forward(
     In(sandbox, port): In<Port>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let prefix = prefix(&sandbox, port);
+    let prefix = prefix(request.uri().path());
     door.by_path(&who, &sandbox, port, prefix, request).await
 }
 
 /// Relative links of a page need the slash.
-async fn enter(In(sandbox, port): In<Port>) -> Response {
-    redirect(&format!("{}/", prefix(&sandbox, port)))
+async fn enter(In(..): In<Port>, request: Request) -> Response {
+    redirect(&format!("{}/", prefix(request.uri().path())))
 }
 
-/// What all paths to a port begin with.
-fn prefix(sandbox: &SandboxId, port: Port) -> String {
-    format!("/api/v1/sandboxes/{sandbox}/ports/{port}")
+/// The beginning of a path to a port, up to the port, as the caller wrote it: the sandbox may be named by id or name.
+fn prefix(path: &str) -> String {
+    path.split('/').take(PREFIX_SEGMENTS).collect::<Vec<_>>().join("/")
 }

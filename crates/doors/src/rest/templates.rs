@@ -22,7 +22,7 @@ use crate::kit::who::{MayName, Who};
 use sandkeep_broker::{
     Audience, Broker, PathKind, TemplateDraft, TemplateSource, TemplateView, error::Error,
 };
-use sandkeep_core::{HostPaths, SandboxId, SnapshotName, TemplateName};
+use sandkeep_core::{HostPaths, Principal, SnapshotName, TemplateName};
 use sandkeep_image::source::registry::{Credentials, Reference};
 
 #[derive(Serialize, ToSchema)]
@@ -63,8 +63,8 @@ pub struct SourceBody {
     registry: Option<String>,
     /// For the registry, if it asks for any and the daemon has none.
     credentials: Option<CredentialsBody>,
-    /// A sandbox, running or stopped, as it is now.
-    sandbox: Option<SandboxId>,
+    /// The id or name of a sandbox, running or stopped, as it is now.
+    sandbox: Option<String>,
     /// As that sandbox was at this snapshot, by its name or id.
     snapshot: Option<SnapshotName>,
 }
@@ -99,7 +99,12 @@ impl CredentialsBody {
 }
 
 impl SourceBody {
-    fn into_source(self, reach: HostPaths) -> Result<TemplateSource, Error> {
+    async fn into_source(
+        self,
+        broker: &Broker,
+        who: &Principal,
+        reach: HostPaths,
+    ) -> Result<TemplateSource, Error> {
         let path = |kind, path: String| {
             let path = PathBuf::from(path);
             TemplateSource::Path { kind, path, reach }
@@ -120,13 +125,17 @@ impl SourceBody {
                 Err(Error::InvalidField { field: "source.registry", problem })
             }
         };
+        let sandbox = match self.sandbox {
+            Some(named) => Some(broker.resolve(who, &named).await?),
+            None => None,
+        };
         let mut given = [
             self.dir.map(|dir| path(PathKind::Dir, dir)),
             self.tar.map(|tar| path(PathKind::Tar, tar)),
             self.oci.map(|oci| path(PathKind::Oci, oci)),
             self.docker_archive.map(|archive| path(PathKind::DockerArchive, archive)),
             self.registry.map(pull).transpose()?,
-            self.sandbox.map(|id| TemplateSource::Sandbox { id, snapshot: self.snapshot }),
+            sandbox.map(|id| TemplateSource::Sandbox { id, snapshot: self.snapshot }),
         ]
         .into_iter()
         .flatten();
@@ -225,7 +234,7 @@ pub async fn create(
     let live = Form::live(query(asked)?.stream, &headers);
     let body: TemplateBody = body::required(&headers, body).await?;
     let TemplateBody { name, project, shared, source } = body;
-    let source = source.into_source(reach)?;
+    let source = source.into_source(&broker, &who, reach).await?;
     let draft = TemplateDraft { name, project, audience: audience(shared), source };
     answer(broker.import_template(&who, draft).await?, live).await
 }

@@ -48,7 +48,7 @@ use sandkeep_tree::{
 /// given.
 #[derive(Debug, clap::Args)]
 pub struct ApplyArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Local directory to change
     #[arg(long, value_name = "DIR")]

@@ -15,7 +15,8 @@ use place::{End, Remote};
 
 /// Copy files and directories into or out of a sandbox
 ///
-/// Either SRC or DST is in a sandbox: ID:PATH, where PATH is absolute or relative to the sandbox's working directory.
+/// Either SRC or DST is in a sandbox: ID:PATH, where ID is its name or id, and PATH is absolute or relative to the
+/// sandbox's working directory. A local path with a colon is written with ./ before it.
 /// A directory is copied recursively: into DST if DST is a directory, otherwise as DST. SRC/. copies only the contents
 /// of a directory. `-` is stdin or stdout: the bytes of a file, or a tar archive of a directory. Files that make tools on
 /// this machine run commands (.git/config, hooks, .envrc, .vscode) are not copied out of a sandbox, and nothing beside

@@ -13,7 +13,7 @@ use sandkeep_tree::diff::{ChangeKind, FileKind, Omitted, Told};
 /// One line per file: A added, M modified, D deleted, R renamed, m if only mode, owner or attributes changed.
 #[derive(Debug, clap::Args)]
 pub struct DiffArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Compare from this snapshot [default: base, the files that the sandbox started with]
     #[arg(long, value_name = "SNAPSHOT")]

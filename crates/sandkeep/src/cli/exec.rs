@@ -35,7 +35,7 @@ pub struct Args {
     env: Vec<(String, String)>,
     #[command(flatten)]
     format: Format,
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     #[command(flatten)]
     pub exec: ExecArgs,

@@ -165,6 +165,9 @@ impl Exit {
             | Error::TookTooLong { .. }
             | Error::UnknownProfile { .. }
             | Error::SlotTaken { .. }
+            | Error::NameTaken { .. }
+            | Error::NameNotFound { .. }
+            | Error::NameAmbiguous { .. }
             | Error::IdempotencyMismatch { .. }
             | Error::ToolArgument { .. }
             | Error::ToolCallMismatch { .. }

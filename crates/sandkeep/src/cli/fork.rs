@@ -16,7 +16,7 @@ use sandkeep_core::{SnapshotName, api::Forks};
 /// Copies the current files, or those of a snapshot. Processes are not copied. Either all forks are created or none.
 #[derive(Debug, clap::Args)]
 pub struct ForkArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Snapshot name or id [default: the current files]
     #[arg(long, short = 's', value_name = "SNAPSHOT")]

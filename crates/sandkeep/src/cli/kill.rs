@@ -18,7 +18,7 @@ pub struct Args {
     /// Kill the whole process tree
     #[arg(long, conflicts_with = "signal")]
     all: bool,
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Exec id or unique prefix
     exec: String,

@@ -12,7 +12,7 @@ use sandkeep_core::api::{Happening, LogEntry};
 /// Show the history of a sandbox: states, turns, snapshots, rollbacks, forks, execs
 #[derive(Debug, clap::Args)]
 pub struct LogArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Number of most recent entries to show
     #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]

@@ -13,7 +13,7 @@ pub struct Args {
     /// Follow the output until the exec ends
     #[arg(long, short = 'f')]
     follow: bool,
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Exec id or unique prefix
     exec: String,

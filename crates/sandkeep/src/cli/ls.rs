@@ -38,7 +38,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     }
     let sandboxes: Vec<Sandbox> = client.list(path, &query, limit).await?;
     let rows = sandboxes.iter().map(row);
-    print::table(["ID", "STATE", "RUNTIME", "TEMPLATE", "SLOT", "CREATED"], rows)?;
+    print::table(["ID", "NAME", "STATE", "RUNTIME", "TEMPLATE", "SLOT", "CREATED"], rows)?;
     Ok(Exit::Ok)
 }
 
@@ -54,9 +54,10 @@ pub fn condition(sandbox: &Sandbox) -> String {
     }
 }
 
-fn row(sandbox: &Sandbox) -> [String; 6] {
+fn row(sandbox: &Sandbox) -> [String; 7] {
     [
         sandbox.id.to_string(),
+        sandbox.name.to_string(),
         condition(sandbox),
         sandbox.runtime.clone(),
         sandbox.template.clone(),

@@ -14,7 +14,7 @@ use sandkeep_core::{Port, api::Ports};
 /// protocol; --sign prints a URL that works for anyone until it expires.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     pub id: String,
     /// Port inside the sandbox
     pub port: Option<Port>,

@@ -9,7 +9,7 @@ use sandkeep_core::api::Process;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     pub id: String,
     #[command(flatten)]
     format: Format,

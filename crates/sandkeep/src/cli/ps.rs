@@ -13,7 +13,7 @@ const COMMAND_MAX_CHARS: usize = 60;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     #[command(flatten)]
     format: Format,

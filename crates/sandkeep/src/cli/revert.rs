@@ -14,7 +14,7 @@ use sandkeep_core::api::Reverted;
 /// processes keep running. Prints the paths that were changed.
 #[derive(Debug, clap::Args)]
 pub struct RevertArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Snapshot name or id
     #[arg(long, value_name = "SNAPSHOT")]

@@ -14,7 +14,7 @@ use sandkeep_core::SandboxId;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ids or unique prefixes
+    /// Sandbox names, ids or unique prefixes of ids
     #[arg(required_unless_present = "all")]
     ids: Vec<String>,
     /// Destroy all your sandboxes, or those that match the filters below

@@ -19,7 +19,7 @@ pub struct Args {
     /// User name or uid, optionally with :group or :gid [default: from the image, else `user`]
     #[arg(long, short = 'u', value_name = "USER")]
     user: Option<String>,
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
 }
 

@@ -61,13 +61,13 @@ struct OpenArgs {
     env: Vec<(String, String)>,
     #[command(flatten)]
     format: Format,
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
 }
 
 #[derive(Debug, clap::Args)]
 struct LsArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     #[command(flatten)]
     format: Format,
@@ -88,7 +88,7 @@ struct ExecArgs {
     timeout: Option<Duration>,
     #[command(flatten)]
     format: Format,
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Shell id or unique prefix
     shell: String,
@@ -99,7 +99,7 @@ struct ExecArgs {
 
 #[derive(Debug, clap::Args)]
 struct CloseArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Shell ids or unique prefixes
     #[arg(required = true, value_name = "SHELL")]

@@ -12,7 +12,7 @@ use sandkeep_core::{api::Sandbox, limits::MIB};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     #[command(flatten)]
     format: Format,
@@ -28,6 +28,7 @@ pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let sandbox = client.read::<Sandbox>(shown)?;
     let mut fields = vec![
         ("id", sandbox.id.to_string()),
+        ("name", sandbox.name.to_string()),
         ("state", condition(&sandbox)),
         ("runtime", sandbox.runtime.clone()),
         ("template", sandbox.template.clone()),

@@ -16,7 +16,7 @@ use sandkeep_core::{SnapshotName, api::Snapshot};
 pub struct SnapshotArgs {
     #[command(subcommand)]
     command: Option<SnapshotCommand>,
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     #[arg(required = true)]
     id: Option<String>,
     /// Name of the snapshot [default: its id]
@@ -37,7 +37,7 @@ enum SnapshotCommand {
 
 #[derive(Debug, clap::Args)]
 pub struct TurnArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Note to store with the turn
     #[arg(long, short = 'm', value_name = "TEXT")]
@@ -48,7 +48,7 @@ pub struct TurnArgs {
 
 #[derive(Debug, clap::Args)]
 struct RmArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Snapshot names or ids
     #[arg(required = true, value_name = "SNAPSHOT")]
@@ -57,7 +57,7 @@ struct RmArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     #[command(flatten)]
     format: Format,

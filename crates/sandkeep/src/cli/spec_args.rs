@@ -53,6 +53,9 @@ pub struct KeptArgs {
     /// Project of the sandbox [default: that of the key, or default]
     #[arg(long, value_name = "NAME")]
     project: Option<String>,
+    /// Name, usable wherever the id is [default: a readable one, made from the id]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Slot: a name that only one sandbox of an owner has at a time
     #[arg(long, value_name = "NAME")]
     pub slot: Option<String>,
@@ -90,6 +93,7 @@ pub const OPTIONS: &[(&str, &str)] = &[
     ("source.path", "--source-path"),
     ("source.git", "--source-git"),
     ("project", "--project"),
+    ("name", "--name"),
     ("slot", "--slot"),
     ("timeout_secs", "--timeout"),
     ("idle_timeout_secs", "--idle-timeout"),
@@ -147,6 +151,7 @@ impl SpecArgs {
         let mut spec = self.into_json();
         let more = given([
             ("project", kept.project.map(Value::from)),
+            ("name", kept.name.map(Value::from)),
             ("slot", kept.slot.map(Value::from)),
             ("timeout_secs", kept.timeout.map(Value::from)),
             ("idle_timeout_secs", kept.idle_timeout.map(Value::from)),

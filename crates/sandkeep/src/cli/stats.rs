@@ -10,7 +10,7 @@ use sandkeep_core::limits::MIB;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     #[command(flatten)]
     format: Format,

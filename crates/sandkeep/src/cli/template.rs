@@ -81,7 +81,7 @@ struct PullArgs {
 /// A running sandbox is frozen for a moment.
 #[derive(Debug, clap::Args)]
 struct FromArgs {
-    /// Sandbox id or unique prefix, with @NAME for one of its snapshots
+    /// Sandbox name, id or unique prefix of an id, with @NAME for one of its snapshots
     #[arg(value_name = "ID[@SNAPSHOT]")]
     id: String,
     /// Snapshot name or id

@@ -16,7 +16,7 @@ use sandkeep_client::Client;
 /// `sandkeep tools` lists the tools. Prints the text of the answer; exits with 1 if the tool failed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox id or unique prefix
+    /// Sandbox name, id or unique prefix of an id
     id: String,
     /// Tool name, such as read_file, grep or bash
     name: String,

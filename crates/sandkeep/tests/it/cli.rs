@@ -75,8 +75,9 @@ fn the_beginning_of_an_id_is_enough_but_nothing_is_not() {
     assert_eq!(ok(&daemon, &["exec", &id[..10], "--", "echo", "hi"]), "hi");
     assert_eq!(call(&daemon, &["show", "sbzzzz"]).code, 1);
     // An unset variable in a script must not destroy the one sandbox that there is.
-    for nothing in ["", "s", "sb", "sb2"] {
-        assert_eq!(call(&daemon, &["rm", nothing]).code, 2, "{nothing:?}");
+    assert_eq!(call(&daemon, &["rm", ""]).code, 2);
+    for too_short in ["s", "sb", "sb2"] {
+        assert_eq!(call(&daemon, &["rm", too_short]).code, 1, "{too_short:?} is nobody's name");
     }
     assert_eq!(daemon.ids(), [id]);
 }

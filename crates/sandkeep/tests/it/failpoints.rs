@@ -19,11 +19,12 @@ enum Verb {
     Pause,
     Resume,
     Amend,
+    Rename,
     Destroy,
 }
 
 impl Verb {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Create,
         Self::Exec,
         Self::Stop,
@@ -31,6 +32,7 @@ impl Verb {
         Self::Pause,
         Self::Resume,
         Self::Amend,
+        Self::Rename,
         Self::Destroy,
     ];
 
@@ -43,6 +45,7 @@ impl Verb {
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Amend => "amend",
+            Self::Rename => "rename",
             Self::Destroy => "destroy",
         }
     }
@@ -82,6 +85,7 @@ impl Verb {
                 let body = json!({ "labels": { "a": "new" }, "timeout_secs": 100_000 });
                 daemon.try_request("PATCH", &target, &body)
             }
+            Self::Rename => daemon.try_request("PATCH", &target, &json!({ "name": "new" })),
             Self::Exec => {
                 let body = json!({ "command": "echo out; sync; exit 3" });
                 daemon.try_request("POST", &format!("{target}/execs"), &body)
@@ -94,9 +98,9 @@ impl Verb {
     }
 }
 
-/// A sandbox that takes every step there is: it has a slot.
+/// A sandbox that takes every step there is: it has a name and a slot.
 fn named() -> Value {
-    json!({ "slot": "shared", "labels": { "a": "old" } })
+    json!({ "name": "old", "slot": "shared", "labels": { "a": "old" } })
 }
 
 /// Under a key, which makes it the same create whenever it is repeated; with a repository, so that there is
@@ -252,6 +256,14 @@ fn assert_whole_or_gone(
             daemon.verb(id, "resume");
             assert_usable(daemon, id, "cat ~/note", point);
         }
+        (Verb::Rename, Some(id)) => {
+            assert_eq!(settled(daemon, id).as_deref(), Some("running"), "{point}");
+            let name = daemon.get(id)["name"].as_str().expect("a name").to_owned();
+            assert!(name == "new" || (!answered && name == "old"), "{point}: {name}");
+            assert_eq!(daemon.get(&name)["id"].as_str(), Some(id), "{point}");
+            let free = if name == "new" { "old" } else { "new" };
+            daemon.create_with(&json!({ "name": free }));
+        }
         (Verb::Amend, Some(id)) => {
             assert_eq!(settled(daemon, id).as_deref(), Some("running"), "{point}");
             let view = daemon.get(id);
@@ -366,6 +378,12 @@ fn resume_survives_kill_9_at_every_step() {
 fn amend_survives_kill_9_at_every_step() {
     crate::skip_if!(obstacle());
     survives_every_failpoint(Verb::Amend);
+}
+
+#[test]
+fn rename_survives_kill_9_at_every_step() {
+    crate::skip_if!(obstacle());
+    survives_every_failpoint(Verb::Rename);
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod mcp;
+mod names;
 mod own_limits;
 mod parallel;
 mod pausing;

@@ -123,8 +123,11 @@ pub(super) fn judge(evidence: Evidence, boot_id: &str) -> Verdict {
             (meta, Trigger::Begin(Verb::Destroy))
         }
         HomeState::Known(mut found) => {
-            if (&found.terms, &found.began, found.turn) != (&meta.terms, &meta.began, meta.turn) {
+            let names_differ = (&found.name, &found.renaming) != (&meta.name, &meta.renaming);
+            let terms = (&found.terms, &found.began, found.turn);
+            if names_differ || terms != (&meta.terms, &meta.began, meta.turn) {
                 (found.terms, found.began) = (meta.terms, meta.began);
+                (found.name, found.renaming) = (meta.name, meta.renaming);
                 // No number is given twice, whichever of the two is older.
                 found.turn = found.turn.max(meta.turn);
                 copy = Copy::Stale;

@@ -2,6 +2,7 @@
 //! that share one truth, and answers with the promise that was broken. `broken` shows that the suite can fail.
 
 mod broken;
+mod named;
 mod seeded;
 mod single;
 mod weather;
@@ -30,6 +31,10 @@ const CHECKS: &[(&str, Check)] = checks![
     single::of_many_claims_of_a_slot_one_wins,
     single::a_slot_whose_row_is_gone_is_free,
     single::a_slot_is_taken_only_from_the_holder_that_was_seen,
+    named::of_many_claims_of_a_name_one_wins,
+    named::a_name_leads_to_a_sandbox_only_while_its_row_lists_it,
+    named::a_name_is_its_owners_alone,
+    named::sweeps_free_names_that_no_row_of_this_node_lists,
     single::of_many_requests_under_a_key_one_wins,
     single::sweeps_touch_only_what_is_this_nodes,
     single::an_api_key_holds_for_all_until_it_is_removed,
@@ -67,7 +72,8 @@ async fn put(
 ) -> Result<Revision, DirectoryError> {
     let share = Share { sandboxes: 1, ..Share::default() };
     let (owner, record) = (&Owner::local(), Map::new());
-    directory.put_row(NewRow { owner, id, phase, slot, share, record }, known).await
+    let names = Vec::new();
+    directory.put_row(NewRow { owner, id, phase, slot, names, share, record }, known).await
 }
 
 fn is_fenced<T>(result: &Result<T, DirectoryError>) -> bool {

@@ -10,13 +10,14 @@ use tracing::info;
 
 use super::{
     Directory, DirectoryError, FoundRequest, FoundRow, NewRow, Node, Placement, RequestRecord,
-    Rows, slot_name,
+    Rows, name_key, slot_name,
 };
 use crate::records::rows;
-use sandkeep_core::{KeyId, Owner, SandboxId, SlotName, limits};
+use sandkeep_core::{KeyId, Owner, SandboxId, SandboxName, SlotName, limits};
 use sandkeep_store::{Entry, Key, Prefix, Revision, StateStore, StoreError};
 
 pub(super) const SLOTS: &str = "slots";
+pub(super) const NAMES: &str = "names";
 pub(super) const REQUESTS: &str = "idempotency";
 const ROWS: &str = "sandboxes";
 const API_KEYS: &str = "keys";
@@ -40,9 +41,9 @@ impl LocalDirectory {
 
     /// A row as it is written.
     fn encode(&self, row: NewRow<'_>) -> (Key, Vec<u8>) {
-        let NewRow { owner, id, phase, slot, share, record } = row;
+        let NewRow { owner, id, phase, slot, names, share, record } = row;
         let (at, writer) = (self.node.clone(), self.writer.clone());
-        let placement = Placement { phase, at, slot: slot.cloned(), share, writer };
+        let placement = Placement { phase, at, slot: slot.cloned(), names, share, writer };
         (row_key(owner, id), encode(placement, record))
     }
 
@@ -50,8 +51,53 @@ impl LocalDirectory {
         placement(&entry.value).is_some_and(|placement| placement.writer == self.writer)
     }
 
-    async fn has_row(&self, owner: &Owner, id: &SandboxId) -> Result<bool, StoreError> {
-        Ok(self.store.get(&row_key(owner, id)).await?.is_some())
+    /// Whether a slot or a name that was claimed for a sandbox is its own still. A slot is for as long as there is a row;
+    /// a name can change, so the row has to list it.
+    async fn leads_to(&self, key: &Key, owner: &Owner, id: &SandboxId) -> Result<bool, StoreError> {
+        let Some(row) = self.store.get(&row_key(owner, id)).await? else { return Ok(false) };
+        match key.segments().as_slice() {
+            [kind, .., name] if kind == NAMES => {
+                let names = placement(&row.value).map(|placement| placement.names);
+                Ok(names.is_some_and(|names| names.iter().any(|listed| listed.as_str() == name)))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Takes a slot or a name; `Some` is the sandbox that has it instead.
+    async fn claim(
+        &self,
+        key: Key,
+        owner: &Owner,
+        id: &SandboxId,
+    ) -> Result<Option<SandboxId>, DirectoryError> {
+        let claim = Holder { id: id.clone(), at: Some(self.node.clone()) };
+        let claim = serde_json::to_vec(&claim).expect("a claim holds strings and a number");
+        loop {
+            match self.store.create(&key, claim.clone()).await {
+                Ok(_) => return Ok(None),
+                Err(StoreError::Exists { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let Some(entry) = self.store.get(&key).await? else { continue };
+            match holder(&entry.value) {
+                // An earlier write of this very claim, whose answer was lost.
+                Some(holder) if holder.id == *id => return Ok(None),
+                Some(holder) if self.leads_to(&key, owner, &holder.id).await? => {
+                    return Ok(Some(holder.id));
+                }
+                Some(_) | None => self.remove(&key, entry.revision).await?,
+            }
+        }
+    }
+
+    async fn free(&self, key: Key, id: &SandboxId) -> Result<(), DirectoryError> {
+        match self.store.get(&key).await? {
+            Some(entry) if holder(&entry.value).is_some_and(|holder| holder.id == *id) => {
+                self.remove(&key, entry.revision).await
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Whoever was faster has decided.
@@ -112,7 +158,7 @@ pub(crate) fn row_id(entry: Entry) -> Option<SandboxId> {
     found(entry).map(|row| row.id)
 }
 
-/// Who has a slot.
+/// Who has a slot or a name.
 #[derive(Serialize, Deserialize)]
 struct Holder {
     id: SandboxId,
@@ -248,25 +294,7 @@ impl Directory for LocalDirectory {
         slot: &SlotName,
         id: &SandboxId,
     ) -> Result<Option<SandboxId>, DirectoryError> {
-        let key = slot_name(owner, slot);
-        let claim = Holder { id: id.clone(), at: Some(self.node.clone()) };
-        let claim = serde_json::to_vec(&claim).expect("a slot holds strings and a number");
-        loop {
-            match self.store.create(&key, claim.clone()).await {
-                Ok(_) => return Ok(None),
-                Err(StoreError::Exists { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let Some(entry) = self.store.get(&key).await? else { continue };
-            match holder(&entry.value) {
-                // An earlier write of this very claim, whose answer was lost.
-                Some(holder) if holder.id == *id => return Ok(None),
-                Some(holder) if self.has_row(owner, &holder.id).await? => {
-                    return Ok(Some(holder.id));
-                }
-                Some(_) | None => self.remove(&key, entry.revision).await?,
-            }
-        }
+        self.claim(slot_name(owner, slot), owner, id).await
     }
 
     async fn slot_holder(
@@ -284,26 +312,53 @@ impl Directory for LocalDirectory {
         slot: &SlotName,
         id: &SandboxId,
     ) -> Result<(), DirectoryError> {
-        let key = slot_name(owner, slot);
-        match self.store.get(&key).await? {
-            Some(entry) if holder(&entry.value).is_some_and(|holder| holder.id == *id) => {
-                self.remove(&key, entry.revision).await
-            }
-            Some(_) | None => Ok(()),
-        }
+        self.free(slot_name(owner, slot), id).await
     }
 
-    async fn sweep_slots(&self) -> Result<(), DirectoryError> {
-        for entry in self.store.list(&Prefix::new([SLOTS])).await?.entries {
-            let segments = entry.key.segments();
-            let [_, organization, user, project, _] = segments.as_slice() else { continue };
-            let [organization, user, project] = [organization, user, project].map(Clone::clone);
-            let owner = Owner { organization, user, project };
-            let Some(Holder { id, at }) = holder(&entry.value) else { continue };
-            let ours = at.is_none_or(|at| at.node == self.node.node);
-            if ours && !self.has_row(&owner, &id).await? {
-                self.remove(&entry.key, entry.revision).await?;
-                info!(slot = ?entry.key, %id, "freed a slot whose sandbox is gone");
+    async fn claim_name(
+        &self,
+        owner: &Owner,
+        name: &SandboxName,
+        id: &SandboxId,
+    ) -> Result<Option<SandboxId>, DirectoryError> {
+        self.claim(name_key(owner, name), owner, id).await
+    }
+
+    async fn name_holder(
+        &self,
+        owner: &Owner,
+        name: &SandboxName,
+    ) -> Result<Option<SandboxId>, DirectoryError> {
+        let key = name_key(owner, name);
+        let entry = self.store.get(&key).await?;
+        let Some(Holder { id, .. }) = entry.and_then(|entry| holder(&entry.value)) else {
+            return Ok(None);
+        };
+        Ok(self.leads_to(&key, owner, &id).await?.then_some(id))
+    }
+
+    async fn free_name(
+        &self,
+        owner: &Owner,
+        name: &SandboxName,
+        id: &SandboxId,
+    ) -> Result<(), DirectoryError> {
+        self.free(name_key(owner, name), id).await
+    }
+
+    async fn sweep_claims(&self) -> Result<(), DirectoryError> {
+        for kind in [SLOTS, NAMES] {
+            for entry in self.store.list(&Prefix::new([kind])).await?.entries {
+                let segments = entry.key.segments();
+                let [_, organization, user, project, _] = segments.as_slice() else { continue };
+                let [organization, user, project] = [organization, user, project].map(Clone::clone);
+                let owner = Owner { organization, user, project };
+                let Some(Holder { id, at }) = holder(&entry.value) else { continue };
+                let ours = at.is_none_or(|at| at.node == self.node.node);
+                if ours && !self.leads_to(&entry.key, &owner, &id).await? {
+                    self.remove(&entry.key, entry.revision).await?;
+                    info!(key = ?entry.key, %id, "freed a slot or name whose sandbox is gone");
+                }
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use crate::cli::failure::Failure;
-use sandkeep_core::SandboxId;
+use sandkeep_core::{SandboxId, SandboxName};
 
 pub enum End {
     Local(PathBuf),
@@ -19,7 +19,7 @@ pub enum End {
 
 /// A path in a sandbox.
 pub struct Remote {
-    /// Its id, or the beginning of it.
+    /// Its name, its id, or the beginning of its id.
     pub sandbox: String,
     pub path: Vec<u8>,
 }
@@ -35,7 +35,7 @@ impl End {
         let split = split.filter(|at| bytes[*at] == b':');
         let named = split.and_then(|at| std::str::from_utf8(&bytes[..at]).ok());
         let (Some(sandbox), Some(at)) = (named, split) else { return Ok(Self::Local(text.into())) };
-        if !sandbox.starts_with(SandboxId::PREFIX) {
+        if sandbox.parse::<SandboxId>().is_err() && sandbox.parse::<SandboxName>().is_err() {
             return Ok(Self::Local(text.into()));
         }
         let path = bytes[at + 1..].to_vec();
@@ -96,11 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_sandbox_has_its_id_before_a_colon() {
+    fn what_is_in_a_sandbox_has_its_name_or_id_before_a_colon() {
         let found = |sandbox: &str, path: &str| Some((sandbox.to_owned(), path.to_owned()));
         assert_eq!(remote("sbabc:/a b"), found("sbabc", "/a%20b"));
         assert_eq!(remote("sbabc:x:y"), found("sbabc", "x%3Ay"));
-        for local in ["-", "a", "./sbabc:x", "dir/sbabc:x", "c:x", ":x", "sbabc:"] {
+        assert_eq!(remote("web:x"), found("web", "x"));
+        for local in ["-", "a", "./web:x", "dir/sbabc:x", ".web:x", "a b:x", ":x", "sbabc:"] {
             assert_eq!(remote(local), None, "{local}");
         }
     }

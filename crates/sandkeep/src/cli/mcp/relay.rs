@@ -92,6 +92,10 @@ impl Backend for Relay {
         Ok(id)
     }
 
+    async fn named(&self, name: &str, _: &Extensions) -> Result<SandboxId, Failure> {
+        self.client.resolve(name).await.map_err(failed)
+    }
+
     async fn call(&self, call: Call, _: &Extensions) -> Result<Value, Failure> {
         self.carry_out(call).await.map_err(failed)
     }

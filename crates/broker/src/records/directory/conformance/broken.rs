@@ -100,6 +100,7 @@ async fn the_suite_notices_every_broken_directory() {
         (Fault::Removes("sandboxes"), "a_write_over_another_nodes_is_fenced"),
         (Fault::Overwrites("slots"), "of_many_claims_of_a_slot_one_wins"),
         (Fault::Removes("slots"), "a_slot_is_taken_only_from_the_holder_that_was_seen"),
+        (Fault::Overwrites("names"), "of_many_claims_of_a_name_one_wins"),
         (Fault::Overwrites("idempotency"), "of_many_requests_under_a_key_one_wins"),
         (Fault::OneName, "sweeps_touch_only_what_is_this_nodes"),
         (Fault::ListsLate, seeded),

@@ -82,7 +82,8 @@ impl Process {
         let (owner, slot) = (&Owner::local(), asked.slot.as_ref());
         let key = asked.key.as_ref().map(|key| ("key".to_owned(), format!("{key:?}").into()));
         let record: Map<String, Value> = key.into_iter().collect();
-        let row = || NewRow { owner, id, phase, slot, share, record: record.clone() };
+        let row =
+            || NewRow { owner, id, phase, slot, names: Vec::new(), share, record: record.clone() };
         self.repeat(|| self.directory.put_row(row(), known)).await
     }
 
@@ -165,7 +166,7 @@ impl World {
             for (id, (row, asked)) in self.recover(node, &process).await? {
                 process.remove(&id, &asked, row).await?;
             }
-            process.repeat(|| process.directory.sweep_slots()).await?;
+            process.repeat(|| process.directory.sweep_claims()).await?;
         }
         for kind in ["sandboxes", "slots"] {
             let left = self.entries.list(&Prefix::new([kind])).await?.entries;
@@ -228,7 +229,7 @@ impl World {
 
     async fn work(&self, node: usize, process: &Process) -> Result<(), DirectoryError> {
         let mut here = self.recover(node, process).await?;
-        process.repeat(|| process.directory.sweep_slots()).await?;
+        process.repeat(|| process.directory.sweep_claims()).await?;
         loop {
             if self.dice.roll(3) == 0
                 && let Some((id, (row, asked))) = here.pop_first()

@@ -11,7 +11,7 @@ use sandkeep_core::promises::{Verdict, ensure};
 use sandkeep_core::{KeyId, Owner, Principal, SandboxId, limits};
 use sandkeep_store::MemoryStore;
 
-fn nodes<const N: usize>(factory: &Factory) -> [Arc<dyn Directory>; N] {
+pub(super) fn nodes<const N: usize>(factory: &Factory) -> [Arc<dyn Directory>; N] {
     let store = Arc::new(MemoryStore::new());
     std::array::from_fn(|n| factory(Arc::clone(&store) as _, &format!("node{n}")))
 }
@@ -183,7 +183,7 @@ pub async fn sweeps_touch_only_what_is_this_nodes(factory: Factory) -> Verdict {
     here.put_request(&name, &request(&held, now), None).await?;
     let later = now + 2 * limits::IDEMPOTENCY_KEPT;
     for (node, left_over) in [(&there, true), (&here, false)] {
-        node.sweep_slots().await?;
+        node.sweep_claims().await?;
         node.sweep_requests(later).await?;
         let holder = here.slot_holder(&owner, &slots[0]).await?;
         ensure!(holder.as_ref() == Some(&held), "a slot with a row was swept");
