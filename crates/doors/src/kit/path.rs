@@ -11,7 +11,7 @@ use super::refusal::Refusal;
 use sandkeep_broker::{Broker, ToolName};
 use sandkeep_core::{
     ExecId, KeyId, Port, Principal, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName,
-    UploadId,
+    UploadId, WebhookId,
 };
 
 /// Something that a path can name.
@@ -65,6 +65,7 @@ names! {
     TemplateName => NotATemplateName;
     SnapshotName => NotASnapshotName;
     UploadId => NotAnUploadId;
+    WebhookId => NotAWebhookId;
 }
 
 pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {
