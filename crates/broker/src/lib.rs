@@ -94,7 +94,9 @@ pub use records::directory::{
     Directory, DirectoryError, FoundRequest, FoundRow, LocalDirectory, NewRow, Node, Phase,
     Placement, RequestPhase, RequestRecord, Rows, Share,
 };
-pub use records::events::{Delivery, KeyChange, Subscription, recorded as recorded_events};
+pub use records::events::{
+    Consumer, Delivery, KeyChange, StartAt, Subscription, recorded as recorded_events,
+};
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use sandkeep_core::api::ExecLimits;

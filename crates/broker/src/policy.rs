@@ -49,6 +49,8 @@ pub struct Policy {
     /// What is left of the host's disk when nothing more is written for tenants outside of the pool.
     pub host_reserve_bytes: u64,
     pub pool: PoolMarks,
+    /// Whether events contain command lines.
+    pub event_commands: bool,
 }
 
 /// How full the pool may be, as parts of 1.
@@ -84,6 +86,7 @@ impl Default for Policy {
             max_upload_bytes: limits::UPLOAD_DEFAULT_BYTES,
             host_reserve_bytes: limits::HOST_RESERVE_DEFAULT_MB * limits::MIB,
             pool: PoolMarks::default(),
+            event_commands: false,
         }
     }
 }
@@ -154,6 +157,11 @@ impl fmt::Debug for Profile {
 }
 
 impl Policy {
+    /// What events say of a command line.
+    pub(super) fn told_command(&self, argv: &[String]) -> Option<Vec<String>> {
+        self.event_commands.then(|| argv.to_vec())
+    }
+
     /// The draft with everything filled in that it leaves to its profile: what it says itself wins,
     /// and its labels and variables are added to the profile's.
     pub(super) fn with_profile(&self, mut draft: SpecDraft) -> Result<SpecDraft, Error> {

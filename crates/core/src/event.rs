@@ -1,24 +1,47 @@
 //! Events: one record for everything that changed, in the order in which it changed.
 //!
 //! A kind is `thing.past_tense`. An event says what happened to whom and never carries the contents: no values of
-//! environment variables, no command lines, no output, no contents of files, no credentials.
+//! environment variables, no output, no contents of files, no credentials, and command lines only if the setting
+//! `events.commands` says so.
+
+mod cloud;
+mod pattern;
+mod schema;
 
 use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::api::ExecStatus;
 use crate::{
     ExecId, KeyId, Operation, Owner, SandboxId, Scope, SnapshotId, SnapshotName, State, Status,
+    WebhookId,
 };
+
+pub use cloud::CloudEvent;
+pub use pattern::{KindPattern, Kinds, UnknownKind};
+pub use schema::{KindSchema, schemas};
 
 /// The position of an event in the log of its node. A later event has a higher number. A missing number means that
 /// events may be missing: the disk was full, or the machine lost power.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    ToSchema,
 )]
 #[serde(transparent)]
+#[schema(value_type = u64)]
 pub struct EventSeq(u64);
 
 impl EventSeq {
@@ -39,16 +62,25 @@ impl EventSeq {
     }
 }
 
+impl std::str::FromStr for EventSeq {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
 impl fmt::Display for EventSeq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     pub seq: EventSeq,
     /// When it was recorded. Clocks can be set, so only `seq` tells the order.
+    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     #[serde(flatten)]
     pub subject: Subject,
@@ -57,7 +89,8 @@ pub struct Event {
 }
 
 /// Whom an event is about.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = EventSubject)]
 pub struct Subject {
     pub owner: Owner,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +98,7 @@ pub struct Subject {
 }
 
 /// What happened, with its data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", content = "data")]
 pub enum EventKind {
     /// A sandbox was made and runs.
@@ -125,9 +158,13 @@ pub enum EventKind {
         #[serde(flatten)]
         snapshot: SnapshotMade,
     },
-    /// A command runs in a sandbox.
+    /// A command runs in a sandbox. `command` is present only if the setting `events.commands` is on.
     #[serde(rename = "exec.started")]
-    ExecStarted { exec: ExecId },
+    ExecStarted {
+        exec: ExecId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        command: Option<Vec<String>>,
+    },
     /// A command has ended, or it cannot be known what became of it (`lost`).
     #[serde(rename = "exec.ended")]
     ExecEnded {
@@ -153,10 +190,18 @@ pub enum EventKind {
     /// within a moment are one event; `count` is how many there were since the one before.
     #[serde(rename = "policy.refused")]
     PolicyRefused { code: String, count: u64 },
+    /// A webhook was registered.
+    #[serde(rename = "webhook.created")]
+    WebhookCreated { webhook: WebhookId },
+    #[serde(rename = "webhook.deleted")]
+    WebhookDeleted { webhook: WebhookId },
+    /// Deliveries to a webhook stopped, because they failed for too long or the receiver answered 410.
+    #[serde(rename = "webhook.disabled")]
+    WebhookDisabled { webhook: WebhookId, reason: String },
 }
 
 /// A snapshot that was made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotMade {
     pub snapshot: SnapshotId,
     pub name: SnapshotName,
@@ -166,6 +211,64 @@ pub struct SnapshotMade {
 }
 
 impl EventKind {
+    /// The name of every kind.
+    pub const NAMES: [&'static str; 24] = [
+        "sandbox.created",
+        "sandbox.started",
+        "sandbox.stopped",
+        "sandbox.paused",
+        "sandbox.resumed",
+        "sandbox.failed",
+        "sandbox.rolled_back",
+        "sandbox.revert_failed",
+        "sandbox.forked",
+        "sandbox.destroyed",
+        "snapshot.created",
+        "snapshot.deleted",
+        "snapshot.pruned",
+        "turn.completed",
+        "exec.started",
+        "exec.ended",
+        "template.created",
+        "template.removed",
+        "key.created",
+        "key.revoked",
+        "policy.refused",
+        "webhook.created",
+        "webhook.deleted",
+        "webhook.disabled",
+    ];
+
+    /// The name of this kind.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::SandboxCreated { .. } => "sandbox.created",
+            Self::SandboxStarted { .. } => "sandbox.started",
+            Self::SandboxStopped { .. } => "sandbox.stopped",
+            Self::SandboxPaused { .. } => "sandbox.paused",
+            Self::SandboxResumed { .. } => "sandbox.resumed",
+            Self::SandboxFailed { .. } => "sandbox.failed",
+            Self::SandboxRolledBack { .. } => "sandbox.rolled_back",
+            Self::SandboxRevertFailed { .. } => "sandbox.revert_failed",
+            Self::SandboxForked { .. } => "sandbox.forked",
+            Self::SandboxDestroyed { .. } => "sandbox.destroyed",
+            Self::SnapshotCreated(_) => "snapshot.created",
+            Self::SnapshotDeleted { .. } => "snapshot.deleted",
+            Self::SnapshotPruned { .. } => "snapshot.pruned",
+            Self::TurnCompleted { .. } => "turn.completed",
+            Self::ExecStarted { .. } => "exec.started",
+            Self::ExecEnded { .. } => "exec.ended",
+            Self::TemplateCreated { .. } => "template.created",
+            Self::TemplateRemoved { .. } => "template.removed",
+            Self::KeyCreated { .. } => "key.created",
+            Self::KeyRevoked { .. } => "key.revoked",
+            Self::PolicyRefused { .. } => "policy.refused",
+            Self::WebhookCreated { .. } => "webhook.created",
+            Self::WebhookDeleted { .. } => "webhook.deleted",
+            Self::WebhookDisabled { .. } => "webhook.disabled",
+        }
+    }
+
     /// What a new status of a sandbox means to those who were last told that it `was` in another state; `before` is the
     /// status that it replaces. `None` for an operation that has only begun or that changed nothing, and for rollbacks,
     /// which say more than a status knows.
@@ -213,7 +316,10 @@ impl EventKind {
             | Self::TemplateRemoved { .. }
             | Self::KeyCreated { .. }
             | Self::KeyRevoked { .. }
-            | Self::PolicyRefused { .. } => None,
+            | Self::PolicyRefused { .. }
+            | Self::WebhookCreated { .. }
+            | Self::WebhookDeleted { .. }
+            | Self::WebhookDisabled { .. } => None,
         }
     }
 }

@@ -112,6 +112,12 @@ id!(
     "^im[a-z2-7]{26}$"
 );
 id!(
+    /// Names one webhook.
+    WebhookId,
+    "wh",
+    "^wh[a-z2-7]{26}$"
+);
+id!(
     /// Names one archive that was sent for sandboxes to be made with.
     UploadId,
     "up",

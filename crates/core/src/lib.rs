@@ -40,7 +40,9 @@ mod terms;
 pub use caller_id::{IdempotencyKey, InvalidCallerId, ToolCallId};
 pub use causes::with_causes;
 pub use code::{Code, Kind};
-pub use id::{ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId};
+pub use id::{
+    ExecId, ImportId, InvalidId, ProcessId, SandboxId, ShellId, SnapshotId, UploadId, WebhookId,
+};
 pub use image::{ImageDefaults, PinnedImage};
 pub use key_id::{InvalidKeyId, KeyId};
 pub use moment::{Moment, millis};

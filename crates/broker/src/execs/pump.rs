@@ -31,6 +31,8 @@ pub(crate) struct PendingExec {
     pub execs: Arc<Execs>,
     pub writer: Writer,
     pub permit: Busy,
+    /// What is told of the command, if anything.
+    pub command: Option<Vec<String>>,
 }
 
 impl PendingExec {
@@ -44,7 +46,8 @@ impl PendingExec {
         let execs = Arc::clone(&handle.execs);
         let permit = execs.place(&description.keep)?;
         let writer = begin(shared, handle, description)?;
-        let pending = Self { shared: Arc::clone(shared), execs, writer, permit };
+        let command = shared.policy.told_command(&description.argv);
+        let pending = Self { shared: Arc::clone(shared), execs, writer, permit, command };
         match admitted(handle) {
             Ok(_) => Ok(pending),
             Err(refused) => {
@@ -56,7 +59,7 @@ impl PendingExec {
 
     /// The exec runs.
     pub fn board(self, execution: Execution) -> Pump {
-        let Self { shared, execs, writer, permit } = self;
+        let Self { shared, execs, writer, permit, command: _ } = self;
         let journal = Arc::clone(writer.journal());
         let input = execution.input();
         execs.pids().extend(execution.pid().map(|pid| (journal.id().clone(), pid)));
@@ -65,9 +68,9 @@ impl PendingExec {
     }
 
     /// The same of one that has begun only now.
-    pub fn board_first(self, execution: Execution) -> Pump {
-        let exec = self.writer.journal().id().clone();
-        self.execs.emit(&self.shared, &EventKind::ExecStarted { exec });
+    pub fn board_first(mut self, execution: Execution) -> Pump {
+        let (exec, command) = (self.writer.journal().id().clone(), self.command.take());
+        self.execs.emit(&self.shared, &EventKind::ExecStarted { exec, command });
         self.board(execution)
     }
 

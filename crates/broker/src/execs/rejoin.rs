@@ -80,7 +80,8 @@ fn pending(
     let Unfinished { description, writer } = unfinished;
     let permit = handle.execs.resumed(&description.keep);
     let (shared, execs) = (Arc::clone(shared), Arc::clone(&handle.execs));
-    (description, PendingExec { shared, execs, writer, permit })
+    let command = shared.policy.told_command(&description.argv);
+    (description, PendingExec { shared, execs, writer, permit, command })
 }
 
 async fn join(guest: Arc<dyn Guest>, description: Description, pending: PendingExec) {

@@ -13,6 +13,7 @@
 //! A full disk fails nobody. The oldest files make room first. If none is left to go, the event is lost: it is counted,
 //! and its number stays missing in the log, which tells every reader.
 
+mod consumer;
 mod reader;
 mod segment;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use sandkeep_core::event::{Event, EventKind, EventSeq, Subject};
 use sandkeep_core::{ExecId, SandboxId, limits};
 use sandkeep_home::make_directory;
 
+pub use consumer::{Consumer, StartAt};
 pub use reader::{Delivery, Subscription};
 
 pub(crate) use reader::Cursor;
@@ -278,6 +280,22 @@ pub enum KeyChange {
 }
 
 impl Broker {
+    /// The random id of the data directory whose events these are.
+    pub fn instance(&self) -> &str {
+        self.shared.data.instance().as_str()
+    }
+
+    /// The last event there is.
+    pub fn last_event(&self) -> EventSeq {
+        self.shared.events.last()
+    }
+
+    /// A consumer of all events of this node whose position survives the daemon. `name` is a file name. There must be
+    /// one consumer of a name at a time. Blocks for as long as a small file takes to be read.
+    pub fn event_consumer(&self, name: &str, start: StartAt) -> io::Result<Consumer> {
+        Consumer::open(&self.shared.events, self.shared.data.path(), name, start)
+    }
+
     /// Tells a change of an API key. Doors keep the keys, and the log is the broker's.
     pub fn note_key(&self, info: &KeyInfo, change: KeyChange) {
         let Ok(owner) = info.clone().into_principal().owner(None) else { return };

@@ -62,7 +62,7 @@ impl Timelines {
             for delivery in batch {
                 match delivery {
                     Delivery::Event(event) => self.add(&event, data),
-                    Delivery::Gap { oldest } => {
+                    Delivery::Gap { oldest, .. } => {
                         warn!(%oldest, "timelines lack events that are not kept any more");
                     }
                 }

@@ -20,7 +20,7 @@ pub(super) fn all(broker: &Broker) -> Vec<Event> {
         }
         events.extend(batch.into_iter().map(|delivery| match delivery {
             Delivery::Event(event) => *event,
-            Delivery::Gap { oldest } => panic!("a gap before {oldest}"),
+            Delivery::Gap { oldest, .. } => panic!("a gap before {oldest}"),
         }));
     }
 }

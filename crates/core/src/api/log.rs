@@ -130,7 +130,10 @@ impl Happening {
             | EventKind::TemplateRemoved { .. }
             | EventKind::KeyCreated { .. }
             | EventKind::KeyRevoked { .. }
-            | EventKind::PolicyRefused { .. } => return None,
+            | EventKind::PolicyRefused { .. }
+            | EventKind::WebhookCreated { .. }
+            | EventKind::WebhookDeleted { .. }
+            | EventKind::WebhookDisabled { .. } => return None,
         })
     }
 }

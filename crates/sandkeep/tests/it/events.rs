@@ -34,7 +34,7 @@ fn told(events: &[Event]) -> BTreeMap<String, usize> {
             EventKind::SandboxStopped { .. } => told.add(format!("stopped {id}")),
             EventKind::SandboxStarted {} => told.add(format!("started {id}")),
             EventKind::SandboxDestroyed { .. } => told.add(format!("destroyed {id}")),
-            EventKind::ExecStarted { exec } => told.add(format!("began {exec}")),
+            EventKind::ExecStarted { exec, .. } => told.add(format!("began {exec}")),
             EventKind::ExecEnded { exec, .. } => told.add(format!("ended {exec}")),
             _ => {}
         }

@@ -18,8 +18,9 @@ use sandkeep_core::limits;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delivery {
     Event(Box<Event>),
-    /// The events before this one are not kept any more, and the reader has not got all of them.
+    /// The events after `after` and before `oldest` are not kept any more.
     Gap {
+        after: EventSeq,
         oldest: EventSeq,
     },
 }
@@ -88,9 +89,10 @@ impl Cursor {
     }
 
     fn skip_to(&mut self, oldest: EventSeq) -> Delivery {
+        let after = self.after;
         self.open = None;
         self.after = EventSeq::new(oldest.get() - 1);
-        Delivery::Gap { oldest }
+        Delivery::Gap { after, oldest }
     }
 }
 
@@ -202,26 +204,54 @@ pub struct Subscription {
     /// `None` while a thread reads, and after whoever waited for that thread left.
     cursor: Option<Cursor>,
     read: VecDeque<Delivery>,
+    /// Everything up to this one has been handed over, or is in no file.
+    position: EventSeq,
+}
+
+impl Delivery {
+    /// Where a reader is after this.
+    pub fn position(&self) -> EventSeq {
+        match self {
+            Self::Event(event) => event.seq,
+            Self::Gap { oldest, .. } => EventSeq::new(oldest.get() - 1),
+        }
+    }
 }
 
 impl Subscription {
     pub(super) fn new(log: &Arc<EventLog>, after: EventSeq) -> Self {
         let (log, last) = (Arc::clone(log), log.watch_last());
-        Self { log, last, after, cursor: None, read: VecDeque::new() }
+        Self { log, last, after, cursor: None, read: VecDeque::new(), position: after }
+    }
+
+    /// Where a reader that continues later has to begin: everything up to this one has been handed over.
+    pub fn position(&self) -> EventSeq {
+        self.position
+    }
+
+    /// The next event, or that some are missing; `None` if all events that there are have been read. Cancel-safe.
+    pub async fn poll(&mut self) -> io::Result<Option<Delivery>> {
+        if self.read.is_empty() {
+            self.read_more().await?;
+        }
+        let next = self.read.pop_front();
+        match &next {
+            Some(delivery) => self.position = delivery.position(),
+            None => self.position = self.after,
+        }
+        Ok(next)
     }
 
     /// The next event, or that some are missing; waits for one. Cancel-safe.
     pub async fn next(&mut self) -> io::Result<Delivery> {
         loop {
-            if let Some(delivery) = self.read.pop_front() {
+            // Before the files are read: an event that is added meanwhile wakes this reader.
+            self.last.borrow_and_update();
+            if let Some(delivery) = self.poll().await? {
                 return Ok(delivery);
             }
-            self.last.borrow_and_update();
-            self.read_more().await?;
-            if self.read.is_empty() {
-                // It fails only without the log, which is held here.
-                let _ = self.last.changed().await;
-            }
+            // It fails only without the log, which is held here.
+            let _ = self.last.changed().await;
         }
     }
 

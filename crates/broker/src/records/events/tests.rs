@@ -49,7 +49,7 @@ fn read_all(log: &EventLog, after: EventSeq) -> Vec<Delivery> {
 fn events(log: &EventLog, after: EventSeq) -> Vec<Event> {
     let only = |delivery| match delivery {
         Delivery::Event(event) => *event,
-        Delivery::Gap { oldest } => panic!("a gap before {oldest}"),
+        Delivery::Gap { oldest, .. } => panic!("a gap before {oldest}"),
     };
     read_all(log, after).into_iter().map(only).collect()
 }
@@ -120,7 +120,7 @@ fn the_oldest_files_go_and_a_reader_is_told_about_the_gap() {
     let size: u64 = names_and_sizes(dir.path()).iter().map(|(_, size)| size).sum();
     assert!(size <= SMALL.total_bytes, "{size}");
     let all = read_all(&log, EventSeq::new(1));
-    let Some(Delivery::Gap { oldest }) = all.first() else { panic!("{:?}", all.first()) };
+    let Some(Delivery::Gap { oldest, .. }) = all.first() else { panic!("{:?}", all.first()) };
     let kept = events(&log, EventSeq::new(oldest.get() - 1));
     assert_eq!(seqs(&kept), (oldest.get()..=500).collect::<Vec<_>>());
     assert_eq!(all.len(), kept.len() + 1, "one gap, then all that is kept");
@@ -133,7 +133,8 @@ fn the_oldest_files_go_and_a_reader_is_told_about_the_gap() {
     }
     let gaps = rest.iter().filter(|delivery| matches!(delivery, Delivery::Gap { .. })).count();
     assert_eq!(gaps, 1);
-    assert_eq!(rest[rest.len() - kept.len() - 1], Delivery::Gap { oldest: *oldest });
+    let gap = &rest[rest.len() - kept.len() - 1];
+    assert!(matches!(gap, Delivery::Gap { oldest: first, .. } if first == oldest), "{gap:?}");
 }
 
 fn names_and_sizes(data: &Path) -> Vec<(String, u64)> {
@@ -203,7 +204,8 @@ fn a_file_that_somebody_removed_is_a_gap_and_no_endless_search() {
     let gap = all.iter().position(|delivery| matches!(delivery, Delivery::Gap { .. }));
     let before = usize::try_from(firsts[1].get() - 1).expect("few");
     assert_eq!(gap, Some(before), "all before it, then the gap");
-    assert_eq!(all[before], Delivery::Gap { oldest: firsts[2] });
+    let after = EventSeq::new(firsts[1].get() - 1);
+    assert_eq!(all[before], Delivery::Gap { after, oldest: firsts[2] });
     fs::remove_dir_all(dir.path().join(EVENTS)).expect("removed");
     assert!(Cursor::new(EventSeq::new(29)).read(&log).is_err());
 }
@@ -263,7 +265,7 @@ async fn a_subscriber_sees_every_event_once_while_many_write() {
     while seen.len() < (1 + WRITERS * EACH) as usize {
         match from_start.next().await.expect("a readable log") {
             Delivery::Event(event) => seen.push(*event),
-            Delivery::Gap { oldest } => panic!("a gap before {oldest}"),
+            Delivery::Gap { oldest, .. } => panic!("a gap before {oldest}"),
         }
     }
     writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
@@ -305,4 +307,78 @@ proptest! {
         prop_assert!(found.is_sorted_by(|a, b| a.0 < b.0));
         prop_assert_eq!(found, acknowledged);
     }
+}
+
+async fn next_number(consumer: &mut Consumer) -> u64 {
+    match consumer.next().await.expect("a readable log") {
+        Delivery::Event(event) => event.seq.get(),
+        Delivery::Gap { oldest, .. } => panic!("a gap before {oldest}"),
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_continues_after_the_last_event_that_it_acknowledged() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    append_all(&log, 1..=3);
+    let consume = |log: &Arc<EventLog>| {
+        Consumer::open(log, dir.path(), "outside", StartAt::Newest).expect("a consumer")
+    };
+    let mut consumer = consume(&log);
+    append_all(&log, 4..=6);
+    for number in 4..=6 {
+        assert_eq!(next_number(&mut consumer).await, number);
+    }
+    assert!(consumer.poll().await.expect("a readable log").is_none());
+    consumer.acknowledge(EventSeq::new(5)).expect("written");
+    consumer.acknowledge(EventSeq::new(4)).expect("an earlier one changes nothing");
+    drop((consumer, log));
+    let log = open(dir.path(), BOOT, SMALL);
+    let mut consumer = consume(&log);
+    assert_eq!(consumer.acknowledged(), EventSeq::new(5));
+    assert_eq!(next_number(&mut consumer).await, 6, "it was not acknowledged");
+    consumer.rewind(EventSeq::new(1)).expect("written");
+    assert_eq!(next_number(&mut consumer).await, 2);
+}
+
+#[tokio::test]
+async fn what_happens_before_the_first_acknowledgement_is_delivered_by_the_next_daemon() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    append_all(&log, 1..=3);
+    let consume = || Consumer::open(&log, dir.path(), "outside", StartAt::Newest);
+    drop(consume().expect("a consumer"));
+    append(&log, 4);
+    let mut consumer = consume().expect("a consumer");
+    assert_eq!(next_number(&mut consumer).await, 4);
+}
+
+#[tokio::test]
+async fn a_consumer_whose_position_is_torn_gets_too_many_events_and_not_too_few() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    append_all(&log, 1..=30);
+    let consume = || Consumer::open(&log, dir.path(), "outside", StartAt::Newest);
+    drop(consume().expect("a consumer"));
+    for torn in ["", "3", "x\n"] {
+        let path = dir.path().join("events/positions/outside");
+        fs::write(path, torn).expect("written");
+        let mut consumer = consume().expect("a consumer");
+        assert_eq!(next_number(&mut consumer).await, 1, "{torn:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_knows_where_its_reader_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    append_all(&log, 1..=3);
+    let mut subscription = log.subscribe(Some(EventSeq::START));
+    assert_eq!(subscription.position(), EventSeq::START);
+    for number in 1..=3 {
+        subscription.next().await.expect("a readable log");
+        assert_eq!(subscription.position(), EventSeq::new(number));
+    }
+    assert_eq!(subscription.poll().await.expect("a readable log"), None);
+    assert_eq!(subscription.position(), EventSeq::new(3));
 }
