@@ -48,7 +48,8 @@ mod tests {
 
     #[test]
     fn a_word_has_nothing_that_a_server_understands() {
-        for text in ["a.b", "*", ">", "a b", "\t", "\r\n", "ä", "%", "", "\0", "$SYS", "a\u{a0}b"] {
+        for text in ["a.b", "*", ">", "a b", "\t", "\r\n", "ä", "%", "", "\0", "$SYS", "a\u{a0}b"]
+        {
             let word = word(text);
             let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '%');
             assert!(!word.is_empty() && word.chars().all(fine), "{text:?}: {word:?}");

@@ -23,8 +23,6 @@ pub const NATS_ACK: Duration = Duration::from_secs(10);
 /// The pause before an event that the server refused is published again; it doubles up to [`NATS_REFUSED_MAX`].
 pub const NATS_REFUSED_FIRST: Duration = Duration::from_millis(250);
 pub const NATS_REFUSED_MAX: Duration = Duration::from_secs(30);
-/// The position of the publisher is written down at most this often.
-pub const NATS_CURSOR_SAVED: Duration = Duration::from_millis(500);
 /// How long JetStream remembers message ids in streams that we create.
 pub const NATS_DUPLICATES: Duration = Duration::from_secs(600);
 /// The size of a stream that we create, unless configured.
