@@ -3,7 +3,8 @@
 //! ```text
 //!   options ──▶ Link           connects, reconnects for ever, knows its state
 //!                │
-//!                └─▶ Publisher   the log of events, from a durable position, as one feed of messages
+//!                └─▶ Publisher   the log of events, from a durable position, as one feed of messages:
+//!                                every event as a CloudEvent, and Urule's events of sessions
 //! ```
 //!
 //! NATS is never needed: without it sandboxes are served as before, and the daemon stays ready.
@@ -13,6 +14,7 @@ mod options;
 mod publisher;
 mod stream;
 pub mod subject;
+pub mod urule;
 
 pub use async_nats;
 pub use link::{Link, LinkError, LinkReport, LinkState};

@@ -105,6 +105,7 @@ impl Publisher {
             sent: BTreeMap::new(),
             refusals: 0,
             paused_until: None,
+            is_prepared: false,
             stop: stop.clone(),
         };
         let task = tokio::spawn(async move {
@@ -146,6 +147,8 @@ struct Pump<F> {
     /// How many attempts in a row were refused.
     refusals: u32,
     paused_until: Option<Instant>,
+    /// The stream was found since the connection was opened.
+    is_prepared: bool,
     stop: CancellationToken,
 }
 
@@ -167,9 +170,9 @@ impl<F: Feed> Pump<F> {
         let Ok(mut answers) = client.subscribe(format!("{inbox}.*")).await else { return };
         let mut state = self.link.watch();
         state.mark_changed();
-        let mut is_ready = false;
+        let mut is_connected = false;
         loop {
-            if is_ready && self.paused_until.is_none() {
+            if is_connected && self.paused_until.is_none() {
                 self.publish(&client, &inbox).await;
             }
             let room = limits::NATS_WINDOW_MAX.saturating_sub(self.window.len());
@@ -181,10 +184,11 @@ impl<F: Feed> Pump<F> {
                     None => return,
                 },
                 changed = state.changed() => {
-                    let is_connected = *state.borrow_and_update() == LinkState::Connected;
-                    self.metrics.connected.set(i64::from(is_connected));
                     // A link that is closed has no more states.
-                    is_ready = changed.is_ok() && is_connected && self.prepare(&client).await;
+                    is_connected =
+                        changed.is_ok() && *state.borrow_and_update() == LinkState::Connected;
+                    self.metrics.connected.set(i64::from(is_connected));
+                    self.start_again();
                 }
                 read = self.deliveries.recv_many(&mut batch, room), if room > 0 => {
                     if read == 0 {
@@ -192,34 +196,32 @@ impl<F: Feed> Pump<F> {
                     }
                     batch.drain(..).for_each(|delivery| self.put(&delivery));
                 }
-                _ = ticks.tick() => {
-                    self.tick();
-                    let is_connected = *state.borrow() == LinkState::Connected;
-                    if is_connected && !is_ready && self.paused_until.is_none() {
-                        is_ready = self.prepare(&client).await;
-                    }
-                }
+                _ = ticks.tick() => self.tick(),
             }
         }
         self.finish(&inbox, &mut answers).await;
     }
 
-    /// After every new connection: the stream is there, and what was on its way is sent again.
-    async fn prepare(&mut self, client: &Client) -> bool {
-        if let Assurance::Acknowledged(stream) = &self.assurance {
-            let ensured = tokio::select! {
-                () = self.stop.cancelled() => return false,
-                ensured = stream.ensure(client) => ensured,
-            };
-            if let Err(error) = ensured {
-                self.pause(with_causes(&error));
-                return false;
-            }
-        }
+    /// With every new connection: what was on its way on the last one is sent again, and the stream is looked for.
+    fn start_again(&mut self) {
+        self.is_prepared = false;
         self.paused_until = None;
         self.sent.clear();
         self.window.all_again();
-        true
+    }
+
+    /// Looks for the stream, before the first message of a connection.
+    async fn prepare(&mut self, client: &Client) {
+        if let Assurance::Acknowledged(stream) = &self.assurance {
+            let ensured = tokio::select! {
+                () = self.stop.cancelled() => return,
+                ensured = stream.ensure(client) => ensured,
+            };
+            if let Err(error) = ensured {
+                return self.pause(with_causes(&error));
+            }
+        }
+        self.is_prepared = true;
     }
 
     fn put(&mut self, delivery: &Delivery) {
@@ -236,6 +238,12 @@ impl<F: Feed> Pump<F> {
 
     /// Sends what may be sent.
     async fn publish(&mut self, client: &Client, inbox: &str) {
+        if !self.is_prepared && self.window.len() > 0 {
+            self.prepare(client).await;
+        }
+        if !self.is_prepared {
+            return;
+        }
         let mut once = Vec::new();
         while let Some((ordinal, message)) = self.window.take() {
             let Message { subject, headers, payload } = message.clone();

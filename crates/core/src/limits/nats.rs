@@ -33,3 +33,13 @@ pub const NATS_PREFIX_MAX_BYTES: usize = 256;
 pub const NATS_STREAM_NAME_MAX_BYTES: usize = 255;
 /// The largest file with a seed or credentials.
 pub const NATS_SECRET_MAX_BYTES: u64 = 64 * 1024;
+
+/// How often is looked whether Urule's registry still has our entries, and how long it may take to answer.
+pub const URULE_REFRESH: Duration = Duration::from_secs(60);
+pub const URULE_ANSWER: Duration = Duration::from_secs(30);
+/// The pause after a failure; it doubles up to [`URULE_RETRY_MAX`].
+pub const URULE_RETRY_FIRST: Duration = Duration::from_secs(1);
+pub const URULE_RETRY_MAX: Duration = Duration::from_secs(300);
+pub const URULE_ANSWER_MAX_BYTES: usize = 64 * 1024;
+/// The longest id that its registry may give an entry.
+pub const URULE_ID_MAX_BYTES: usize = 128;

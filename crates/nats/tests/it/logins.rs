@@ -7,7 +7,7 @@ use nkeys::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair as CertKey};
 
 use crate::server::Server;
-use crate::{skip_without_server, until};
+use crate::{options, options_as, skip_without_server, until};
 use sandkeep_nats::{Link, LinkState, Login, Options, Tls};
 
 async fn is_let_in(options: Options) {
@@ -39,17 +39,17 @@ fn password(password: &str) -> Login {
 async fn a_password_lets_in_and_a_wrong_one_is_said_to_be_refused() {
     skip_without_server!();
     let server = Server::with("authorization { user: ann, password: hush }");
-    is_let_in(server.options_as(password("hush"))).await;
-    is_refused(server.options_as(password("wrong"))).await;
-    is_refused(server.options()).await;
+    is_let_in(options_as(&server, password("hush"))).await;
+    is_refused(options_as(&server, password("wrong"))).await;
+    is_refused(options(&server)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_lets_in() {
     skip_without_server!();
     let server = Server::with("authorization { token: hush }");
-    is_let_in(server.options_as(Login::Token("hush".to_owned()))).await;
-    is_refused(server.options_as(Login::Token("wrong".to_owned()))).await;
+    is_let_in(options_as(&server, Login::Token("hush".to_owned()))).await;
+    is_refused(options_as(&server, Login::Token("wrong".to_owned()))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,13 +58,14 @@ async fn an_nkey_lets_in() {
     let key = KeyPair::new_user();
     let server =
         Server::with(&format!("authorization {{ users: [ {{ nkey: {} }} ] }}", key.public_key()));
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let file = |name: &str, key: &KeyPair| {
-        let path = server.path().join(name);
+        let path = dir.path().join(name);
         fs::write(&path, format!("{}\n", key.seed().expect("a seed"))).expect("it can be written");
         path
     };
-    is_let_in(server.options_as(Login::Nkey(file("known", &key)))).await;
-    is_refused(server.options_as(Login::Nkey(file("other", &KeyPair::new_user())))).await;
+    is_let_in(options_as(&server, Login::Nkey(file("known", &key)))).await;
+    is_refused(options_as(&server, Login::Nkey(file("other", &KeyPair::new_user())))).await;
 }
 
 /// Certificates of an authority of one's own.
@@ -122,7 +123,7 @@ async fn certificates_let_in_and_an_unknown_server_is_not_trusted() {
     skip_without_server!();
     let certificates = Certificates::new();
     let server = Server::with(&certificates.server_options());
-    let with = |tls| Options { tls, ..server.options() };
+    let with = |tls| Options { tls, ..options(&server) };
     is_let_in(with(certificates.of_client(Some(&certificates.path("ca.pem"))))).await;
     let others = Certificates::new();
     let link = Link::open(with(certificates.of_client(Some(&others.path("ca.pem")))), "test");

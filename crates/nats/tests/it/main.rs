@@ -9,8 +9,19 @@ mod stored;
 
 use std::time::{Duration, Instant};
 
+use sandkeep_nats::{Login, Options, Tls};
+use server::Server;
+
 /// How long a condition may take before a test fails; a passing test takes as long as the condition does.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+fn options(server: &Server) -> Options {
+    options_as(server, Login::Anonymous)
+}
+
+fn options_as(server: &Server, login: Login) -> Options {
+    Options { servers: vec![server.url()], login, tls: Tls::default() }
+}
 
 /// Waits until there is a value; fails, saying `what`, if there is none in time.
 async fn until_some<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::broker::{PREFIX, STREAM, World, stored};
 use crate::server::Server;
 use crate::stored::{self, api, assert_complete, client};
-use crate::{PATIENCE, skip_without_server, until, until_some};
+use crate::{PATIENCE, options, skip_without_server, until, until_some};
 use futures_util::StreamExt;
 use sandkeep_nats::{Assurance, LinkState, Stream, WhenMissing, subject};
 
@@ -35,7 +35,7 @@ async fn every_event_arrives_once_and_in_order_though_the_server_is_killed_under
     skip_without_server!();
     let mut server = Server::start();
     let world = World::new().await;
-    let publishing = world.publish(server.options(), stored());
+    let publishing = world.publish(options(&server), stored());
     for round in 1..=3 {
         world.emit_many(1_000, 25);
         acknowledged(&world, round * 700).await;
@@ -56,7 +56,7 @@ async fn a_publisher_that_dies_is_continued_by_the_next_without_loss_or_repetiti
     let server = Server::start();
     let world = World::new().await;
     for round in 1..=3 {
-        let publishing = world.publish(server.options(), stored());
+        let publishing = world.publish(options(&server), stored());
         world.emit_many(1_000, 10);
         acknowledged(&world, round * 600).await;
         // It is not stopped: its position is older than what it has sent.
@@ -64,7 +64,7 @@ async fn a_publisher_that_dies_is_continued_by_the_next_without_loss_or_repetiti
         publishing.publisher.abort();
         publishing.link.close().await;
     }
-    let publishing = world.publish(server.options(), stored());
+    let publishing = world.publish(options(&server), stored());
     arrived(&world).await;
     let found = stored::stored(&server, STREAM).await;
     assert_complete(&found, &world.events(), world.broker.instance());
@@ -76,7 +76,7 @@ async fn what_happens_without_a_server_is_published_when_there_is_one() {
     skip_without_server!();
     let mut server = Server::prepared("");
     let world = World::new().await;
-    let publishing = world.publish(server.options(), stored());
+    let publishing = world.publish(options(&server), stored());
     world.emit_many(300, 3);
     until("the problem is known", || publishing.link.report().problem.is_some()).await;
     assert_eq!(publishing.link.report().state, LinkState::Connecting);
@@ -101,7 +101,7 @@ async fn a_subject_names_the_owner_and_the_kind_and_can_be_filtered() {
     let listener = client(&server).await;
     let mut messages = listener.subscribe(filtered).await.expect("a subscription");
     listener.flush().await.expect("it is known to the server");
-    let publishing = world.publish(server.options(), Assurance::AtMostOnce);
+    let publishing = world.publish(options(&server), Assurance::AtMostOnce);
     world.emit("other", "ann");
     world.emit("a.b", "ann");
     let message = tokio::time::timeout(PATIENCE, messages.next()).await;
@@ -129,7 +129,7 @@ async fn a_missing_stream_is_said_and_events_wait_for_it() {
         max_bytes: 1,
         missing: WhenMissing::Wait,
     });
-    let publishing = world.publish(server.options(), waiting);
+    let publishing = world.publish(options(&server), waiting);
     world.emit_many(50, 5);
     until("the problem is known", || {
         publishing.publisher.problem().is_some_and(|problem| problem.contains("create_stream"))
@@ -154,7 +154,7 @@ async fn a_stream_that_exists_is_left_as_it_is() {
     });
     let made = api(&client(&server).await, &format!("STREAM.CREATE.{STREAM}"), config).await;
     assert!(made["error"].is_null(), "{made}");
-    let publishing = world.publish(server.options(), stored());
+    let publishing = world.publish(options(&server), stored());
     world.emit_many(20, 2);
     arrived(&world).await;
     let config = &stored::info(&server, STREAM).await["config"];
@@ -167,7 +167,7 @@ async fn events_that_the_log_dropped_are_reported_as_a_gap() {
     skip_without_server!();
     let mut server = Server::prepared("");
     let world = World::new().await;
-    let publishing = world.publish(server.options(), stored());
+    let publishing = world.publish(options(&server), stored());
     world.emit("acme", "first");
     // The reader holds the beginning of the log already, so it begins anew behind what is removed.
     publishing.stop().await;
@@ -184,7 +184,7 @@ async fn events_that_the_log_dropped_are_reported_as_a_gap() {
         world.emit_many(500, 20);
     }
     std::fs::remove_file(&files()[0]).expect("it is there");
-    let publishing = world.publish(server.options(), stored());
+    let publishing = world.publish(options(&server), stored());
     server.run();
     arrived(&world).await;
     let found = stored::stored(&server, STREAM).await;
@@ -204,11 +204,11 @@ async fn a_consumer_that_never_reads_delays_nobody() {
     skip_without_server!();
     let server = Server::start();
     let world = World::new().await;
-    let mut lazy = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
+    let mut lazy = TcpStream::connect(server.address()).expect("a connection");
     lazy.write_all(b"CONNECT {\"verbose\":false}\r\nSUB > 1\r\nPING\r\n").expect("it is sent");
     let mut greeting = [0; 4];
     lazy.read_exact(&mut greeting).expect("a greeting");
-    let publishing = world.publish(server.options(), stored());
+    let publishing = world.publish(options(&server), stored());
     world.emit_many(3_000, 20);
     arrived(&world).await;
     let found = stored::stored(&server, STREAM).await;

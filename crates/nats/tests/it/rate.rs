@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::broker::{STREAM, World, stored};
 use crate::server::Server;
 use crate::stored::assert_complete;
-use crate::{skip_without_server, stored, until_some};
+use crate::{options, skip_without_server, stored, until_some};
 
 const EVENTS: u64 = 100_000;
 
@@ -17,7 +17,7 @@ async fn measure_events_per_second_from_the_log_to_a_stream() {
     for users in [1, 10, 100, 1_000] {
         let server = Server::start();
         let world = World::new().await;
-        let publishing = world.publish(server.options(), stored());
+        let publishing = world.publish(options(&server), stored());
         let began = Instant::now();
         world.emit_many(usize::try_from(EVENTS).expect("few"), users);
         let recorded = began.elapsed();

@@ -1,4 +1,4 @@
-//! A nats-server of one's own: on a port that the system chose, with its files in a directory that goes away.
+//! A nats-server of one's own, also for the tests of the daemon: on a port that the system chose, with its files in a directory that goes away.
 
 use std::fs;
 use std::net::TcpStream;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::PATIENCE;
-use sandkeep_nats::{Login, Options, Tls};
+/// How long it may take to start.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 const PROGRAM: &str = "nats-server";
 
@@ -52,28 +52,19 @@ impl Server {
         server
     }
 
-    pub fn path(&self) -> &Path {
-        self.dir.path()
+    pub fn address(&self) -> (&'static str, u16) {
+        ("127.0.0.1", self.port)
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    pub fn options(&self) -> Options {
-        self.options_as(Login::Anonymous)
-    }
-
-    pub fn options_as(&self, login: Login) -> Options {
-        let servers = vec![format!("nats://127.0.0.1:{}", self.port)];
-        Options { servers, login, tls: Tls::default() }
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
     }
 
     /// Starts it, again on the same port if it ran before.
     pub fn run(&mut self) {
         let began = Instant::now();
         while !self.try_run() {
-            assert!(began.elapsed() < PATIENCE, "nats-server does not start: {}", self.said());
+            assert!(began.elapsed() < STARTS_WITHIN, "nats-server does not start: {}", self.said());
         }
     }
 

@@ -25,7 +25,7 @@ impl Stored {
 }
 
 pub async fn client(server: &Server) -> Client {
-    async_nats::connect(format!("nats://127.0.0.1:{}", server.port())).await.expect("a connection")
+    async_nats::connect(server.url()).await.expect("a connection")
 }
 
 pub async fn api(client: &Client, subject: &str, body: Value) -> Value {

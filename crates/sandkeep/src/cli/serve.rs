@@ -5,7 +5,7 @@
 //! so that a taken port costs nothing.
 
 mod certificate;
-mod messaging;
+pub mod messaging;
 mod notify;
 
 use std::ffi::OsString;
