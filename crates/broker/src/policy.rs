@@ -51,6 +51,8 @@ pub struct Policy {
     pub pool: PoolMarks,
     /// Whether events contain command lines.
     pub event_commands: bool,
+    /// Labels of sandboxes that the events of their creation, failure and end contain.
+    pub event_labels: Vec<String>,
 }
 
 /// How full the pool may be, as parts of 1.
@@ -87,6 +89,7 @@ impl Default for Policy {
             host_reserve_bytes: limits::HOST_RESERVE_DEFAULT_MB * limits::MIB,
             pool: PoolMarks::default(),
             event_commands: false,
+            event_labels: Vec::new(),
         }
     }
 }

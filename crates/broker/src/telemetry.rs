@@ -7,6 +7,7 @@
 //! Invariant: the number of series is bounded by the code, never by what callers send. A label holds a
 //! verb, a runtime, a state, an error code, a method, a status or the template of a route.
 
+mod feeds;
 mod http;
 mod store;
 mod verbs;
@@ -22,6 +23,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+pub use feeds::{FeedMetrics, Feeds};
 pub use http::{Exchange, Http, RouteTable};
 pub use store::ObservedStore;
 pub use verbs::{NO_RUNTIME, Verbs};
@@ -78,6 +80,7 @@ pub struct Telemetry {
     verbs: Verbs,
     http: Http,
     commits: Commits,
+    feeds: Feeds,
     gauges: Gauges,
     events_lost: Counter,
     began: Instant,
@@ -91,11 +94,12 @@ impl Default for Telemetry {
         let verbs = Verbs::register(&mut registry);
         let http = Http::register(&mut registry);
         let commits = Commits::register(&mut registry);
+        let feeds = Feeds::register(&mut registry);
         let gauges = Gauges::register(&mut registry);
         let events_lost = Counter::default();
         let help = "Events that could not be written, as the disk was full";
         registry.register("events_lost", help, events_lost.clone());
-        Self { registry, verbs, http, commits, gauges, events_lost, began: Instant::now() }
+        Self { registry, verbs, http, commits, feeds, gauges, events_lost, began: Instant::now() }
     }
 }
 
@@ -110,6 +114,10 @@ impl Telemetry {
 
     pub fn http(&self) -> &Http {
         &self.http
+    }
+
+    pub fn feeds(&self) -> &Feeds {
+        &self.feeds
     }
 
     pub(crate) fn events_lost(&self) -> Counter {

@@ -8,6 +8,7 @@ mod cloud;
 mod pattern;
 mod schema;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -103,7 +104,13 @@ pub struct Subject {
 pub enum EventKind {
     /// A sandbox was made and runs.
     #[serde(rename = "sandbox.created")]
-    SandboxCreated { runtime: String, template: String },
+    SandboxCreated {
+        runtime: String,
+        template: String,
+        /// Those of its labels that the setting `events.labels` names.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        labels: BTreeMap<String, String>,
+    },
     /// A stopped or failed sandbox runs again.
     #[serde(rename = "sandbox.started")]
     SandboxStarted {},
@@ -124,7 +131,14 @@ pub enum EventKind {
     SandboxResumed {},
     /// A sandbox died, or a verb failed and left it unusable until it is started, rolled back or destroyed.
     #[serde(rename = "sandbox.failed")]
-    SandboxFailed { reason: String },
+    SandboxFailed {
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        runtime: Option<String>,
+        /// As in `sandbox.created`.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        labels: BTreeMap<String, String>,
+    },
     /// The files of a sandbox are as they were at a snapshot. `state` is the state that it is in now.
     #[serde(rename = "sandbox.rolled_back")]
     SandboxRolledBack { name: SnapshotName, state: State },
@@ -143,6 +157,11 @@ pub enum EventKind {
     SandboxDestroyed {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        runtime: Option<String>,
+        /// As in `sandbox.created`.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        labels: BTreeMap<String, String>,
     },
     #[serde(rename = "snapshot.created")]
     SnapshotCreated(SnapshotMade),
@@ -282,7 +301,8 @@ impl EventKind {
         let failed_again = ended == Some(Operation::Start) || before.reason() != after.reason();
         match is {
             State::Failed if was != is || failed_again => {
-                Some(Self::SandboxFailed { reason: reason().unwrap_or_default() })
+                let reason = reason().unwrap_or_default();
+                Some(Self::SandboxFailed { reason, runtime: None, labels: BTreeMap::new() })
             }
             _ if was == is || ended == Some(Operation::Rollback) => None,
             State::Stopped => Some(Self::SandboxStopped { reason: reason() }),

@@ -30,6 +30,7 @@ async fn full() -> String {
     assert!(failed.await.is_err());
     let routes = RouteTable::new(["/healthz"]);
     telemetry.http().record(exchange("GET", &routes, "/healthz"));
+    telemetry.feeds().of("nats");
     telemetry.render(&reading())
 }
 

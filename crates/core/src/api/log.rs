@@ -92,14 +92,14 @@ impl Happening {
             (snapshot, name, bytes, note)
         };
         Some(match &event.kind {
-            EventKind::SandboxCreated { runtime, template } => {
+            EventKind::SandboxCreated { runtime, template, .. } => {
                 Self::Created { runtime: runtime.clone(), template: template.clone() }
             }
             EventKind::SandboxStarted {} => Self::Started,
             EventKind::SandboxStopped { reason } => Self::Stopped { reason: reason.clone() },
             EventKind::SandboxPaused { reason } => Self::Paused { reason: reason.clone() },
             EventKind::SandboxResumed {} => Self::Resumed,
-            EventKind::SandboxFailed { reason } => Self::Failed { reason: reason.clone() },
+            EventKind::SandboxFailed { reason, .. } => Self::Failed { reason: reason.clone() },
             EventKind::SandboxRolledBack { name, .. } => Self::RolledBack { name: name.clone() },
             EventKind::SandboxRevertFailed { reason } => {
                 Self::RevertFailed { reason: reason.clone() }

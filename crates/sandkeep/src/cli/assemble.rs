@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::cli::serve::messaging::event_labels;
 use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::doctor::Ward;
 use sandkeep_broker::{
@@ -147,6 +148,8 @@ fn policy(settings: &Settings) -> Policy {
         max_upload_bytes: settings.limits.max_upload_mb * limits::MIB,
         host_reserve_bytes: settings.limits.host_reserve_mb * limits::MIB,
         pool: settings.limits.pool,
+        event_commands: false,
+        event_labels: event_labels(settings),
     }
 }
 

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::daemon;
 use crate::support::{Daemon, Patience, Setup, until};
 
-fn all(daemon: &Daemon) -> Vec<Event> {
+pub fn all(daemon: &Daemon) -> Vec<Event> {
     recorded_events(&daemon.data_dir()).expect("a readable log")
 }
 
 /// What a client was told, as often as it was told so.
 #[derive(Default)]
-struct Acknowledged(BTreeMap<String, usize>);
+pub struct Acknowledged(BTreeMap<String, usize>);
 
 impl Acknowledged {
     fn add(&mut self, what: String) {
@@ -43,7 +43,7 @@ fn told(events: &[Event]) -> BTreeMap<String, usize> {
 }
 
 /// Works until the daemon does not answer any more; returns everything that it answered with success.
-fn work(daemon: &Daemon, answers: &AtomicUsize) -> Acknowledged {
+pub fn work(daemon: &Daemon, answers: &AtomicUsize) -> Acknowledged {
     let mut acknowledged = Acknowledged::default();
     let ask = |method: &str, target: &str, body: &Value| {
         let answer = daemon.try_request(method, target, body).ok();

@@ -30,6 +30,8 @@ mod limits;
 mod load;
 mod mcp;
 mod names;
+#[cfg(feature = "nats")]
+mod nats;
 mod own_limits;
 mod parallel;
 mod pausing;

@@ -4,6 +4,8 @@
 //! its row with what the timeline says was told, and tells the difference. The end of a sandbox is told before its row
 //! goes, because nothing would be left to compare: whoever finds the row looks for that event in the log.
 
+use std::collections::BTreeMap;
+
 use tracing::warn;
 
 use super::Supervisor;
@@ -50,6 +52,16 @@ impl Supervisor {
         }
     }
 
+    /// Those labels that the operator wants in events. A consumer cannot ask for them when the sandbox is gone.
+    fn told_labels(&self) -> BTreeMap<String, String> {
+        let all = &self.meta.terms.labels;
+        let wanted = self.shared.policy.event_labels.iter();
+        wanted
+            .filter_map(|name| all.get_key_value(name))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
+    }
+
     /// Tells the status that was just published, if it is a change that was not told.
     pub(super) fn tell_state(&mut self, before: &Status) {
         let after = self.status();
@@ -61,11 +73,16 @@ impl Supervisor {
             Told::Nothing | Told::Hushed => {
                 let (runtime, template) = (self.meta.spec.runtime(), self.meta.spec.template());
                 let (runtime, template) = (runtime.to_owned(), template.to_owned());
-                self.emit(&EventKind::SandboxCreated { runtime, template });
+                let labels = self.told_labels();
+                self.emit(&EventKind::SandboxCreated { runtime, template, labels });
                 State::Running
             }
         };
-        if let Some(kind) = EventKind::of_status(was, before, &after) {
+        if let Some(mut kind) = EventKind::of_status(was, before, &after) {
+            if let EventKind::SandboxFailed { runtime, labels, .. } = &mut kind {
+                *runtime = Some(self.meta.spec.runtime().to_owned());
+                *labels = self.told_labels();
+            }
             self.emit(&kind);
         }
         self.told = Told::State(after.state());
@@ -75,7 +92,9 @@ impl Supervisor {
     pub(crate) fn tell_destroyed(&mut self) {
         if let Told::State(_) = self.told {
             let reason = self.status().reason().map(ToString::to_string);
-            self.emit(&EventKind::SandboxDestroyed { reason });
+            let runtime = Some(self.meta.spec.runtime().to_owned());
+            let labels = self.told_labels();
+            self.emit(&EventKind::SandboxDestroyed { reason, runtime, labels });
         }
         self.told = Told::Hushed;
     }

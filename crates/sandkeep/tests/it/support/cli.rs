@@ -30,7 +30,7 @@ pub fn binary() -> Command {
             command.env_remove(name);
         }
     }
-    for name in ["PORT", "LOG_LEVEL", "CORS_ORIGINS", "NATS_URL"] {
+    for name in ["PORT", "LOG_LEVEL", "CORS_ORIGINS", "NATS_URL", "REGISTRY_URL"] {
         command.env_remove(name);
     }
     // Nor may a file of this machine.

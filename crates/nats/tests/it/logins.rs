@@ -1,0 +1,136 @@
+//! The ways to be let in, and to be refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nkeys::KeyPair;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair as CertKey};
+
+use crate::server::Server;
+use crate::{options, options_as, skip_without_server, until};
+use sandkeep_nats::{Link, LinkState, Login, Options, Tls};
+
+async fn is_let_in(options: Options) {
+    let link = Link::open(options, "test");
+    until("there is a connection", || link.report().state == LinkState::Connected).await;
+    let client = link.client().await.expect("it is not closed");
+    client.flush().await.expect("the server takes what is sent");
+    assert_eq!(link.report().problem, None);
+    link.close().await;
+    assert_eq!(link.report().state, LinkState::Closed);
+    assert!(link.client().await.is_none() && !link.connected().await, "closed for good");
+}
+
+async fn is_refused(options: Options) {
+    let link = Link::open(options, "test");
+    until("the refusal is told", || {
+        link.report().problem.is_some_and(|problem| problem.contains("refused the credentials"))
+    })
+    .await;
+    assert_eq!(link.report().state, LinkState::Connecting);
+    link.close().await;
+}
+
+fn password(password: &str) -> Login {
+    Login::Password { user: "ann".to_owned(), password: password.to_owned() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_lets_in_and_a_wrong_one_is_said_to_be_refused() {
+    skip_without_server!();
+    let server = Server::with("authorization { user: ann, password: hush }");
+    is_let_in(options_as(&server, password("hush"))).await;
+    is_refused(options_as(&server, password("wrong"))).await;
+    is_refused(options(&server)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_lets_in() {
+    skip_without_server!();
+    let server = Server::with("authorization { token: hush }");
+    is_let_in(options_as(&server, Login::Token("hush".to_owned()))).await;
+    is_refused(options_as(&server, Login::Token("wrong".to_owned()))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_nkey_lets_in() {
+    skip_without_server!();
+    let key = KeyPair::new_user();
+    let server =
+        Server::with(&format!("authorization {{ users: [ {{ nkey: {} }} ] }}", key.public_key()));
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str, key: &KeyPair| {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("{}\n", key.seed().expect("a seed"))).expect("it can be written");
+        path
+    };
+    is_let_in(options_as(&server, Login::Nkey(file("known", &key)))).await;
+    is_refused(options_as(&server, Login::Nkey(file("other", &KeyPair::new_user())))).await;
+}
+
+/// Certificates of an authority of one's own.
+struct Certificates {
+    dir: tempfile::TempDir,
+}
+
+impl Certificates {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = CertKey::generate().expect("a key");
+        let authority = CertifiedIssuer::self_signed(authority, key).expect("a certificate");
+        let write = |name: &str, text: String| {
+            fs::write(dir.path().join(name), text).expect("it can be written");
+        };
+        write("ca.pem", authority.pem());
+        for name in ["server", "client"] {
+            let key = CertKey::generate().expect("a key");
+            let names = vec!["127.0.0.1".to_owned(), name.to_owned()];
+            let parameters = CertificateParams::new(names).expect("parameters");
+            let certificate = parameters.signed_by(&key, &authority).expect("a certificate");
+            write(&format!("{name}.pem"), certificate.pem());
+            write(&format!("{name}.key"), key.serialize_pem());
+        }
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn server_options(&self) -> String {
+        let quoted = |name: &str| format!("{:?}", self.path(name));
+        format!(
+            "tls {{ cert_file: {}, key_file: {}, ca_file: {}, verify: true }}",
+            quoted("server.pem"),
+            quoted("server.key"),
+            quoted("ca.pem")
+        )
+    }
+
+    fn of_client(&self, ca: Option<&Path>) -> Tls {
+        Tls {
+            required: true,
+            ca: ca.map(Path::to_owned),
+            client: Some((self.path("client.pem"), self.path("client.key"))),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_let_in_and_an_unknown_server_is_not_trusted() {
+    skip_without_server!();
+    let certificates = Certificates::new();
+    let server = Server::with(&certificates.server_options());
+    let with = |tls| Options { tls, ..options(&server) };
+    is_let_in(with(certificates.of_client(Some(&certificates.path("ca.pem"))))).await;
+    let others = Certificates::new();
+    let link = Link::open(with(certificates.of_client(Some(&others.path("ca.pem")))), "test");
+    until("the distrust is told", || {
+        link.report().problem.is_some_and(|problem| problem.contains("certificate"))
+    })
+    .await;
+    assert_eq!(link.report().state, LinkState::Connecting);
+    link.close().await;
+}

@@ -1,0 +1,39 @@
+//! How fast events go from the log to NATS. Run it in a release build:
+//! `cargo nextest run --cargo-profile release -p sandkeep-nats --run-ignored all -E 'test(measure_)' --no-capture`
+
+use std::time::Instant;
+
+use crate::broker::{STREAM, World, stored};
+use crate::server::Server;
+use crate::stored::assert_complete;
+use crate::{options, skip_without_server, stored, until_some};
+
+const EVENTS: u64 = 100_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn measure_events_per_second_from_the_log_to_a_stream() {
+    skip_without_server!();
+    for users in [1, 10, 100, 1_000] {
+        let server = Server::start();
+        let world = World::new().await;
+        let publishing = world.publish(options(&server), stored());
+        let began = Instant::now();
+        world.emit_many(usize::try_from(EVENTS).expect("few"), users);
+        let recorded = began.elapsed();
+        until_some("all have arrived", async || {
+            (world.metric("acknowledged_total").await >= EVENTS).then_some(())
+        })
+        .await;
+        let took = began.elapsed();
+        println!(
+            "{users} lanes: {EVENTS} events recorded in {recorded:?}, stored by NATS {took:?} after the first: {:.0} per second",
+            EVENTS as f64 / took.as_secs_f64()
+        );
+        if users == 100 {
+            let found = stored::stored(&server, STREAM).await;
+            assert_complete(&found, &world.events(), world.broker.instance());
+        }
+        publishing.stop().await;
+    }
+}

@@ -1,0 +1,158 @@
+//! What the daemon does on NATS while it serves. None of it is needed to serve.
+
+use crate::cli::failure::Failure;
+use crate::config::Settings;
+use sandkeep_broker::Broker;
+
+#[cfg(feature = "nats")]
+use {
+    crate::config::{NatsSettings, UruleEvents},
+    sandkeep_core::{limits, with_causes},
+    sandkeep_nats::urule::{
+        self, Registration, RegistryOptions, SESSION_SUBJECTS, Sessions, Which,
+    },
+    sandkeep_nats::{
+        Assurance, CloudEvents, Link, Login, Options, Publisher, Stream, Tls, WhenMissing, subject,
+    },
+    sandkeep_outgoing::{Outgoing, Roots},
+};
+
+/// Where the ids are that Urule's registry gave us, in the data directory.
+#[cfg(feature = "nats")]
+const REGISTRATIONS: &str = "urule-registrations.json";
+
+/// Everything that runs beside the front doors.
+pub struct Messaging {
+    #[cfg(feature = "nats")]
+    link: Option<Link>,
+    #[cfg(feature = "nats")]
+    publishers: Vec<Publisher>,
+    #[cfg(feature = "nats")]
+    registration: Option<Registration>,
+}
+
+#[cfg(not(feature = "nats"))]
+impl Messaging {
+    pub fn start(settings: &Settings, _broker: &Broker) -> Result<Self, Failure> {
+        match settings.nats.url.is_some() || settings.urule.registry_url.is_some() {
+            true => Err(Failure::Usage {
+                problem: "nats.url and urule.registry_url need a build with the feature `nats`"
+                    .to_owned(),
+            }),
+            false => Ok(Self {}),
+        }
+    }
+
+    pub async fn stop(self) {}
+}
+
+#[cfg(feature = "nats")]
+impl Messaging {
+    /// Begins; nothing waits for a server.
+    pub fn start(settings: &Settings, broker: &Broker) -> Result<Self, Failure> {
+        let registration = registration(settings, broker);
+        let Some(options) = options(&settings.nats) else {
+            return Ok(Self { link: None, publishers: Vec::new(), registration });
+        };
+        options.check().map_err(|error| Failure::Usage {
+            problem: format!("[nats]: {}", with_causes(&error)),
+        })?;
+        let link = Link::open(options, "sandkeep events");
+        let cannot = || Failure::system("read how far events are published");
+        let (nats, instance) = (&settings.nats, broker.instance().to_owned());
+        let feed = CloudEvents { prefix: nats.prefix.clone(), instance: instance.clone() };
+        let subjects = subject::of_all(&nats.prefix);
+        let stored = assurance(nats, nats.stream.as_ref(), subjects);
+        let mut publishers = vec![Publisher::start(broker, &link, feed, stored).map_err(cannot())?];
+        let which = match settings.urule.events {
+            UruleEvents::Off => None,
+            UruleEvents::Sessions => Some(Which::Sessions),
+            UruleEvents::All => Some(Which::All),
+        };
+        if let Some(which) = which {
+            let stream = nats.stream.as_ref().map(|_| &settings.urule.stream);
+            let stored = assurance(nats, stream, SESSION_SUBJECTS.to_owned());
+            let feed = Sessions { which, instance };
+            publishers.push(Publisher::start(broker, &link, feed, stored).map_err(cannot())?);
+        }
+        Ok(Self { link: Some(link), publishers, registration })
+    }
+
+    /// Waits for a bounded time until what is under way has arrived.
+    pub async fn stop(self) {
+        if let Some(registration) = self.registration {
+            registration.stop().await;
+        }
+        for publisher in self.publishers {
+            publisher.stop().await;
+        }
+        if let Some(link) = self.link {
+            link.close().await;
+        }
+    }
+}
+
+/// The labels that events need for Urule.
+pub fn event_labels(settings: &Settings) -> Vec<String> {
+    #[cfg(feature = "nats")]
+    if settings.nats.url.is_some() && settings.urule.events != UruleEvents::Off {
+        return urule::SESSION_LABELS.map(str::to_owned).to_vec();
+    }
+    #[cfg(not(feature = "nats"))]
+    let _ = settings;
+    Vec::new()
+}
+
+#[cfg(feature = "nats")]
+fn assurance(nats: &NatsSettings, stream: Option<&String>, subjects: String) -> Assurance {
+    let Some(name) = stream else { return Assurance::AtMostOnce };
+    Assurance::Acknowledged(Stream {
+        name: name.clone(),
+        subjects: vec![subjects],
+        max_bytes: nats.stream_max_mb.saturating_mul(limits::MIB),
+        missing: if nats.create_stream { WhenMissing::Create } else { WhenMissing::Wait },
+    })
+}
+
+#[cfg(feature = "nats")]
+fn registration(settings: &Settings, broker: &Broker) -> Option<Registration> {
+    let urule = &settings.urule;
+    let options = RegistryOptions {
+        url: urule.registry_url.clone()?,
+        token: urule.registry_token.as_ref().map(|token| token.reveal().to_owned()),
+        workspaces: urule.registry_workspaces.clone(),
+        profile: settings.default_profile.clone().unwrap_or_else(|| "default".to_owned()),
+        outgoing: Outgoing::new(settings.outgoing_allow.clone(), Roots::default()),
+        saved: settings.data_dir.join(REGISTRATIONS),
+    };
+    Some(Registration::start(broker, options))
+}
+
+/// How to reach the servers, if there are any.
+#[cfg(feature = "nats")]
+pub fn options(nats: &NatsSettings) -> Option<Options> {
+    nats.url.as_ref()?;
+    let revealed = |secret: &Option<crate::config::Secret>| {
+        secret.as_ref().map(|secret| secret.reveal().to_owned())
+    };
+    let login = match (&nats.credentials, &nats.nkey, revealed(&nats.token), &nats.user) {
+        (Some(path), ..) => Login::Credentials(path.clone()),
+        (_, Some(path), ..) => Login::Nkey(path.clone()),
+        (_, _, Some(token), _) => Login::Token(token),
+        (_, _, _, Some(user)) => Login::Password {
+            user: user.clone(),
+            password: revealed(&nats.password).unwrap_or_default(),
+        },
+        (None, None, None, None) => match nats.login_in_url() {
+            Some((user, Some(password))) => Login::Password { user, password },
+            Some((token, None)) => Login::Token(token),
+            None => Login::Anonymous,
+        },
+    };
+    let tls = Tls {
+        required: false,
+        ca: nats.tls.ca.clone(),
+        client: nats.tls.cert.clone().zip(nats.tls.key.clone()),
+    };
+    Some(Options { servers: nats.servers(), login, tls })
+}
