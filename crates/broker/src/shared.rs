@@ -78,6 +78,8 @@ pub(super) struct Shared {
     pub rates: Rates,
     /// Who may have the host work on files for a while.
     pub file_work: Slots,
+    /// Who may have commands under way that came as messages.
+    pub commands: Slots,
     pub alarm: Alarm,
     /// Creates with an idempotency key, and ensures, that are under way.
     pub creates: Flights<()>,
@@ -147,6 +149,10 @@ impl Shared {
             file_work: Slots::new(
                 "diffs and reverts at once of one organization",
                 limits::TREE_WORK_AT_ONCE_MAX,
+            ),
+            commands: Slots::new(
+                "commands at once of one organization",
+                limits::COMMANDS_AT_ONCE_MAX,
             ),
             policy: parts.policy,
             clock: parts.clock,

@@ -3,6 +3,7 @@
 mod execs;
 mod guards;
 mod harness;
+mod messages;
 mod observe;
 mod problems;
 mod reference;
