@@ -327,13 +327,25 @@ async fn bench(args: sandkeep_bench::BenchArgs) -> Result<Exit, Failure> {
 }
 
 fn start_log(filter: &str) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+    let parsed = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|e| Failure::Usage { problem: format!("--log: {e}") })?;
+    let parsed = match filter.contains(NATS_CLIENT) {
+        true => parsed,
+        // It tells of every attempt to connect, and in its own words. We tell of changes.
+        false => parsed.add_directive(format!("{NATS_CLIENT}=off").parse().map_err(
+            |e: tracing_subscriber::filter::ParseError| Failure::Usage {
+                problem: format!("--log: {e}"),
+            },
+        )?),
+    };
     let stderr = std::io::stderr;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(stderr);
     log.with_ansi(stderr().is_terminal()).init();
     Ok(())
 }
+
+/// The library's name in log filters.
+const NATS_CLIENT: &str = "async_nats";
 
 /// For commands that hold a broker: its supervisors and requests run side by side.
 fn with_threads(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {

@@ -5,6 +5,7 @@
 //! so that a taken port costs nothing.
 
 mod certificate;
+mod messaging;
 mod notify;
 
 use std::ffi::OsString;
@@ -23,6 +24,7 @@ use crate::config::{
     self, ConfigError, ConfigFile, Flags, Loaded, PORT_DEFAULT, Settings, Surroundings, TlsSource,
 };
 use certificate::Served;
+use messaging::Messaging;
 use notify::{Stage, Supervisor};
 use sandkeep_broker::error::Error;
 use sandkeep_doors::{Front, auth::Latch, kit::Origins};
@@ -67,6 +69,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     let tls = certificate::open(&settings, data.path())?;
     let (listener, address) = listen(settings.listen).await?;
     let (assembled, auth) = assemble::daemon(&settings, data).await?;
+    let messaging = Messaging::start(&settings, &assembled.broker)?;
     let url = url(address, tls.as_ref());
     greet(&assembled, &url, address, tls.as_ref());
     // Whoever connects from now on is answered: the listener has been there since before the broker.
@@ -82,6 +85,7 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
         domain: settings.domain,
     };
     front.serve(listener, assembled.broker.clone(), stop).await;
+    messaging.stop().await;
     assembled.close().await;
     Ok(Exit::Ok)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::identity::{OidcSettings, TlsSettings};
+use super::nats::{NatsSettings, UruleSettings};
 use sandkeep_broker::{PoolMarks, Profile, Quotas};
 use sandkeep_core::{DEFAULT_RUNTIME, SnapshotName, Timeouts, limits};
 use sandkeep_guestlink::journal::JournalLimits;
@@ -44,8 +45,8 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// Directories of the host that everybody may make templates of.
     pub source_roots: Vec<PathBuf>,
-    /// Where events are published. Nothing is, yet.
-    pub nats_url: Option<String>,
+    pub nats: NatsSettings,
+    pub urule: UruleSettings,
     /// Places that may be called though they are not public.
     pub outgoing_allow: Vec<Allowed>,
     /// Whose certificates registries may have, besides those that this machine trusts.
@@ -111,7 +112,8 @@ impl Settings {
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
             source_roots: Vec::new(),
-            nats_url: None,
+            nats: NatsSettings::default(),
+            urule: UruleSettings::default(),
             outgoing_allow: Vec::new(),
             registry_ca: None,
             registry_auth: None,
@@ -129,6 +131,7 @@ impl Settings {
     pub(super) fn contradictions(&self) -> Vec<(String, String)> {
         let mut found: Vec<_> =
             self.tls.contradiction().into_iter().chain(self.oidc.contradiction()).collect();
+        found.extend(self.nats.contradictions());
         let profile = self.default_profile.as_ref();
         if let Some(name) = profile.filter(|name| !self.profiles.contains_key(*name)) {
             found.push(("default_profile".to_owned(), self.no_profile(name)));

@@ -205,6 +205,7 @@ macro_rules! quota {
 }
 
 mod identity;
+mod nats;
 mod outgoing;
 
 /// All settings, in the order in which they are shown.
@@ -214,6 +215,8 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         outgoing::OUTGOING,
         identity::TLS,
         identity::OIDC,
+        nats::NATS,
+        nats::URULE,
         LIMITS,
         &ORGANIZATION,
         &USER,
@@ -362,15 +365,6 @@ static GENERAL: &[Setting] = &[
         set!(source_roots, value::paths),
         show!(source_roots),
     ),
-    Setting::new(
-        "nats_url",
-        Shape::Text,
-        "URL",
-        "Reserved for publishing events; validated, but nothing is published yet",
-        set!(nats_url, |text| value::nats_url(text).map(Some)),
-        |of| json!(of.nats_url.as_deref().map(value::without_credentials)),
-    )
-    .aliases(&[alias("NATS_URL", AliasMeaning::Value)]),
 ];
 
 static LIMITS: &[Setting] = &[

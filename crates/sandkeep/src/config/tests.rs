@@ -134,12 +134,14 @@ fn the_names_that_others_use_are_honoured_and_shown() {
     assert_eq!(settings.listen, "[::1]:4501".parse().expect("an address"), "only the port changes");
     assert_eq!(settings.log, "off");
     assert_eq!(settings.cors_origins, ["https://a.example", "http://localhost:3000"]);
-    assert_eq!(settings.nats_url.as_deref(), Some("nats://ann:hush@nats.example:4222"));
+    assert_eq!(settings.nats.servers(), ["nats://nats.example:4222"]);
+    let login = ("ann".to_owned(), Some("hush".to_owned()));
+    assert_eq!(settings.nats.login_in_url(), Some(login));
     for (key, from) in [
         ("listen", "env PORT"),
         ("log", "env LOG_LEVEL"),
         ("cors_origins", "env CORS_ORIGINS"),
-        ("nats_url", "env NATS_URL"),
+        ("nats.url", "env NATS_URL"),
     ] {
         assert_eq!(value(&loaded, key).1, from);
     }
@@ -156,12 +158,20 @@ fn our_own_name_wins_over_that_of_others() {
 
 #[test]
 fn no_secret_is_shown() {
-    let file = "nats_url = 'nats://ann:hush@n.example'\n[profiles.a.env]\nTOKEN = 'hush'\n";
+    let file = "[nats]\nurl = 'nats://ann:hush@n.example'\n[profiles.a.env]\nTOKEN = 'hush'\n";
     let loaded = machine(file).good();
-    assert_eq!(value(&loaded, "nats_url").0, &json!("nats://***@n.example"));
+    assert_eq!(value(&loaded, "nats.url").0, &json!("nats://***@n.example"));
     assert_eq!(value(&loaded, "profiles.a.env.TOKEN").0, &json!("***"));
-    let shown = format!("{:?} {:?}", loaded.entries, loaded.settings.profiles);
+    let shown = format!("{:?} {:?}", loaded.entries, loaded.settings);
     assert!(!shown.contains("hush"), "{shown}");
+    let file = "[nats]\nuser = 'ann'\npassword = 'hush'\n[urule]\nregistry_token = 'hush'\n";
+    let loaded = machine(file).good();
+    assert_eq!(value(&loaded, "nats.password").0, &json!("***"));
+    assert_eq!(value(&loaded, "urule.registry_token").0, &json!("***"));
+    let shown = format!("{:?} {:?}", loaded.entries, loaded.settings);
+    assert!(!shown.contains("hush"), "{shown}");
+    let wrong = machine("[nats]\ntoken = 3\npassword = 'hush'\nurl = 'ann:hush@x'").problem();
+    assert!(!wrong.contains("hush"), "{wrong}");
     let wrong = machine("[profiles.a.env]\nTOKEN = 'hush'\nB = 1\n").problem();
     assert!(!wrong.contains("hush"), "{wrong}");
     let wrong = machine("").env("NATS_URL", "ann:hush@x").problem();
@@ -218,7 +228,16 @@ fn values_that_cannot_be_are_refused() {
         ("cors_origins = ['https://a.example/path']", "an origin"),
         ("cors_origins = [1]", "a list of strings"),
         ("log = 'loud'", "trace"),
-        ("nats_url = 'http://x'", "nats://"),
+        ("[nats]\nurl = 'http://x'", "nats://"),
+        ("[nats]\nprefix = 'a.>'", "words of letters"),
+        ("[nats]\nstream = 'a.b'", "letters, digits"),
+        ("[nats]\ncreate_stream = true", "nats.stream"),
+        ("[nats]\nuser = 'ann'", "also needs nats.password"),
+        ("[nats]\ntoken = 'hush'\nnkey = '/n'", "nats.nkey"),
+        ("[nats]\nurl = 'nats://a:b@x'\ntoken = 'hush'", "nats.url"),
+        ("[nats.tls]\ncert = '/c'", "nats.tls.key"),
+        ("[urule]\nevents = 'some'", "sessions, all, off"),
+        ("[urule]\nregistry_url = 'http://registry.example'", "not https"),
         ("data_dir = 2026-01-01", "a string"),
         ("default_profile = 'py'", "[profiles.py]"),
         ("[limits]\nmax_sandboxes = 10001", "10000"),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
+use super::nats::UruleEvents;
 use sandkeep_broker::Network;
 use sandkeep_core::{OnTimeout, Privilege, Scope, SnapshotName, limits};
 use sandkeep_outgoing::{Allowed, InvalidAllowed};
@@ -228,11 +229,44 @@ pub fn nats_url(text: &str) -> Result<String, Invalid> {
     let wrong = || Invalid::new("expected nats://HOST:PORT or tls://HOST:PORT");
     for server in list(text) {
         let url: Url = server.parse().map_err(|_| wrong())?;
-        if !matches!(url.scheme(), "nats" | "tls" | "ws" | "wss") || url.host().is_none() {
+        if !matches!(url.scheme(), "nats" | "tls") || url.host().is_none() {
             return Err(wrong());
         }
     }
     Ok(text.to_owned())
+}
+
+/// What subjects begin with: words between dots, without wildcards.
+pub fn subject_prefix(text: &str) -> Result<String, Invalid> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let word = |word: &str| !word.is_empty() && word.chars().all(fine);
+    match text.len() <= limits::NATS_PREFIX_MAX_BYTES && text.split('.').all(word) {
+        true => Ok(text.to_owned()),
+        false => Err(Invalid::new(
+            "expected words of letters, digits, `-` and `_` with dots between them, such as sandkeep",
+        )),
+    }
+}
+
+pub fn stream_name(text: &str) -> Result<String, Invalid> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let fits = (1..=limits::NATS_STREAM_NAME_MAX_BYTES).contains(&text.len());
+    match fits && text.chars().all(fine) {
+        true => Ok(text.to_owned()),
+        false => Err(Invalid::new("expected letters, digits, `-` and `_`, such as SANDKEEP")),
+    }
+}
+
+pub fn urule_events(text: &str) -> Result<UruleEvents, Invalid> {
+    choice(text, UruleEvents::CHOICES)
+}
+
+/// A URL that the administrator has us call.
+pub fn outgoing_url(text: &str) -> Result<String, Invalid> {
+    match sandkeep_outgoing::url(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(Invalid::new(error.to_string())),
+    }
 }
 
 /// A list of URLs with whatever lets one in taken out.

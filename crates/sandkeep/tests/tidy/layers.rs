@@ -16,6 +16,7 @@ const BELOW: &[(&str, &[&str])] = &[
         "broker",
         &["guestlink", "home", "image", "outgoing", "runtime", "storage", "store", "sys", "tree"],
     ),
+    ("nats", &["broker", "home", "outgoing"]),
     (
         "doors",
         &[
