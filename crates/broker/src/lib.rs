@@ -133,6 +133,11 @@ pub struct Broker {
     _close_on_drop: Arc<DropGuard>,
 }
 
+/// The place of one command among those that came as messages.
+pub struct CommandPlace {
+    _slot: policy::slots::Slot,
+}
+
 pub struct RuntimeView {
     pub name: &'static str,
     /// What `doctor` last found of its isolation.
@@ -197,6 +202,12 @@ impl Broker {
             true => self.shared.rates.admit(who, self.shared.clock.uptime()),
             false => Ok(()),
         }
+    }
+
+    /// Whether this principal may have one more command under way that came as a message; until what is answered
+    /// goes, it is.
+    pub fn admit_command(&self, who: &Principal) -> Result<CommandPlace, Error> {
+        Ok(CommandPlace { _slot: self.shared.commands.take(&who.organization)? })
     }
 
     /// The events of this node after this one, or after all that there are.

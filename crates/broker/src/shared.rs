@@ -85,6 +85,8 @@ pub(super) struct Shared {
     /// Who follows the events.
     pub followers: Slots,
     pub webhooks: Webhooks,
+    /// Who may have commands under way that came as messages.
+    pub commands: Slots,
     pub alarm: Alarm,
     /// Creates with an idempotency key, and ensures, that are under way.
     pub creates: Flights<()>,
@@ -159,6 +161,10 @@ impl Shared {
             ),
             followers: Slots::new("followers of events", limits::EVENT_FOLLOWERS_MAX),
             webhooks: Webhooks::default(),
+            commands: Slots::new(
+                "commands at once of one organization",
+                limits::COMMANDS_AT_ONCE_MAX,
+            ),
             policy: parts.policy,
             clock: parts.clock,
             alarm: Alarm::default(),

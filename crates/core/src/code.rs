@@ -330,6 +330,9 @@ codes! {
     ValueTooLarge "value_too_large" TooLarge Useless
         "the sandbox's description is too large"
         "send fewer or shorter labels and environment variables";
+    AnswerTooLarge "answer_too_large" TooLarge Useless
+        "the answer does not fit into one message"
+        "ask for a stream (Sandkeep-Stream: true), or for less: a range or a page";
     FileTooLarge "file_too_large" TooLarge Useless
         "the file or the answer is too large"
         "request less: a range, a lower depth or limit, or one file at a time";

@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::Auth;
+use crate::kit::message::Messages;
 use crate::kit::tls::Tls;
 use crate::kit::{Kit, Listener, Origins, serve};
 #[cfg(feature = "mcp")]
@@ -39,7 +40,7 @@ impl Front {
         shutdown: impl Future<Output = ()>,
     ) {
         let kit = Kit::new(broker, Arc::clone(&self.auth), self.origins.clone());
-        let doors = doors(&kit, &self.ports(&kit));
+        let doors = doors(&kit, &self.ports(&kit), None);
         serve(vec![Listener::Tcp(listener, self.tls)], kit, doors, shutdown).await;
     }
 
@@ -48,6 +49,13 @@ impl Front {
     pub fn mcp(&self, broker: Broker, address: std::net::SocketAddr) -> mcp::Mcp {
         let kit = Kit::new(broker.clone(), Arc::clone(&self.auth), self.origins.clone());
         mcp::Mcp::new(mcp::Direct::for_this_user(broker, self.ports(&kit), address))
+    }
+
+    /// These doors for requests that come as messages, and perhaps one that nothing else can come through.
+    pub fn messages(&self, broker: Broker, more: Option<MessageDoor>) -> Messages {
+        let kit = Kit::new(broker, Arc::clone(&self.auth), self.origins.clone());
+        let doors = doors(&kit, &self.ports(&kit), more);
+        Messages::new(kit, doors)
     }
 
     fn ports(&self, kit: &Kit) -> Arc<PortDoor> {
@@ -60,16 +68,28 @@ impl Front {
     }
 }
 
-fn doors(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
+/// A door for messages alone: its routes, and their paths.
+#[derive(Clone, Copy)]
+pub struct MessageDoor {
+    pub routes: fn(&Kit) -> Router,
+    pub paths: &'static [&'static str],
+}
+
+fn doors(kit: &Kit, ports: &Arc<PortDoor>, more: Option<MessageDoor>) -> Router {
     let doors = rest::door(kit, ports);
     #[cfg(feature = "urule")]
     let doors = doors.merge(urule::door(kit));
     #[cfg(feature = "mcp")]
     let doors = doors.merge(mcp::door(kit, ports));
+    let doors = match more {
+        Some(more) => doors.merge((more.routes)(kit)),
+        None => doors,
+    };
     let (_, api) = described().split_for_parts();
     let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS);
     #[cfg(feature = "mcp")]
     let templates = templates.chain([mcp::PATH]);
+    let templates = templates.chain(more.into_iter().flat_map(|more| more.paths).copied());
     // A request for the host of a port goes there, and no further.
     kit.around(doors, templates)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))

@@ -19,6 +19,7 @@ mod gate;
 mod leash;
 mod listen;
 pub mod long_answer;
+pub mod message;
 mod observe;
 mod origins;
 pub mod path;
@@ -40,7 +41,7 @@ use crate::auth::Auth;
 use sandkeep_broker::{Broker, telemetry::RouteTable};
 
 pub use dialect::{Dialect, in_words, needed_by_method};
-pub use gate::{By, Caller, Connection, Gate, Known, Pass, SignedBy};
+pub use gate::{By, Caller, Connection, Gate, Known, Pass, Peer, SignedBy, Vouched};
 pub use listen::{Listener, serve};
 pub use origins::{Origins, is_loopback_host};
 pub use refusal::Refusal;

@@ -14,6 +14,7 @@
 //! ```
 
 pub mod auth;
+pub mod commands;
 mod front;
 pub mod kit;
 #[cfg(feature = "mcp")]
@@ -23,4 +24,4 @@ pub mod rest;
 #[cfg(feature = "urule")]
 mod urule;
 
-pub use front::Front;
+pub use front::{Front, MessageDoor};

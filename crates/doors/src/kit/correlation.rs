@@ -14,7 +14,8 @@ use tracing::Instrument;
 
 use sandkeep_core::limits::CORRELATION_ID_MAX_BYTES;
 
-pub const HEADER: HeaderName = HeaderName::from_static("x-correlation-id");
+pub const HEADER_NAME: &str = "x-correlation-id";
+pub const HEADER: HeaderName = HeaderName::from_static(HEADER_NAME);
 
 /// The outermost layer.
 pub async fn correlate(mut request: Request, next: Next) -> Response {

@@ -50,7 +50,15 @@ pub enum Peer {
     Own,
     /// Another one, or one that cannot be told.
     Foreign { uid: Option<u32> },
+    /// The sender of a message, whom only the message server knows. It needs a credential, or somebody who vouches for
+    /// it, in either mode.
+    Message,
 }
+
+/// Who made a request, by the word of the operator's configuration instead of a credential. Requests that come over a
+/// connection cannot have it.
+#[derive(Clone, Debug)]
+pub struct Vouched(pub Principal);
 
 pub struct Gate {
     pub auth: Arc<Auth>,
@@ -74,7 +82,7 @@ pub struct Visit {
 impl Gate {
     /// Leaves the principal with the request, for [`super::who`].
     pub async fn admit(&self, request: &mut Request, dialect: &dyn Dialect) -> Admitted {
-        let mode = self.auth.mode();
+        let mode = self.mode_for(request.extensions().get());
         let checked = self.check_way(request, mode).and_then(|connection| {
             let page = self.origins.check(request.headers(), mode, connection.reach)?;
             Ok((connection, page))
@@ -92,6 +100,7 @@ impl Gate {
         let asked = Asked {
             credential: credential::find(request.headers(), dialect.schemes()),
             needs: dialect.needs(request),
+            vouched: vouched(request, &connection),
         };
         match self.recognize(asked, mode).await {
             Ok(None) => Admitted::Served(Visit { page, leash: None }),
@@ -108,6 +117,14 @@ impl Gate {
         }
     }
 
+    /// A message comes from anywhere, so the daemon's own user is no better known than others.
+    fn mode_for(&self, connection: Option<&Connection>) -> Mode {
+        match connection.map(|connection| connection.peer) {
+            Some(Peer::Message) => Mode::Keys,
+            Some(Peer::Own | Peer::Foreign { .. }) | None => self.auth.mode(),
+        }
+    }
+
     /// In local mode, whose machine and user a request comes from is its credential.
     fn check_way(&self, request: &Request, mode: Mode) -> Result<Connection, Refusal> {
         let connection = request.extensions().get::<Connection>().cloned();
@@ -115,6 +132,7 @@ impl Gate {
         match (mode, connection.peer) {
             (Mode::Keys, _) => Ok(connection),
             (Mode::Local, Peer::Foreign { uid }) => Err(Refusal::ForeignPeer { uid }),
+            (Mode::Local, Peer::Message) => Err(Refusal::ForeignPeer { uid: None }),
             (Mode::Local, Peer::Own) => {
                 check_host(request.headers(), request.uri()).map(|()| connection)
             }
@@ -128,9 +146,10 @@ impl Gate {
             let principal = Principal::local();
             return Ok(Some(Recognized { principal, lease: Lease::Unbound }));
         }
-        let known = match asked.credential {
-            Ok(credential) => self.auth.recognize(&credential).await.map_err(Refusal::from),
-            Err(refusal) => Err(refusal),
+        let known = match (asked.vouched, asked.credential) {
+            (Some(principal), _) => Ok(Recognized { principal, lease: Lease::Unbound }),
+            (None, Ok(credential)) => self.auth.recognize(&credential).await.map_err(Refusal::from),
+            (None, Err(refusal)) => Err(refusal),
         };
         match (known, asked.needs) {
             (Ok(known), None) => Ok(Some(known)),
@@ -163,7 +182,8 @@ pub struct Caller {
 impl Caller {
     pub fn of(request: &Request) -> Self {
         let credential = credential::find(request.headers(), OURS);
-        let asked = Asked { credential, needs: Some(needed_by_method(request)) };
+        let needs = Some(needed_by_method(request));
+        let asked = Asked { credential, needs, vouched: None };
         let connection = request.extensions().get::<Connection>().cloned();
         Self { connection, version: request.version(), asked }
     }
@@ -195,12 +215,13 @@ impl Known {
 impl Gate {
     /// Who comes to a port: as for the API, but for `Host` and `Origin`, which mean something else there.
     pub async fn recognize_caller(&self, caller: Caller) -> Result<Known, Refusal> {
-        let mode = self.auth.mode();
+        let mode = self.mode_for(caller.connection.as_ref());
         let Some(connection) = caller.connection else {
             return Err(Refusal::ForeignPeer { uid: None });
         };
         let by = match (mode, connection.peer) {
             (Mode::Local, Peer::Foreign { uid }) => return Err(Refusal::ForeignPeer { uid }),
+            (Mode::Local, Peer::Message) => return Err(Refusal::ForeignPeer { uid: None }),
             (Mode::Local, Peer::Own) => By::Socket,
             (Mode::Keys, _) => By::Sent,
         };
@@ -250,6 +271,12 @@ impl Gate {
 struct Asked {
     credential: Result<String, Refusal>,
     needs: Option<Scope>,
+    vouched: Option<Principal>,
+}
+
+fn vouched(request: &Request, connection: &Connection) -> Option<Principal> {
+    let Vouched(principal) = request.extensions().get()?;
+    (connection.peer == Peer::Message).then(|| principal.clone())
 }
 
 impl Visit {

@@ -187,7 +187,7 @@ async fn connection(
 /// Where a connection comes from that has no right to be here yet; none if it has.
 fn stranger(mode: Mode, peer: Peer, client: Option<IpAddr>) -> Option<Source> {
     match (mode, peer) {
-        (Mode::Local, Peer::Own) => None,
+        (Mode::Local, Peer::Own | Peer::Message) => None,
         (Mode::Local, Peer::Foreign { uid }) => Some(Source::User(uid)),
         (Mode::Keys, _) => Some(client.map_or(Source::Unknown, Source::address)),
     }

@@ -8,8 +8,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::Kit;
 use super::dialect::{Dialect, in_words};
-use super::gate::Admitted;
+use super::gate::{Admitted, Connection, Peer};
 use super::refusal::Refusal;
+use sandkeep_broker::CommandPlace;
 use sandkeep_core::Principal;
 
 pub struct Desk {
@@ -23,7 +24,7 @@ pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: 
     let who = request.extensions().get::<Principal>().cloned();
     let (visit, answer) = match admitted {
         Admitted::Served(visit) => match desk.limit(&request) {
-            Ok(()) => (visit, next.run(request).await),
+            Ok(place) => (visit, hold(place, next.run(request).await)),
             Err(refusal) => (visit, refusal.into_response()),
         },
         Admitted::Refused(visit, refusal) => (visit, refusal.into_response()),
@@ -31,6 +32,14 @@ pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: 
     };
     desk.note_refusal(&answer, who.as_ref());
     visit.finish(in_words(dialect, answer, &path), dialect.schemes())
+}
+
+/// Keeps the place of a message until its answer is out.
+fn hold(place: Option<CommandPlace>, mut answer: Response) -> Response {
+    if let Some(place) = place {
+        answer.extensions_mut().insert(Arc::new(place));
+    }
+    answer
 }
 
 impl Desk {
@@ -49,12 +58,16 @@ impl Desk {
     /// Whether the principal of a request may make one more now. One that is not known is not asked here:
     /// it is refused where its name is needed, or asks for something that is for everybody. Without
     /// configured rates it costs one look at two options.
-    fn limit(&self, request: &Request) -> Result<(), Refusal> {
-        match request.extensions().get::<Principal>() {
-            Some(who) if self.dialect.is_counted(request) => {
-                Ok(self.kit.broker.admit_request(who)?)
-            }
-            Some(_) | None => Ok(()),
+    fn limit(&self, request: &Request) -> Result<Option<CommandPlace>, Refusal> {
+        let Some(who) = request.extensions().get::<Principal>() else { return Ok(None) };
+        if self.dialect.is_counted(request) {
+            self.kit.broker.admit_request(who)?;
+        }
+        let connection = request.extensions().get::<Connection>();
+        match connection.is_some_and(|connection| connection.peer == Peer::Message) {
+            // Connections are bounded, and messages have none.
+            true => Ok(Some(self.kit.broker.admit_command(who)?)),
+            false => Ok(None),
         }
     }
 }

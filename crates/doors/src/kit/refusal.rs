@@ -55,6 +55,14 @@ pub enum Refusal {
     NotAWebSocket { problem: String },
     #[error("there is no endpoint {path}")]
     NoRoute { path: String },
+    #[error("there is no command {verb:?}")]
+    NoCommand { verb: String },
+    #[error("the message {problem}")]
+    MessageMalformed { problem: String },
+    #[error("the answer is over the {limit_bytes} bytes that a message can have")]
+    AnswerTooLarge { limit_bytes: usize },
+    #[error("nothing was answered within {} s", limit.as_secs())]
+    AnsweredTooLate { limit: Duration },
     #[error("{path} does not support {method}")]
     NoMethod { method: Method, path: String },
     #[error("the Host header is {host:?}, not this machine's loopback")]
@@ -109,7 +117,10 @@ impl Refusal {
             Self::RangeBeyondEnd { .. } => Code::RangeNotSatisfiable,
             Self::QueryMalformed { .. } => Code::InvalidQuery,
             Self::NotAWebSocket { .. } => Code::UpgradeRequired,
-            Self::NoRoute { .. } => Code::NoRoute,
+            Self::NoRoute { .. } | Self::NoCommand { .. } => Code::NoRoute,
+            Self::MessageMalformed { .. } => Code::MalformedBody,
+            Self::AnswerTooLarge { .. } => Code::AnswerTooLarge,
+            Self::AnsweredTooLate { .. } => Code::TookTooLong,
             Self::NoMethod { .. } => Code::MethodNotAllowed,
             Self::ForeignHost { .. } => Code::ForeignHost,
             Self::ForeignOrigin { .. } => Code::ForeignOrigin,

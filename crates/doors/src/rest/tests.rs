@@ -4,6 +4,7 @@ mod events;
 mod execs;
 mod guards;
 mod harness;
+mod messages;
 mod observe;
 mod problems;
 mod receiver;

@@ -60,7 +60,7 @@ impl Template for Empty {
     }
 }
 
-async fn broker(dir: &tempfile::TempDir) -> Broker {
+pub async fn broker(dir: &tempfile::TempDir) -> Broker {
     let data = DataDir::open(&dir.path().join("data")).expect("a data directory");
     let runtime = Arc::new(MockRuntime::new(data.instance().as_str()));
     let storage = Arc::new(LocalStorage::open(data.path()).expect("a storage"));
