@@ -103,7 +103,7 @@ def test_a_refused_terminal_is_an_error(sandbox: Sandbox) -> None:
     sandbox.stop()
     with pytest.raises(Conflicting) as raised, sandbox.terminal():
         pass
-    assert raised.value.code == "not_running"
+    assert raised.value.status == 409
 
 
 def test_a_server_in_a_sandbox_is_reached(sandbox: Sandbox) -> None:

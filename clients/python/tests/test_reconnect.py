@@ -10,15 +10,16 @@ from conftest import Daemon, Proxy
 
 from sandkeep import AsyncClient, Client, ConnectionLost
 
-LINES = 4000
+LINES = 30_000
 COMMAND = f"i=0; while [ $i -lt {LINES} ]; do i=$((i + 1)); echo \"line $i é€\"; [ $((i % 10)) != 0 ] || echo $i >&2; done"
 STDOUT = "".join(f"line {n} é€\n" for n in range(1, LINES + 1))
 STDERR = "".join(f"{n}\n" for n in range(10, LINES + 1, 10))
 
 
 def budgets(chance: random.Random) -> list[int]:
-    """The first answer has at least the exec's id in it."""
-    return [chance.randrange(1000, 20_000)] + [chance.randrange(50, 12_000) for _ in range(25)]
+    """The first answer has at least the exec's id in it. Most of the others have at least one whole event."""
+    many = [chance.randrange(50, 2000) if chance.random() < 0.2 else chance.randrange(50_000, 150_000) for _ in range(12)]
+    return [chance.randrange(1000, 50_000), *many]
 
 
 def test_output_is_complete_however_often_the_connection_is_cut(

@@ -23,7 +23,9 @@ class Globs:
 
 
 def _translate(pattern: str) -> str:
-    pattern = pattern.strip("/") if "/" in pattern.strip("/") else f"**/{pattern.strip('/')}"
+    if "/" not in pattern.rstrip("/"):
+        pattern = f"**/{pattern}"
+    pattern = pattern.strip("/")
     pattern = pattern.removesuffix("/**")
     found = ""
     at = 0

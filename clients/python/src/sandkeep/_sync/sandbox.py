@@ -67,7 +67,7 @@ class Sandbox:
     """A sandbox. As a context manager it is destroyed at the end, with the forks that were made of it.
 
     Relative paths and commands begin in the workspace if the sandbox was created with a `source`, otherwise in the working
-    directory of its template.
+    directory of its template. Without a workspace `cwd` and the paths of `diff` and `revert` must be absolute.
     """
 
     def __init__(self, http: Http, info: SandboxInfo, *, origin: Origin | None = None, keep: bool = False) -> None:
