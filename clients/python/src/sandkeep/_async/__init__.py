@@ -1,0 +1,1 @@
+"""The async client. The sync one is generated from it."""

@@ -1,0 +1,149 @@
+"""The client of one daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._archive import pack
+from .._data import Runtime, SandboxInfo, Template
+from .._requests import is_repository, sandbox_fields, without_none
+from .._retry import Repeat
+from .._settings import Settings, segment
+from ._platform import blocking, file_content
+from .http import AsyncHttp
+from .sandbox import AsyncSandbox, Origin
+
+SANDBOXES = "/api/v1/sandboxes"
+
+
+class AsyncClient:
+    """The connection to a daemon. As a context manager it is closed at the end.
+
+    What is not given comes from the environment: `SANDKEEP_URL` (else http://127.0.0.1:4500), `SANDKEEP_API_KEY` and
+    `SANDKEEP_CA_FILE`, a file with certificates to trust.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        ca_file: str | None = None,
+        retry_secs: float = 30.0,
+    ) -> None:
+        self._http = AsyncHttp(Settings.resolve(url, key, ca_file, retry_secs))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    @property
+    def url(self) -> str:
+        return self._http.settings.url
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections. Sandboxes stay."""
+        await self._http.aclose()
+
+    async def create(
+        self,
+        *,
+        source: str | os.PathLike[str] | None = None,
+        source_exclude: Sequence[str] = (),
+        source_path: str | None = None,
+        keep: bool = False,
+        **options: Any,
+    ) -> AsyncSandbox:
+        """Creates a sandbox. `AsyncSandbox.create` documents the arguments."""
+        body = sandbox_fields(**options)
+        origin, body["source"] = await self._source(source, source_exclude, source_path)
+        info = await self._http.post_once(SANDBOXES, without_none(**body))
+        return await AsyncSandbox.made(self._http, self._http.decode(SandboxInfo, info), origin, keep=keep)
+
+    async def ensure(
+        self,
+        slot: str,
+        *,
+        source: str | os.PathLike[str] | None = None,
+        source_exclude: Sequence[str] = (),
+        source_path: str | None = None,
+        **options: Any,
+    ) -> AsyncSandbox:
+        """The healthy sandbox of a slot; one is created, started or replaced if necessary. It is kept."""
+        body = sandbox_fields(slot=slot, **options)
+        origin, body["source"] = await self._source(source, source_exclude, source_path)
+        answer = await self._http.post(f"{SANDBOXES}/ensure", without_none(**body), repeat=Repeat.YES)
+        info = self._http.decode(SandboxInfo, answer["sandbox"])
+        if not answer["created"]:
+            return AsyncSandbox(self._http, info, keep=True)
+        return await AsyncSandbox.made(self._http, info, origin, keep=True)
+
+    async def get(self, sandbox_id: str) -> AsyncSandbox:
+        """A sandbox by its id. It is kept when a `with` block of it ends."""
+        info = await self._http.read(SandboxInfo, f"{SANDBOXES}/{segment(sandbox_id)}")
+        return AsyncSandbox(self._http, info, keep=True)
+
+    async def sandboxes(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        state: str | Sequence[str] | None = None,
+        project: str | None = None,
+    ) -> Sequence[SandboxInfo]:
+        """All sandboxes of the caller, oldest first. The arguments select."""
+        states = None if state is None else [state] if isinstance(state, str) else list(state)
+        label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
+        return await self._http.items(SandboxInfo, SANDBOXES, label=label, state=states, project=project, limit=1000)
+
+    async def templates(self) -> Sequence[Template]:
+        return await self._http.items(Template, "/api/v1/templates")
+
+    async def import_template(
+        self, name: str, source: str | Mapping[str, str], *, shared: bool = False
+    ) -> Template:
+        """Creates a template, replacing one of the same name.
+
+        A string is an image in a registry, such as `python:3.12`. A mapping names another source of the API: `dir`, `tar`,
+        `oci`, `docker_archive`, or `sandbox` with a `snapshot`.
+        """
+        named = {"registry": source} if isinstance(source, str) else dict(source)
+        body = {"name": name, "source": named, "shared": shared}
+        return self._http.decode(Template, await self._http.post("/api/v1/templates", body))
+
+    async def remove_template(self, name: str) -> None:
+        await self._http.delete(f"/api/v1/templates/{segment(name)}")
+
+    async def runtimes(self) -> Sequence[Runtime]:
+        return await self._http.items(Runtime, "/api/v1/runtimes", "runtimes")
+
+    async def version(self) -> str:
+        """The version of the daemon."""
+        return str((await self._http.get("/healthz"))["version"])
+
+    async def request(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
+        """Any request of the API, for endpoints that this client has no method for. It is sent once."""
+        return await self._http.call(method, path, query=query, body=body)
+
+    async def _source(
+        self, source: str | os.PathLike[str] | None, exclude: Sequence[str], path: str | None
+    ) -> tuple[Origin | None, dict[str, Any] | None]:
+        """Uploads a local directory. A repository is cloned by the sandbox itself."""
+        if source is None:
+            return None, None
+        if is_repository(source):
+            return None, without_none(git=str(source), path=path)
+        local = os.path.realpath(source)
+        packed = await blocking(pack, local, exclude)
+        with packed.file as archive:
+            answer = await self._http.call(
+                "POST", "/api/v1/uploads", content=lambda: file_content(archive), repeat=Repeat.YES
+            )
+        path = path or os.path.basename(local) or None
+        return Origin(local, packed.facts, list(exclude)), without_none(upload=answer["id"], path=path)

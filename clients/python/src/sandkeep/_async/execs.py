@@ -1,0 +1,164 @@
+"""Running commands."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+
+from .._data import ExecInfo, ExecResult, Output
+from .._errors import ApiError, CommandFailed, ConnectionLost, UnexpectedAnswer
+from .._lines import JsonLines
+from .._output import Collector, OnLine, Progress
+from .._retry import Attempts, Repeat
+from .._settings import segment
+from ._platform import sleep
+from .http import NDJSON, AsyncHttp
+
+CAPTURE_BYTES = 16 * 1024 * 1024
+RECONNECT_SECS = 60.0
+
+
+class AsyncExec:
+    """A command that was started. It continues when this client disconnects."""
+
+    def __init__(self, http: AsyncHttp, base: str, exec_id: str, command: str = "") -> None:
+        self._http = http
+        self._path = f"{base}/execs/{segment(exec_id)}"
+        self._command = command
+        self.id = exec_id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    async def info(self) -> ExecInfo:
+        return await self._http.read(ExecInfo, self._path)
+
+    async def output(self, *, stdout_offset: int = 0, stderr_offset: int = 0, follow: bool = True) -> AsyncGenerator[Output, None]:
+        """The output from these offsets on. With `follow`, waits for more until the command ends."""
+        progress = Progress(self.id, stdout_offset, stderr_offset)
+        async for output in follow_output(self._http, f"{self._path}/output", progress, follow=follow):
+            yield output
+
+    async def wait(
+        self,
+        *,
+        on_stdout: OnLine | None = None,
+        on_stderr: OnLine | None = None,
+        check: bool = False,
+        capture_bytes: int = CAPTURE_BYTES,
+    ) -> ExecResult:
+        """Waits for the end of the command. All of its output is read, from the beginning."""
+        collector = Collector(on_stdout, on_stderr, capture_bytes)
+        progress = Progress(self.id)
+        async with aclosing(follow_output(self._http, f"{self._path}/output", progress)) as outputs:
+            async for output in outputs:
+                collector.add(output)
+        return _checked(collector.finish(progress), self._command, check)
+
+    async def write(self, data: str | bytes, *, close: bool = False) -> None:
+        """Sends bytes to the command's stdin, which must have been started with `stdin_open=True`."""
+        raw = data.encode() if isinstance(data, str) else data
+        await self._http.send("POST", f"{self._path}/stdin", query={"close": close}, content=lambda: raw)
+
+    async def close_stdin(self) -> None:
+        await self.write(b"", close=True)
+
+    async def signal(self, signal: str | int) -> None:
+        """Sends a signal, such as `SIGINT`, to the first process of the command."""
+        await self._http.post(f"{self._path}/signal", {"signal": str(signal)})
+
+    async def kill(self) -> None:
+        """Kills the command and every process it started. No effect if it has ended."""
+        await self._http.delete(self._path)
+
+
+async def run_command(
+    http: AsyncHttp,
+    base: str,
+    path: str,
+    body: dict[str, Any],
+    *,
+    command: str,
+    on_stdout: OnLine | None,
+    on_stderr: OnLine | None,
+    check: bool,
+    capture_bytes: int,
+) -> ExecResult:
+    """Starts a command, follows its output and waits for its end."""
+    collector = Collector(on_stdout, on_stderr, capture_bytes)
+    progress = Progress()
+    async with aclosing(_started(http, path, body, progress)) as outputs:
+        async for output in outputs:
+            collector.add(output)
+    if progress.ending is None:
+        if progress.exec_id is None:
+            raise ConnectionLost(http.settings.url, "the command may have been started")
+        rest = f"{base}/execs/{segment(progress.exec_id)}/output"
+        async with aclosing(follow_output(http, rest, progress)) as outputs:
+            async for output in outputs:
+                collector.add(output)
+    return _checked(collector.finish(progress), command, check)
+
+
+async def _started(http: AsyncHttp, path: str, body: dict[str, Any], progress: Progress) -> AsyncGenerator[Output, None]:
+    """The output for as long as the first connection lasts."""
+    attempts = Attempts(http.settings.url, Repeat.NO, http.settings.retry_secs)
+    lines = JsonLines()
+    while progress.exec_id is None:
+        try:
+            async with http.stream("POST", path, query={"stream": True}, body=body, headers=NDJSON) as response:
+                async for data in response.aiter_bytes():
+                    for output in _outputs(http, lines, data, progress):
+                        yield output
+            return
+        except ApiError as refused:
+            await sleep(attempts.after_refusal(refused))
+        except httpx.TransportError as error:
+            if progress.exec_id is None:
+                await sleep(attempts.after_transport_error(error))
+
+
+async def follow_output(
+    http: AsyncHttp, path: str, progress: Progress, *, follow: bool = True
+) -> AsyncGenerator[Output, None]:
+    """The output from where `progress` is. Reconnects until the command has ended."""
+    attempts = Attempts(http.settings.url, Repeat.YES, RECONNECT_SECS, RECONNECT_SECS)
+    while progress.ending is None:
+        lines = JsonLines()
+        query = {**progress.query(), "follow": follow}
+        try:
+            async with http.stream("GET", path, query=query, headers=NDJSON) as response:
+                async for data in response.aiter_bytes():
+                    for output in _outputs(http, lines, data, progress):
+                        attempts.restart()
+                        yield output
+            if not follow:
+                return
+            if progress.ending is None:
+                # The daemon ends its streams when it shuts down.
+                await sleep(attempts.after_transport_error(httpx.ReadError("the stream ended")))
+        except ApiError as refused:
+            await sleep(attempts.after_refusal(refused))
+        except httpx.TransportError as error:
+            await sleep(attempts.after_transport_error(error))
+
+
+def _outputs(http: AsyncHttp, lines: JsonLines, data: bytes, progress: Progress) -> list[Output]:
+    found: list[Output] = []
+    for event in http.parse(lines, data):
+        try:
+            output = progress.take(event)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnexpectedAnswer(http.settings.url, f"an invalid event: {error}") from error
+        if output is not None:
+            found.append(output)
+    return found
+
+
+def _checked(result: ExecResult, command: str, check: bool) -> ExecResult:
+    if check and not result.ok:
+        raise CommandFailed(command, result)
+    return result

@@ -1,0 +1,564 @@
+"""A sandbox."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from .. import _beneath as beneath
+from .._apply import bundle
+from .._data import (
+    Applied,
+    Changes,
+    ExecInfo,
+    ExecResult,
+    FileFacts,
+    LogEntry,
+    PortInfo,
+    PortUrl,
+    ProcessInfo,
+    SandboxInfo,
+    ShellInfo,
+    Snapshot,
+    Stats,
+)
+from .._decode import timestamp
+from .._diff import Diff
+from .._errors import ConnectionLost, InvalidRequest, NotFound
+from .._local import local_daemon
+from .._output import OnLine
+from .._requests import Command, command_fields, milliseconds, shown, stdin_fields, whole_seconds, without_none
+from .._settings import segment
+from ._platform import blocking
+from .execs import CAPTURE_BYTES, AsyncExec, run_command
+from .files import AsyncFiles
+from .http import AsyncHttp
+from .processes import AsyncProcess
+from .shells import AsyncShell
+from .terminal import AsyncTerminal, open_terminal
+from .tools import AsyncTools
+
+if TYPE_CHECKING:
+    from .client import AsyncClient
+
+WORKSPACE = "workspace"
+FORK_POINT = "fork-point"
+_DIFF_CHANGES_MAX = 200_000
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The local directory that a workspace was made from, and its files at that moment."""
+
+    local: str
+    facts: Mapping[bytes, FileFacts]
+    exclude: Sequence[str]
+    """Patterns of the files that were not uploaded, and that do not come home."""
+
+
+class AsyncSandbox:
+    """A sandbox. As a context manager it is destroyed at the end, with the forks that were made of it.
+
+    Relative paths and commands begin in the workspace if the sandbox was created with a `source`, otherwise in the working
+    directory of its template. Without a workspace `cwd` and the paths of `diff` and `revert` must be absolute.
+    """
+
+    def __init__(self, http: AsyncHttp, info: SandboxInfo, *, origin: Origin | None = None, keep: bool = False) -> None:
+        self._http = http
+        self._path = f"/api/v1/sandboxes/{segment(info.id)}"
+        self._origin = origin
+        self._keep = keep
+        self._forks: list[AsyncSandbox] = []
+        self._client: AsyncClient | None = None
+        self.id = info.id
+        self.workspace = None if info.source is None else info.source.path
+        """The directory of the sandbox that its source was copied to."""
+        self.files = AsyncFiles(http, self._path, lambda: self.workspace)
+        self.tools = AsyncTools(http, self._path)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    @classmethod
+    async def create(
+        cls,
+        *,
+        template: str | None = None,
+        source: str | os.PathLike[str] | None = None,
+        source_exclude: Sequence[str] = (),
+        source_path: str | None = None,
+        env: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        memory_mb: int | None = None,
+        cpus: float | None = None,
+        pids: int | None = None,
+        disk_mb: int | None = None,
+        disk_total_mb: int | None = None,
+        timeout: float | None = None,
+        idle_timeout: float | None = None,
+        on_timeout: str | None = None,
+        runtime: str | None = None,
+        profile: str | None = None,
+        project: str | None = None,
+        privilege: str | None = None,
+        slot: str | None = None,
+        max_snapshots: int | None = None,
+        snapshot_tool_calls: bool | None = None,
+        keep: bool = False,
+        local: bool = False,
+        data_dir: str | os.PathLike[str] | None = None,
+        client: AsyncClient | None = None,
+    ) -> AsyncSandbox:
+        """Creates a sandbox.
+
+        - `source`: a local directory, which is uploaded, or the URL of a git repository (`https://…#REF`), which is cloned in
+          the sandbox. `source_exclude` are patterns of files to leave out. Once the files are there, a snapshot named
+          `workspace` is taken, for `diff` and `apply`.
+        - `timeout`, `idle_timeout`: seconds until `on_timeout`: `destroy` (default), `stop` or `pause`.
+        - `keep`: do not destroy it at the end of a `with` block.
+        - `local`: if neither SANDKEEP_URL is set nor a daemon answers at the default URL, start one that ends with this
+          program. It needs `sandkeep` on PATH (or SANDKEEP_BIN). Its files are temporary unless `data_dir` is given.
+        - `client`: the daemon to use; otherwise the one of the environment.
+        """
+        from .client import AsyncClient
+
+        own = client is None
+        if client is None:
+            client = AsyncClient(await blocking(local_daemon, data_dir) if local else None)
+        try:
+            sandbox = await client.create(
+                template=template,
+                source=source,
+                source_exclude=source_exclude,
+                source_path=source_path,
+                env=env,
+                labels=labels,
+                memory_mb=memory_mb,
+                cpus=cpus,
+                pids=pids,
+                disk_mb=disk_mb,
+                disk_total_mb=disk_total_mb,
+                timeout=timeout,
+                idle_timeout=idle_timeout,
+                on_timeout=on_timeout,
+                runtime=runtime,
+                profile=profile,
+                project=project,
+                privilege=privilege,
+                slot=slot,
+                max_snapshots=max_snapshots,
+                snapshot_tool_calls=snapshot_tool_calls,
+                keep=keep,
+            )
+        except BaseException:
+            if own:
+                await client.aclose()
+            raise
+        if own:
+            sandbox._client = client
+        return sandbox
+
+    @classmethod
+    async def made(cls, http: AsyncHttp, info: SandboxInfo, origin: Origin | None, *, keep: bool) -> AsyncSandbox:
+        """A sandbox that was just created. Its workspace is sealed as a snapshot."""
+        sandbox = cls(http, info, origin=origin, keep=keep)
+        if sandbox.workspace is not None:
+            await sandbox._seal(WORKSPACE)
+        return sandbox
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if not self._keep:
+                await self._destroy_all()
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections that this sandbox opened for itself. The sandbox stays."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _destroy_all(self) -> None:
+        """Destroys the forks that were not kept, and this sandbox. One that is gone is as it should be."""
+        try:
+            for fork in self._forks:
+                if not fork._keep:
+                    await fork._destroy_all()
+        finally:
+            with suppress(NotFound):
+                await self.destroy()
+
+    # The sandbox itself.
+
+    async def info(self) -> SandboxInfo:
+        return await self._http.read(SandboxInfo, self._path)
+
+    async def stats(self) -> Stats:
+        return await self._http.read(Stats, f"{self._path}/stats")
+
+    async def log(self, *, limit: int = 100) -> Sequence[LogEntry]:
+        """The history of the sandbox, oldest first."""
+        items = (await self._http.get(f"{self._path}/log", limit=limit))["items"]
+        return [LogEntry(timestamp(item["at"]), item["event"], item) for item in items]
+
+    async def update(
+        self,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        timeout: float | None = None,
+        idle_timeout: float | None = None,
+        on_timeout: str | None = None,
+    ) -> SandboxInfo:
+        """Changes labels and timeouts. A label that is None is removed."""
+        body = without_none(
+            labels=None if labels is None else dict(labels),
+            timeout_secs=whole_seconds(timeout),
+            idle_timeout_secs=whole_seconds(idle_timeout),
+            on_timeout=on_timeout,
+        )
+        return self._http.decode(SandboxInfo, await self._http.call("PATCH", self._path, body=body))
+
+    async def keepalive(self, timeout: float | None = None) -> None:
+        """Restarts the timeouts."""
+        await self._http.post(f"{self._path}/keepalive", without_none(timeout_secs=whole_seconds(timeout)))
+
+    async def pause(self, *, drain: float | None = None, force: bool = False) -> SandboxInfo:
+        """Freezes all processes. `drain` is the time in seconds that running commands have to end first."""
+        body = without_none(drain_secs=whole_seconds(drain), force=force)
+        return self._http.decode(SandboxInfo, await self._http.post(f"{self._path}/pause", body))
+
+    async def resume(self) -> SandboxInfo:
+        return self._http.decode(SandboxInfo, await self._http.post(f"{self._path}/resume"))
+
+    async def stop(self) -> SandboxInfo:
+        """Ends all processes. The files are kept."""
+        return self._http.decode(SandboxInfo, await self._http.post(f"{self._path}/stop"))
+
+    async def start(self) -> SandboxInfo:
+        return self._http.decode(SandboxInfo, await self._http.post(f"{self._path}/start"))
+
+    async def destroy(self) -> None:
+        """Destroys the sandbox and everything in it."""
+        await self._http.delete(self._path)
+
+    # Commands.
+
+    async def run(
+        self,
+        command: Command,
+        *,
+        on_stdout: OnLine | None = None,
+        on_stderr: OnLine | None = None,
+        stdin: str | bytes | None = None,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        check: bool = False,
+        backpressure: bool = False,
+        memory_mb: int | None = None,
+        cpus: float | None = None,
+        pids: int | None = None,
+        capture_bytes: int = CAPTURE_BYTES,
+    ) -> ExecResult:
+        """Runs a command and waits for its end.
+
+        A string is run by `sh -c`; a sequence is a program and its arguments. `on_stdout` and `on_stderr` are called with
+        each line as it arrives. If the connection is lost, the client reconnects and continues with the next byte. After
+        `timeout` seconds the command is killed with all it started, and `status` is `timed_out`. With `check`, a command
+        that does not exit with 0 raises CommandFailed. The result keeps the first and the last part of each stream,
+        `capture_bytes` in all. `backpressure` slows down a command that prints faster than this client reads.
+        """
+        body = self._exec_body(command, stdin, timeout, cwd, env, user, memory_mb, cpus, pids)
+        if backpressure:
+            body["backpressure"] = True
+        return await run_command(
+            self._http,
+            self._path,
+            f"{self._path}/execs",
+            body,
+            command=shown(command),
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            check=check,
+            capture_bytes=capture_bytes,
+        )
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        stdin: str | bytes | None = None,
+        stdin_open: bool = False,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        memory_mb: int | None = None,
+        cpus: float | None = None,
+        pids: int | None = None,
+    ) -> AsyncExec:
+        """Starts a command in the background. With `stdin_open`, its stdin is open for `AsyncExec.write`."""
+        body = self._exec_body(command, stdin, timeout, cwd, env, user, memory_mb, cpus, pids)
+        body["stdin_open"] = stdin_open
+        started = await self._http.call("POST", f"{self._path}/execs", query={"wait": False}, body=body)
+        return AsyncExec(self._http, self._path, started["exec_id"], shown(command))
+
+    def exec(self, exec_id: str) -> AsyncExec:
+        """A command that was started earlier, by its id."""
+        return AsyncExec(self._http, self._path, exec_id)
+
+    async def execs(self) -> Sequence[ExecInfo]:
+        """The running and recent commands, oldest first."""
+        return await self._http.items(ExecInfo, f"{self._path}/execs", limit=1000)
+
+    def _exec_body(
+        self,
+        command: Command,
+        stdin: str | bytes | None,
+        timeout: float | None,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        user: str | None,
+        memory_mb: int | None,
+        cpus: float | None,
+        pids: int | None,
+    ) -> dict[str, Any]:
+        limits = without_none(memory_mb=memory_mb, cpus=cpus, pids=pids)
+        return without_none(
+            **command_fields(command),
+            **stdin_fields(stdin),
+            timeout_ms=milliseconds(timeout),
+            cwd=self._directory(cwd),
+            env=None if env is None else dict(env),
+            user=user,
+            resources=limits or None,
+        )
+
+    def _directory(self, cwd: str | None) -> str | None:
+        if cwd is None:
+            return self.workspace
+        return os.fsdecode(self.files.absolute(cwd))
+
+    async def shell(
+        self,
+        *,
+        shell: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> AsyncShell:
+        """Opens a shell (`bash` or `sh`) that keeps directory, variables and functions between commands."""
+        body = without_none(
+            shell=shell, cwd=self._directory(cwd), env=None if env is None else dict(env), user=user
+        )
+        opened = await self._http.post(f"{self._path}/shells", body)
+        return AsyncShell(self._http, self._path, opened["id"])
+
+    async def shells(self) -> Sequence[ShellInfo]:
+        return await self._http.items(ShellInfo, f"{self._path}/shells")
+
+    def terminal(
+        self,
+        command: str | None = None,
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        cwd: str | None = None,
+        user: str | None = None,
+        term: str | None = None,
+        on_disconnect: str = "kill",
+    ) -> AbstractAsyncContextManager[AsyncTerminal]:
+        """A command, or an interactive shell, in a terminal, as a context manager."""
+        query = without_none(
+            command=command,
+            rows=rows,
+            cols=cols,
+            cwd=self._directory(cwd),
+            user=user,
+            term=term,
+            on_disconnect=on_disconnect,
+        )
+        return open_terminal(self._http, f"{self._path}/terminal", query)
+
+    # Processes and ports.
+
+    async def start_process(
+        self,
+        command: Command,
+        *,
+        port: int | None = None,
+        ready_path: str | None = None,
+        ready_timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> AsyncProcess:
+        """Starts a server or another long-running process.
+
+        With a `port` it has a `url`, and this method returns when the port accepts connections, or answers a GET of
+        `ready_path` with a status below 400. See `AsyncProcess.started.status`.
+        """
+        ready: dict[str, Any] | None = None
+        if port is not None:
+            ready = without_none(http_path=ready_path, tcp=ready_path is None or None)
+            ready.update(without_none(timeout_secs=whole_seconds(ready_timeout)))
+        body = without_none(
+            **command_fields(command),
+            port=port,
+            ready=ready,
+            cwd=self._directory(cwd),
+            env=None if env is None else dict(env),
+            user=user,
+        )
+        started = await self._http.post(f"{self._path}/processes", body)
+        return AsyncProcess(self._http, self._path, self._http.decode(ProcessInfo, started))
+
+    async def processes(self) -> Sequence[AsyncProcess]:
+        """All processes, oldest first, including ended ones."""
+        found = await self._http.items(ProcessInfo, f"{self._path}/processes")
+        return [AsyncProcess(self._http, self._path, info) for info in found]
+
+    async def ports(self) -> Sequence[PortInfo]:
+        """The open ports."""
+        return await self._http.items(PortInfo, f"{self._path}/ports")
+
+    async def port_url(self, port: int, *, expires: float | None = None) -> PortUrl:
+        """A signed URL that gives anyone access to a port, for an hour or `expires` seconds."""
+        body = without_none(expires_secs=whole_seconds(expires))
+        return self._http.decode(PortUrl, await self._http.post(f"{self._path}/ports/{port}/url", body))
+
+    async def listen(self, port: int) -> str:
+        """Opens a `host:port` on the daemon's loopback that forwards to a port of the sandbox."""
+        return str((await self._http.post(f"{self._path}/ports/{port}/listen"))["address"])
+
+    # Snapshots.
+
+    async def snapshot(self, name: str | None = None, *, note: str | None = None) -> Snapshot:
+        """Takes a snapshot of all files. It stays until it is deleted."""
+        body = without_none(name=name, note=note)
+        return self._http.decode(Snapshot, await self._http.post(f"{self._path}/snapshots", body))
+
+    async def turn(self, note: str | None = None) -> Snapshot:
+        """Takes a numbered snapshot for one step of an agent."""
+        return self._http.decode(Snapshot, await self._http.post(f"{self._path}/turns", without_none(note=note)))
+
+    async def snapshots(self) -> Sequence[Snapshot]:
+        return await self._http.items(Snapshot, f"{self._path}/snapshots")
+
+    async def delete_snapshot(self, name: str) -> None:
+        await self._http.delete(f"{self._path}/snapshots/{segment(name)}")
+
+    async def rollback(self, snapshot: str, *, force: bool = False) -> SandboxInfo:
+        """Restores all files from a snapshot. All processes end; with `force` also running commands."""
+        body = {"snapshot": snapshot, "force": force}
+        return self._http.decode(SandboxInfo, await self._http.post(f"{self._path}/rollback", body))
+
+    async def revert(self, paths: str | Sequence[str], *, snapshot: str) -> Sequence[str]:
+        """Restores files and directories from a snapshot; answers those that changed."""
+        chosen = [paths] if isinstance(paths, str) else list(paths)
+        absolute = [os.fsdecode(self.files.absolute(path)) for path in chosen]
+        body = {"paths": absolute, "snapshot": snapshot}
+        return (await self._http.post(f"{self._path}/revert", body))["reverted"]
+
+    async def fork(
+        self,
+        count: int = 1,
+        *,
+        snapshot: str | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        keep: bool = False,
+    ) -> Sequence[AsyncSandbox]:
+        """Creates sandboxes with the files of this one, now or at a snapshot. Processes are not copied.
+
+        Each fork begins with a snapshot named `fork-point`. When a `with` block of this sandbox ends, its forks are destroyed
+        too, unless `keep` is given.
+        """
+        body = without_none(count=count, snapshot=snapshot, labels=None if labels is None else dict(labels))
+        answer = await self._http.post_once(f"{self._path}/fork", body)
+        infos = [self._http.decode(SandboxInfo, info) for info in answer["sandboxes"]]
+        forks = [AsyncSandbox(self._http, info, origin=self._origin, keep=keep) for info in infos]
+        self._forks += forks
+        for fork in forks:
+            await fork._seal(FORK_POINT)
+        return forks
+
+    async def _seal(self, name: str) -> None:
+        """Takes the snapshot that `diff` and `apply` begin with, where the storage can."""
+        try:
+            await self.snapshot(name)
+        except InvalidRequest as error:
+            if error.code != "unsupported_by_storage":
+                raise
+
+    async def diff(
+        self, from_: str | None = None, to: str | None = None, *, path: str | None = None, text: bool = True
+    ) -> Diff:
+        """The files that differ between two points in time: names of snapshots, `base` or `now`.
+
+        By default from the oldest snapshot, which is `workspace` or `fork-point`, to now.
+        """
+        query = without_none(
+            to=to,
+            path=None if path is None else os.fsdecode(self.files.absolute(path)),
+            text=text,
+            limit=_DIFF_CHANGES_MAX,
+        )
+        query["from"] = from_ or await self._oldest()
+        return Diff.of(await self._http.read(Changes, f"{self._path}/diff", **query))
+
+    async def apply(
+        self,
+        local: str | os.PathLike[str],
+        *,
+        path: str | None = None,
+        from_: str | None = None,
+        exclude: Sequence[str] = (),
+        dry_run: bool = False,
+        allow_tool_config: bool = False,
+    ) -> Applied:
+        """Brings the changes of the sandbox to a local directory, or none of them.
+
+        `path` is the directory in the sandbox, by default the workspace or /home/user. Each file is compared in three states:
+        before, in the sandbox now, and in the local directory. If one changed on both sides, ApplyConflict is raised. Files
+        that make tools on this machine run commands raise ToolConfigRefused, unless `allow_tool_config` is given.
+
+        "Before" is the snapshot `from_`. By default it is the source as it was uploaded, also for forks; for a sandbox from
+        `Client.get` it is the oldest snapshot, or `base`.
+        """
+        top = os.fsdecode(self.files.absolute(path or "")) if path else self.workspace or "/home/user"
+        origin = self._origin if from_ is None and path is None else None
+        options = bundle.Options(
+            top=beneath.clean(os.fsencode(top)),
+            exclude=[*exclude, *(origin.exclude if origin else ())],
+            dry_run=dry_run,
+            allow_tool_config=allow_tool_config,
+            before=None if origin is None else origin.facts,
+        )
+        begin = "base" if origin is not None else from_ or await self._oldest()
+        query = {"format": "tar", "path": top, "from": begin, "limit": _DIFF_CHANGES_MAX}
+        with TemporaryFile(prefix="sandkeep-") as file:
+            try:
+                async with self._http.stream("GET", f"{self._path}/diff", query=query) as response:
+                    async for data in response.aiter_bytes():
+                        await blocking(file.write, data)
+            except httpx.TransportError as error:
+                raise ConnectionLost(self._http.settings.url, str(error) or type(error).__name__) from error
+            await blocking(file.seek, 0)
+            outcome = await blocking(bundle.apply, file, os.fspath(local), options)
+        if not dry_run and origin is not None and outcome.after is not None and os.path.realpath(local) == origin.local:
+            self._origin = Origin(origin.local, outcome.after, origin.exclude)
+        return outcome.applied
+
+    async def _oldest(self) -> str:
+        found = await self.snapshots()
+        return found[0].id if found else "base"

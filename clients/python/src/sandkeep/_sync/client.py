@@ -1,0 +1,150 @@
+# Generated from ../_async by scripts/make_sync.py. Do not edit.
+"""The client of one daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._archive import pack
+from .._data import Runtime, SandboxInfo, Template
+from .._requests import is_repository, sandbox_fields, without_none
+from .._retry import Repeat
+from .._settings import Settings, segment
+from ._platform import blocking, file_content
+from .http import Http
+from .sandbox import Origin, Sandbox
+
+SANDBOXES = "/api/v1/sandboxes"
+
+
+class Client:
+    """The connection to a daemon. As a context manager it is closed at the end.
+
+    What is not given comes from the environment: `SANDKEEP_URL` (else http://127.0.0.1:4500), `SANDKEEP_API_KEY` and
+    `SANDKEEP_CA_FILE`, a file with certificates to trust.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        ca_file: str | None = None,
+        retry_secs: float = 30.0,
+    ) -> None:
+        self._http = Http(Settings.resolve(url, key, ca_file, retry_secs))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    @property
+    def url(self) -> str:
+        return self._http.settings.url
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections. Sandboxes stay."""
+        self._http.close()
+
+    def create(
+        self,
+        *,
+        source: str | os.PathLike[str] | None = None,
+        source_exclude: Sequence[str] = (),
+        source_path: str | None = None,
+        keep: bool = False,
+        **options: Any,
+    ) -> Sandbox:
+        """Creates a sandbox. `Sandbox.create` documents the arguments."""
+        body = sandbox_fields(**options)
+        origin, body["source"] = self._source(source, source_exclude, source_path)
+        info = self._http.post_once(SANDBOXES, without_none(**body))
+        return Sandbox.made(self._http, self._http.decode(SandboxInfo, info), origin, keep=keep)
+
+    def ensure(
+        self,
+        slot: str,
+        *,
+        source: str | os.PathLike[str] | None = None,
+        source_exclude: Sequence[str] = (),
+        source_path: str | None = None,
+        **options: Any,
+    ) -> Sandbox:
+        """The healthy sandbox of a slot; one is created, started or replaced if necessary. It is kept."""
+        body = sandbox_fields(slot=slot, **options)
+        origin, body["source"] = self._source(source, source_exclude, source_path)
+        answer = self._http.post(f"{SANDBOXES}/ensure", without_none(**body), repeat=Repeat.YES)
+        info = self._http.decode(SandboxInfo, answer["sandbox"])
+        if not answer["created"]:
+            return Sandbox(self._http, info, keep=True)
+        return Sandbox.made(self._http, info, origin, keep=True)
+
+    def get(self, sandbox_id: str) -> Sandbox:
+        """A sandbox by its id. It is kept when a `with` block of it ends."""
+        info = self._http.read(SandboxInfo, f"{SANDBOXES}/{segment(sandbox_id)}")
+        return Sandbox(self._http, info, keep=True)
+
+    def sandboxes(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        state: str | Sequence[str] | None = None,
+        project: str | None = None,
+    ) -> Sequence[SandboxInfo]:
+        """All sandboxes of the caller, oldest first. The arguments select."""
+        states = None if state is None else [state] if isinstance(state, str) else list(state)
+        label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
+        return self._http.items(SandboxInfo, SANDBOXES, label=label, state=states, project=project, limit=1000)
+
+    def templates(self) -> Sequence[Template]:
+        return self._http.items(Template, "/api/v1/templates")
+
+    def import_template(
+        self, name: str, source: str | Mapping[str, str], *, shared: bool = False
+    ) -> Template:
+        """Creates a template, replacing one of the same name.
+
+        A string is an image in a registry, such as `python:3.12`. A mapping names another source of the API: `dir`, `tar`,
+        `oci`, `docker_archive`, or `sandbox` with a `snapshot`.
+        """
+        named = {"registry": source} if isinstance(source, str) else dict(source)
+        body = {"name": name, "source": named, "shared": shared}
+        return self._http.decode(Template, self._http.post("/api/v1/templates", body))
+
+    def remove_template(self, name: str) -> None:
+        self._http.delete(f"/api/v1/templates/{segment(name)}")
+
+    def runtimes(self) -> Sequence[Runtime]:
+        return self._http.items(Runtime, "/api/v1/runtimes", "runtimes")
+
+    def version(self) -> str:
+        """The version of the daemon."""
+        return str((self._http.get("/healthz"))["version"])
+
+    def request(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
+        """Any request of the API, for endpoints that this client has no method for. It is sent once."""
+        return self._http.call(method, path, query=query, body=body)
+
+    def _source(
+        self, source: str | os.PathLike[str] | None, exclude: Sequence[str], path: str | None
+    ) -> tuple[Origin | None, dict[str, Any] | None]:
+        """Uploads a local directory. A repository is cloned by the sandbox itself."""
+        if source is None:
+            return None, None
+        if is_repository(source):
+            return None, without_none(git=str(source), path=path)
+        local = os.path.realpath(source)
+        packed = blocking(pack, local, exclude)
+        with packed.file as archive:
+            answer = self._http.call(
+                "POST", "/api/v1/uploads", content=lambda: file_content(archive), repeat=Repeat.YES
+            )
+        path = path or os.path.basename(local) or None
+        return Origin(local, packed.facts, list(exclude)), without_none(upload=answer["id"], path=path)

@@ -1,0 +1,161 @@
+# Generated from ../_async by scripts/make_sync.py. Do not edit.
+"""The files of a sandbox, as its user sees them."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import httpx
+
+from .._archive import ArchiveKind, pack, unpack
+from .._data import FileEvent, FileInfo
+from .._errors import ConnectionLost, NotFound
+from .._requests import mode_text, path_field, without_none
+from .._retry import Repeat
+from .._settings import path_query
+from ._platform import blocking, file_content
+from .http import Http
+
+PathText = str | bytes
+
+
+class Files:
+    """Files by path. A relative path begins in the workspace, or without one in the working directory."""
+
+    def __init__(self, http: Http, base: str, workspace: Callable[[], str | None]) -> None:
+        self._http = http
+        self._path = f"{base}/files"
+        self._workspace = workspace
+
+    def absolute(self, path: PathText) -> PathText:
+        """The path as the API gets it."""
+        workspace = self._workspace()
+        if workspace is None:
+            return path
+        if isinstance(path, bytes):
+            return posixpath.join(os.fsencode(workspace), path)
+        return posixpath.join(workspace, path)
+
+    def read(self, path: PathText) -> bytes:
+        """The content of a file."""
+        return (self._http.send("GET", self._path, query=self._query(path))).content
+
+    def read_text(self, path: PathText) -> str:
+        return (self.read(path)).decode()
+
+    def write(
+        self, path: PathText, data: str | bytes, *, mode: int | None = None, parents: bool = True
+    ) -> FileInfo:
+        """Writes a file. The new content replaces the old one when all of it has arrived."""
+        raw = data.encode() if isinstance(data, str) else data
+        query = self._query(path, mode=mode_text(mode), parents=parents)
+        answer = self._http.call("PUT", self._path, query=query, content=lambda: raw, repeat=Repeat.YES)
+        return self._http.decode(FileInfo, answer)
+
+    def list(self, path: PathText = ".", *, depth: int = 1) -> Sequence[FileInfo]:
+        """The entries of a directory, sorted by name; with a depth, also those of its subdirectories."""
+        found: list[FileInfo] = []
+        cursor: str | None = None
+        while True:
+            query = self._query(path, depth=depth, limit=10_000, cursor=cursor)
+            page = self._http.call("GET", f"{self._path}/list", query=query)
+            found += [self._http.decode(FileInfo, item) for item in page["items"]]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return found
+
+    def stat(self, path: PathText) -> FileInfo:
+        """Metadata of a path. Symbolic links are not followed."""
+        answer = self._http.call("GET", f"{self._path}/stat", query=self._query(path))
+        return self._http.decode(FileInfo, answer)
+
+    def exists(self, path: PathText) -> bool:
+        try:
+            self.stat(path)
+        except NotFound as error:
+            if error.code == "file_not_found":
+                return False
+            raise
+        return True
+
+    def mkdir(self, path: PathText, *, mode: int | None = None, parents: bool = False) -> FileInfo:
+        body = without_none(**path_field(self.absolute(path)), mode=mode_text(mode), parents=parents)
+        return self._http.decode(FileInfo, self._http.post(f"{self._path}/mkdir", body))
+
+    def rm(self, path: PathText, *, recursive: bool = False) -> None:
+        query = self._query(path, recursive=recursive)
+        self._http.send("DELETE", self._path, query=query, repeat=Repeat.YES)
+
+    def move(self, source: PathText, target: PathText, *, overwrite: bool = False) -> FileInfo:
+        ends = {**path_field(self.absolute(source), "from"), **path_field(self.absolute(target), "to")}
+        return self._http.decode(FileInfo, self._http.post(f"{self._path}/move", {**ends, "overwrite": overwrite}))
+
+    def chmod(self, path: PathText, mode: int, *, recursive: bool = False) -> FileInfo:
+        body = {**path_field(self.absolute(path)), "mode": mode_text(mode), "recursive": recursive}
+        return self._http.decode(FileInfo, self._http.post(f"{self._path}/chmod", body))
+
+    def upload(
+        self, local: str | os.PathLike[str], path: PathText, *, exclude: Sequence[str] = ()
+    ) -> None:
+        """Copies a local file or the contents of a local directory to a path of the sandbox."""
+        if not os.path.isdir(local):
+            with open(local, "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode & 0o777
+                self.write(path, file.read(), mode=mode)
+            return
+        packed = blocking(pack, local, exclude)
+        with packed.file as archive:
+            self._http.send(
+                "PUT",
+                f"{self._path}/archive",
+                query=self._query(path, parents=True),
+                content=lambda: file_content(archive),
+                repeat=Repeat.YES,
+            )
+
+    def download(
+        self,
+        path: PathText,
+        local: str | os.PathLike[str],
+        *,
+        exclude: Sequence[str] = (),
+        allow_tool_config: bool = False,
+    ) -> None:
+        """Copies a file, or the contents of a directory, to a local path.
+
+        Nothing that arrives is trusted: files stay beneath the local path, and no link is followed. Files that make tools
+        on this machine run commands are refused before anything is written, unless `allow_tool_config` is given.
+        """
+        with self._fetched(path) as (kind, archive):
+            blocking(unpack, archive, kind, os.fspath(local), exclude, allow_tool_config)
+
+    def watch(self, path: PathText = ".", *, recursive: bool = False) -> Generator[FileEvent, None, None]:
+        """The changes of a file or directory as they happen. The first event has the type `watching`."""
+        query = self._query(path, recursive=recursive)
+        for event in self._http.events("GET", f"{self._path}/watch", query=query):
+            yield self._http.decode(FileEvent, event)
+
+    @contextmanager
+    def _fetched(self, path: PathText) -> Generator[tuple[ArchiveKind, IO[bytes]], None, None]:
+        """An archive of a path, in an unnamed local file."""
+        with TemporaryFile(prefix="sandkeep-") as file:
+            try:
+                with self._http.stream("GET", f"{self._path}/archive", query=self._query(path)) as response:
+                    kind = ArchiveKind.of(response.headers.get("x-sandkeep-archive-of"))
+                    for data in response.iter_bytes():
+                        blocking(file.write, data)
+            except httpx.TransportError as error:
+                raise ConnectionLost(self._http.settings.url, str(error)) from error
+            file.seek(0)
+            yield kind, file
+
+    def _query(self, path: PathText, **more: Any) -> str:
+        given = {name: value for name, value in more.items() if value is not None}
+        rest = httpx.QueryParams({k: str(v).lower() if isinstance(v, bool) else v for k, v in given.items()})
+        return path_query(self.absolute(path)) + (f"&{rest}" if given else "")
+

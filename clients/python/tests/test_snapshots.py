@@ -1,0 +1,206 @@
+"""Workspaces, turns, forks, diffs, and bringing changes home."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Daemon
+
+from sandkeep import ApplyConflict, ApplyFailed, Client, Sandbox, ToolConfigRefused
+
+
+def tree(top: Path) -> dict[str, str]:
+    """All files of a directory, with what they hold."""
+    found: dict[str, str] = {}
+    for path in sorted(top.rglob("*")):
+        name = str(path.relative_to(top))
+        if path.is_symlink():
+            found[name] = "-> " + os.readlink(path)
+        elif path.is_file():
+            found[name] = f"{path.stat().st_mode & 0o777:o} {path.read_text()}"
+        else:
+            found[name] = "/"
+    return found
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_workspace_is_where_everything_begins(app: Path) -> None:
+    (app / "data.big").write_text("left out")
+    with Sandbox.create(source=app, source_exclude=["*.big"], env={"A": "b"}, labels={"l": "m"}) as sandbox:
+        assert sandbox.workspace == "/home/user/app"
+        assert sandbox.run("pwd; echo $A; ls").stdout == "/home/user/app\nb\nlink\nmain.py\npkg\nrun.sh\n"
+        assert sandbox.files.read_text("main.py") == "print('one')\n"
+        assert sandbox.run("pwd", cwd="pkg").stdout == "/home/user/app/pkg\n"
+        with sandbox.shell() as shell:
+            assert shell.run("pwd").stdout == "/home/user/app\n"
+        assert len(sandbox.diff()) == 0 and sandbox.info().labels == {"l": "m"}
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_diff_shows_the_lines_and_apply_brings_them_home(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("echo 'print(2)' > main.py; rm pkg/part.py; chmod 700 run.sh; mkdir n; echo n > n/n; ln -s n l2", check=True)
+        diff = sandbox.diff()
+        assert "+print(2)" in diff.text() and "-print('one')" in diff.text()
+        assert "/home/user/app/n/n" in diff.paths and not diff.truncated
+        before = tree(app)
+        planned = sandbox.apply(app, dry_run=True)
+        assert tree(app) == before
+        done = sandbox.apply(app)
+        assert done == planned and done.removed == ["pkg/part.py"] and "n/n" in done.written
+        assert tree(app) == {
+            "l2": "-> n", "link": "-> main.py", "main.py": "644 print(2)\n", "n": "/", "n/n": "644 n\n", "pkg": "/",
+            "run.sh": "700 #!/bin/sh\necho ran\n",
+        }  # fmt: skip
+        assert sandbox.apply(app).written == []
+        sandbox.run("echo again > main.py", check=True)
+        assert sandbox.apply(app).written == ["main.py"], "an apply after an apply"
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_fork_brings_home_what_its_parent_changed_too(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("echo parent > p; mkdir __pycache__; echo x > __pycache__/c", check=True)
+        assert sandbox.turn("before the fork").turn == 1
+        one, two = sandbox.fork(2, labels={"fork": "yes"})
+        one.run("echo one > f", check=True)
+        two.run("echo two > f", check=True)
+        assert one.diff().paths == ["/home/user/app/f"], "since the fork point"
+        assert one.apply(app, exclude=["**/__pycache__/**"]).written == ["f", "p"]
+        with pytest.raises(ApplyConflict) as raised:
+            two.apply(app)
+        assert [conflict.path for conflict in raised.value.conflicts] == ["f"]
+        assert tree(app)["f"] == "644 one\n" and "__pycache__" not in tree(app)
+    with Client() as client:
+        assert client.sandboxes(labels={"fork": "yes"}) == [], "forks end with their parent"
+
+
+@pytest.mark.usefixtures("daemon")
+def test_with_one_conflict_nothing_is_changed(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("echo theirs > main.py; echo theirs > new; echo theirs > pkg/part.py", check=True)
+        (app / "main.py").write_text("mine")
+        (app / "pkg" / "part.py").unlink()
+        before = tree(app)
+        with pytest.raises(ApplyConflict) as raised:
+            sandbox.apply(app)
+        assert [conflict.path for conflict in raised.value.conflicts] == ["main.py", "pkg/part.py"]
+        assert tree(app) == before and raised.value.code == "apply_conflict"
+        assert sandbox.apply(app, exclude=["main.py", "pkg"]).written == ["new"]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_apply_refuses_files_that_run_commands(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("mkdir .vscode; echo x > .vscode/tasks.json; echo x > new", check=True)
+        before = tree(app)
+        with pytest.raises(ToolConfigRefused) as raised:
+            sandbox.apply(app)
+        assert raised.value.paths == (".vscode/tasks.json",) and tree(app) == before
+        sandbox.apply(app, allow_tool_config=True)
+        assert (app / ".vscode" / "tasks.json").exists()
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_directory_with_files_of_the_callers_own_stays(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        (app / "pkg" / "mine").write_text("mine")
+        sandbox.run("rm -r pkg", check=True)
+        assert sandbox.apply(app).kept == ["pkg"]
+        assert sorted(os.listdir(app / "pkg")) == ["mine"]
+
+
+CRASHING = """
+import os, sys
+from sandkeep import Client
+from sandkeep._apply.staging import Staging
+take, count = Staging._take, int(sys.argv[3])
+def crash(self, number, step):
+    if number == count:
+        os._exit(9)
+    take(self, number, step)
+Staging._take = crash
+Client().get(sys.argv[1]).apply(sys.argv[2], path="/home/user/app")
+"""
+
+
+def test_an_apply_that_was_killed_is_undone_by_the_next(daemon: Daemon, app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("echo two > main.py; rm -r pkg; mkdir n; echo n > n/n; chmod 700 run.sh", check=True)
+        before = tree(app)
+        steps = 6
+        for at in range(steps):
+            ran = subprocess.run([sys.executable, "-c", CRASHING, sandbox.id, str(app), str(at)], timeout=60)
+            assert ran.returncode == 9, f"step {at}"
+            (app / "in-the-way").write_text("x")
+            sandbox.files.write("in-the-way", "y")
+            with pytest.raises(ApplyConflict):
+                sandbox.apply(app)
+            (app / "in-the-way").unlink()
+            sandbox.files.rm("in-the-way")
+            assert tree(app) == before, f"step {at}"
+        sandbox.apply(app)
+        assert tree(app)["main.py"] == "644 two\n" and "pkg" not in tree(app)
+
+
+def test_the_command_line_undoes_an_apply_of_this_client(daemon: Daemon, app: Path, binary: str) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("echo two > main.py; rm -r pkg; mkdir n; echo n > n/n", check=True)
+        ran = subprocess.run([sys.executable, "-c", CRASHING, sandbox.id, str(app), "3"], timeout=60)
+        assert ran.returncode == 9 and (app / ".sandkeep-apply" / "journal").exists()
+        command = [binary, "apply", sandbox.id, "--to", str(app), "--path", "/home/user/app"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0 and "undone" in done.stderr, done.stderr
+        assert tree(app)["main.py"] == "644 two\n" and "pkg" not in tree(app)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_two_applies_to_one_directory_do_not_mix(app: Path) -> None:
+    with Sandbox.create(source=app) as sandbox:
+        sandbox.run("echo two > main.py", check=True)
+        (app / ".sandkeep-apply").mkdir()
+        place = os.open(app / ".sandkeep-apply", os.O_RDONLY)
+        fcntl.flock(place, fcntl.LOCK_EX)
+        with pytest.raises(ApplyFailed, match="in progress"):
+            sandbox.apply(app)
+        os.close(place)
+        assert sandbox.apply(app).written == ["main.py"]
+        (app / ".sandkeep-apply").mkdir()
+        (app / ".sandkeep-apply" / "journal").write_text(json.dumps({"not": "a journal"}))
+        with pytest.raises(ApplyFailed, match="cannot be read"):
+            sandbox.apply(app)
+
+
+def test_snapshots_are_taken_listed_rolled_back_and_deleted(sandbox: Sandbox) -> None:
+    sandbox.files.write("a", "1")
+    assert sandbox.snapshot("first", note="the beginning").note == "the beginning"
+    sandbox.files.write("a", "2")
+    sandbox.files.write("b", "2")
+    assert sandbox.revert(["/home/user/a"], snapshot="first") == ["/home/user/a"]
+    assert sandbox.files.read_text("a") == "1" and sandbox.files.exists("b")
+    sandbox.rollback("first")
+    assert not sandbox.files.exists("b")
+    assert sandbox.diff("base", "first").paths == ["/home/user/a"]
+    sandbox.delete_snapshot("first")
+    assert sandbox.snapshots() == []
+    assert {"created", "snapshot", "rolled_back"} <= {entry.event for entry in sandbox.log()}
+
+
+def test_a_sandbox_is_paused_resumed_stopped_and_started(sandbox: Sandbox) -> None:
+    assert sandbox.pause().state == "paused" and sandbox.resume().state == "running"
+    sandbox.files.write("kept", "x")
+    assert sandbox.stop().state == "stopped"
+    assert sandbox.stats().cpu is None
+    assert sandbox.start().state == "running" and sandbox.files.exists("kept")
+    sandbox.run("true")
+    stats = sandbox.stats()
+    assert stats.memory is not None and stats.memory.used_bytes > 0 and stats.disk is not None
+    assert sandbox.update(labels={"a": "b"}, timeout=3600).labels == {"a": "b"}
+    sandbox.keepalive()
+    assert sandbox.update(labels={"a": None}).labels == {}
