@@ -249,6 +249,29 @@ fn stdin_can_be_sent_while_it_runs_and_closed_once() {
 }
 
 #[test]
+fn stdin_that_is_sent_right_after_a_restart_arrives() {
+    let mut daemon = daemon!();
+    let id = daemon.create();
+    let exec = daemon.begin(&id, &json!({ "argv": ["cat"], "stdin": "a", "stdin_open": true }));
+    let stdin = format!("{}/stdin", daemon.exec_path(&id, &exec));
+    until("the first of it has gone in", Patience::Short, || {
+        daemon.exec_view(&id, &exec)["stdin_bytes"] == 1
+    });
+    for word in [b"b", b"c", b"d"] {
+        daemon.kill_9();
+        daemon.start_again(&Setup::default());
+        // The daemon may not have joined it yet, and does not know whether it still runs.
+        assert_eq!(daemon.exec_view(&id, &exec)["stdin_closed"], false);
+        let (status, text) = daemon.send_bytes(&stdin, word.to_vec());
+        assert_eq!(status, 204, "{text}");
+    }
+    assert_eq!(daemon.send_bytes(&format!("{stdin}?close=true"), Vec::new()).0, 204);
+    assert_eq!(ended(&daemon, &id, &exec)["exit_code"], 0);
+    let events: Vec<Value> = daemon.output(&id, &exec, "").collect();
+    assert_eq!(joined(&events, "stdout", 0), b"abcd");
+}
+
+#[test]
 fn execs_are_signaled_by_name_or_number_and_canceled_as_a_whole() {
     let daemon = daemon!();
     let id = daemon.create();
