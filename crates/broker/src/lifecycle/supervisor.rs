@@ -41,6 +41,8 @@ pub(crate) struct Published {
     /// The way inside, while it runs.
     pub guest: Option<Arc<dyn Guest>>,
     pub meta: Arc<Meta>,
+    /// How often this daemon has seen it stop.
+    pub stops: u64,
 }
 
 impl Published {
@@ -108,7 +110,7 @@ impl Supervisor {
         let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
         let meta = Arc::new(meta);
         let (published, receiver) =
-            watch::channel(Published { status, guest: None, meta: Arc::clone(&meta) });
+            watch::channel(Published { status, guest: None, meta: Arc::clone(&meta), stops: 0 });
         let none_waits: usize = 0;
         let (waiting, destroys) = watch::channel(none_waits);
         let activity = Arc::new(Activity::new(
@@ -299,6 +301,9 @@ impl Supervisor {
         self.published.send_modify(|published| {
             if !matches!(status.state(), State::Running | State::Paused) {
                 published.guest = None;
+                if matches!(published.status.state(), State::Running | State::Paused) {
+                    published.stops += 1;
+                }
             }
             published.status = status;
             published.meta = Arc::clone(&self.meta);
