@@ -12,7 +12,7 @@ use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
 use sandkeep_core::{
     ExecId, Principal, SandboxId,
-    api::ExecStatus,
+    api::{ExecStatus, Order},
     limits,
 };
 use sandkeep_guestlink::{
@@ -139,11 +139,11 @@ impl Broker {
         &self,
         who: &Principal,
         sandbox: &SandboxId,
-        after: Option<ExecId>,
+        (order, after): (Order, Option<ExecId>),
         limit: usize,
     ) -> Result<ExecPage, Error> {
         let handle = self.shared.find(who, sandbox)?;
-        let all = handle.execs.index.list();
+        let all = order.of_oldest_first(handle.execs.index.list());
         let start = match &after {
             None => 0,
             Some(id) => {

@@ -98,8 +98,20 @@ fn a_list_has_running_and_ended_execs_in_pages() {
         query = format!("?limit=2&cursor={next}");
     }
     assert_eq!(listed, all, "the oldest first, each once");
+    let newest =
+        daemon.expect(200, "GET", &format!("{list}?sort=-created_at&limit=3"), &Value::Null);
+    let ids = |page: &Value| -> Vec<String> {
+        let items = page["items"].as_array().expect("items");
+        items.iter().map(|v| v["exec_id"].as_str().expect("an id").to_owned()).collect()
+    };
+    let cursor = newest["next_cursor"].as_str().expect("there are more");
+    let next = format!("{list}?sort=-created_at&limit=3&cursor={cursor}");
+    let rest = daemon.expect(200, "GET", &next, &Value::Null);
+    let reversed: Vec<String> = all.iter().rev().cloned().collect();
+    assert_eq!([ids(&newest), ids(&rest)].concat(), reversed, "the newest first, each once");
+    assert_eq!(rest.get("next_cursor"), None);
     assert_eq!(daemon.exec_view(&id, &all[0])["status"], "running");
-    for bad in ["?limit=0", "?limit=100000", "?cursor=nonsense", "?page=2"] {
+    for bad in ["?limit=0", "?limit=100000", "?sort=name", "?cursor=nonsense", "?page=2"] {
         daemon.expect(400, "GET", &format!("{list}{bad}"), &Value::Null);
     }
     let nobody = daemon.exec_path(&id, "exaaaaaaaaaaaaaaaaaaaaaaaaaa");
