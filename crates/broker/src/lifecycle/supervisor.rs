@@ -9,7 +9,7 @@ pub(crate) mod telling;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 use tracing::{Instrument, debug, info, warn};
@@ -138,6 +138,7 @@ impl Supervisor {
             space: Space::default(),
             ports: Ports::default(),
             processes: Processes::default(),
+            ended_because: Mutex::default(),
         });
         let supervisor = Self {
             shared: Arc::clone(shared),
@@ -259,9 +260,13 @@ impl Supervisor {
 
     async fn died(&mut self, death: Death) {
         self.death_watch = DeathWatch::Off;
-        info!(id = %self.id(), reason = death.reason, "a sandbox died");
-        let (status, next) =
-            self.next(Trigger::Died(death.reason)).expect("a death is never denied");
+        let handle = self.shared.supervised(self.id());
+        let ended = handle.and_then(|handle| {
+            handle.ended_because.lock().unwrap_or_else(PoisonError::into_inner).take()
+        });
+        let reason = ended.unwrap_or(death.reason);
+        info!(id = %self.id(), reason, "a sandbox died");
+        let (status, next) = self.next(Trigger::Died(reason)).expect("a death is never denied");
         if next == Next::Record {
             self.settle(status).await;
         }
