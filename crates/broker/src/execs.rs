@@ -49,6 +49,7 @@ use sandkeep_guestlink::{
 use sandkeep_home::Home;
 
 use pump::{PendingExec, Pump};
+use rejoin::Awaited;
 use stdin::Stdins;
 use terminals::Terminals;
 use watching::{DisconnectAction, Leash};
@@ -117,6 +118,8 @@ pub(crate) struct Execs {
     pub subject: Option<Subject>,
     /// What an earlier daemon left, until somebody goes on with it.
     found: Mutex<Vec<Unfinished>>,
+    /// Those of them that this daemon has not joined yet.
+    awaited: Awaited,
     /// Those of them whose end it has told, and did not live to write.
     ends_told: Mutex<HashSet<ExecId>>,
 }
@@ -138,6 +141,7 @@ impl Execs {
             onlookers: Arc::new(Semaphore::new(limits::FILE_WATCHES_MAX)),
             subject,
             found: Mutex::default(),
+            awaited: Awaited::default(),
             ends_told: Mutex::default(),
         }
     }
@@ -164,6 +168,7 @@ impl Execs {
 
     fn found(&self, unfinished: Vec<Unfinished>, told: &HashSet<ExecId>) {
         let ids = unfinished.iter().map(|unfinished| &unfinished.description.exec_id);
+        self.awaited.begin(ids.clone().cloned().collect());
         let ends = ids.filter(|id| told.contains(*id)).cloned().collect();
         *self.ends_told.lock().unwrap_or_else(PoisonError::into_inner) = ends;
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;

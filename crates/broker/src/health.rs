@@ -166,9 +166,22 @@ pub(super) async fn refuse_when_full(shared: &Arc<Shared>) -> Result<(), Error> 
     // One that does not answer says so when it is used.
     let Some(finding) = finding(shared).await else { return Ok(()) };
     match pool(shared, finding.pool.as_ref().ok()).state {
-        PoolState::Critical => Err(pool_full(shared)),
-        PoolState::Ok | PoolState::Warning | PoolState::Unusable => Ok(()),
+        PoolState::Critical if is_full(shared).await => Err(pool_full(shared)),
+        PoolState::Critical | PoolState::Ok | PoolState::Warning | PoolState::Unusable => Ok(()),
     }
+}
+
+/// Whether a pool is full also when all that was removed is free again.
+async fn is_full(shared: &Arc<Shared>) -> bool {
+    if let Err(error) = shared.storage.reclaim().await {
+        tracing::debug!(%error, "cannot free what was removed");
+    }
+    let look = shared.storage.pool_health();
+    // One that does not answer says so when it is used.
+    let Ok(Ok(found)) = tokio::time::timeout(limits::HEALTH_ANSWER, look).await else {
+        return false;
+    };
+    pool(shared, Some(&found)).state == PoolState::Critical
 }
 
 fn pool_full(shared: &Shared) -> Error {

@@ -39,6 +39,7 @@ use super::policy::Quotas;
 use super::policy::slots::{Slot, Slots};
 use super::shared::Shared;
 use crate::error::Error;
+use sandkeep_core::api::Order;
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::ledger::{Ledger, Shares};
 use sandkeep_core::{Owner, Principal, SandboxId, Scope, TemplateName, failpoint, limits};
@@ -139,12 +140,21 @@ impl Templates {
 
 impl Broker {
     /// All templates that this principal can use, those that are built in first.
-    pub async fn templates(&self, who: &Principal) -> Result<Vec<TemplateView>, Error> {
+    pub async fn templates(
+        &self,
+        who: &Principal,
+        sort: Option<Order>,
+    ) -> Result<Vec<TemplateView>, Error> {
         let built_in = self.shared.templates.iter().map(|template| view::built_in(template.name()));
         let mut views: Vec<TemplateView> = built_in.collect();
         let records = self.shared.images.records.all().await?.into_iter();
         let visible = records.filter(|(whose, _)| whose.is_visible_to(who));
         views.extend(visible.map(|(whose, record)| view::view(&whose, record)));
+        if let Some(order) = sort {
+            // A built-in one has no time, and comes before all others.
+            let place = |view: &TemplateView| (view.created_at, view.name.clone());
+            views.sort_by(|one, other| order.compare(&place(one), &place(other)));
+        }
         Ok(views)
     }
 

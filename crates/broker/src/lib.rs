@@ -168,6 +168,7 @@ impl Broker {
         shared.tasks.spawn(lifecycle::reconcile::at_intervals(Arc::clone(&shared)));
         shared.tasks.spawn(lifecycle::reconcile::tend_limits(Arc::clone(&shared)));
         shared.tasks.spawn(lifecycle::reaper::run(Arc::clone(&shared)));
+        shared.tasks.spawn(lifecycle::tcp_watch::run(Arc::clone(&shared)));
         shared.tasks.spawn(records::timeline::keep_up(Arc::clone(&shared)));
         Ok(Self { shared, _close_on_drop: close_on_drop })
     }

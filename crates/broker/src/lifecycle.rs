@@ -27,5 +27,6 @@ mod start;
 mod start_up;
 mod stop;
 pub(crate) mod supervisor;
+pub(crate) mod tcp_watch;
 pub(crate) mod volume;
 mod work;

@@ -31,7 +31,7 @@ pub use process::{
 pub use request::{
     CreateProcess, CreateSnapshot, DeleteFile, DiffFormat, DiffSandbox, FilePath, ForkSandbox,
     ListFiles, ListSandboxes, MakeDirectory, MoveFile, Order, PauseSandbox, ProcessReady,
-    ReadOutput, Revert, RollbackSandbox, SealTurn, SignPortUrl,
+    ReadOutput, Revert, RollbackSandbox, SealTurn, SignPortUrl, Sorting,
 };
 pub use sandbox::{Ensured, ForkPoint, Forks, Reverted, Sandbox, Sandboxes, Snapshot, Snapshots};
 pub use shell::{Shell, ShellFate, ShellProgram, ShellState};

@@ -129,6 +129,13 @@ pub const STAGE_SAID_MAX_BYTES: usize = 4 * 1024;
 /// How long a tool may take to tell its version.
 pub const TOOL_VERSION: Duration = Duration::from_secs(5);
 
+/// How long the sweeper waits for the locks of a `run` that was killed, and how often it looks.
+pub const RUN_DIES_WITHIN: Duration = Duration::from_secs(10);
+pub const RUN_DIES_POLL: Duration = Duration::from_millis(20);
+
+/// How long a request for an exec of an earlier daemon waits until this daemon has joined that exec.
+pub const REJOIN_WITHIN: Duration = Duration::from_secs(10);
+
 /// How long reconcile waits between two looks at the world.
 pub const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 

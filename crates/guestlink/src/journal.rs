@@ -33,6 +33,7 @@ mod tests;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -122,11 +123,20 @@ pub struct Journal {
     dir: Arc<Path>,
     id: ExecId,
     progress: watch::Sender<Progress>,
+    /// What it was given of its sandbox's account: what is on disk and, while it is written and there is enough, the
+    /// floor for its tails.
+    held_bytes: AtomicU64,
 }
 
 impl Journal {
-    fn new(dir: Arc<Path>, id: ExecId, progress: Progress) -> Self {
-        Self { dir, id, progress: watch::Sender::new(progress) }
+    fn new(dir: Arc<Path>, id: ExecId, progress: Progress, held_bytes: u64) -> Self {
+        let (progress, held_bytes) = (watch::Sender::new(progress), AtomicU64::new(held_bytes));
+        Self { dir, id, progress, held_bytes }
+    }
+
+    /// Keeps no more of the account than `bytes`; returns how many are to be given back, once to one caller.
+    fn let_go(&self, bytes: u64) -> u64 {
+        self.held_bytes.fetch_min(bytes, Ordering::Relaxed).saturating_sub(bytes)
     }
 
     pub fn id(&self) -> &ExecId {
@@ -169,12 +179,12 @@ impl Journal {
         progress.written != progress.dropped
     }
 
-    /// Drops all output of an exec that has ended, and says so in its end. Returns how many bytes that frees. Blocks.
+    /// Drops all output of an exec that has ended, and says so in its end. Returns how many bytes are left. Blocks.
     fn drop_output(&self) -> io::Result<u64> {
         let before = self.progress();
-        let Some(end) = before.end else { return Ok(0) };
+        let Some(end) = before.end else { return Ok(before.disk_bytes) };
         let head = std::fs::OpenOptions::new().read(true).write(true).open(self.segment(0))?;
-        let Some(cover) = cover::read(&head)? else { return Ok(0) };
+        let Some(cover) = cover::read(&head)? else { return Ok(before.disk_bytes) };
         let mut end = ExecEnd::clone(&end);
         end.dropped = end.written;
         end.error = writer::with_fault(end.error, Some("its output was dropped to make room"));
@@ -193,7 +203,7 @@ impl Journal {
             writer::remove_if_there(&self.segment(tail))?;
         }
         head.set_len(cover.len)?;
-        Ok(before.disk_bytes.saturating_sub(disk_bytes))
+        Ok(disk_bytes)
     }
 
     fn segment(&self, number: u32) -> PathBuf {

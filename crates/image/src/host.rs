@@ -8,6 +8,7 @@ mod etc;
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,6 +62,8 @@ impl HostTemplate {
         let ours = data_dir.join("host");
         let empty = ours.join("empty");
         std::fs::create_dir_all(&empty)?;
+        // Sandboxes see it, and the umask narrows the mode of mkdir.
+        std::fs::set_permissions(&empty, std::fs::Permissions::from_mode(0o755))?;
         let bind = |source: PathBuf, target: &str| Bind { source, target: target.into() };
         let mut binds = vec![bind("/usr".into(), "usr"), bind(etc::generate(&ours)?, "etc")];
         if Path::new("/usr/local").is_dir() {
@@ -125,18 +128,12 @@ impl Skeleton {
         let root = openat(CWD, root, flags, Mode::empty())?;
         let plain = self.mount_points.iter().map(|path| (*path, 0o755));
         for (path, mode) in DIRECTORIES.into_iter().chain(plain) {
-            unless_there(mkdirat(&root, path, Mode::from_raw_mode(mode)))?;
+            unless_there(mkdirat(&root, path, Mode::RWXU))?;
             ids.give_to_root(&root, path)?;
-            if mode & 0o1000 != 0 {
-                // mkdir leaves out what the umask forbids.
-                let made = openat(
-                    &root,
-                    path,
-                    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                    Mode::empty(),
-                )?;
-                rustix::fs::fchmod(made, Mode::from_raw_mode(mode))?;
-            }
+            // Not by mkdir's mode, which the umask narrows.
+            let read = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let made = openat(&root, path, read, Mode::empty())?;
+            rustix::fs::fchmod(made, Mode::from_raw_mode(mode))?;
         }
         for (path, target) in &self.links {
             unless_there(symlinkat(target, &root, *path))?;
@@ -177,5 +174,37 @@ fn unless_there(result: rustix::io::Result<()>) -> io::Result<()> {
     match result {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_sandboxes_see_does_not_depend_on_the_umask() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let before = rustix::process::umask(Mode::from_raw_mode(0o077));
+        let template = HostTemplate::prepare(dir.path()).expect("it is prepared");
+        let volume = dir.path().join("volume");
+        fs::create_dir(&volume).expect("a directory");
+        let root = Root::dir(volume.clone(), Ids::Plain);
+        let filled = template.lay_out(&root, &SandboxId::random()).await;
+        rustix::process::umask(before);
+        filled.expect("it is filled");
+        let mode = |path: PathBuf| {
+            let found = fs::symlink_metadata(&path).expect("it is there");
+            found.permissions().mode() & 0o7777
+        };
+        for (path, expected) in DIRECTORIES {
+            assert_eq!(mode(volume.join(path)), expected, "{path}");
+        }
+        for bind in template.binds().iter().filter(|bind| bind.source.starts_with(dir.path())) {
+            assert_eq!(mode(bind.source.clone()), 0o755, "{}", bind.target.display());
+        }
+        let etc = template.binds().iter().find(|bind| bind.target == Path::new("etc")).cloned();
+        assert_eq!(mode(etc.expect("an etc").source.join("passwd")), 0o644);
     }
 }

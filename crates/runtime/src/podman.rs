@@ -10,8 +10,9 @@ mod spec;
 mod tests;
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,9 +51,13 @@ impl Files {
     fn make(data: &Path) -> io::Result<Self> {
         let files = Self { root: data.join(ROOT), seccomp: data.join(SECCOMP) };
         // The places at which something is mounted in every container; Podman adds its own.
-        for place in ["volume", "sandkeep", "proc", "dev", "sys", "etc", "run"] {
-            fs::create_dir_all(files.root.join(place))?;
+        let places = ["volume", "sandkeep", "proc", "dev", "sys", "etc", "run"];
+        for place in places.map(|place| files.root.join(place)) {
+            fs::create_dir_all(&place)?;
+            // Not by mkdir's mode, which the umask narrows.
+            fs::set_permissions(place, Permissions::from_mode(0o755))?;
         }
+        fs::set_permissions(&files.root, Permissions::from_mode(0o755))?;
         fs::write(&files.seccomp, seccomp())?;
         Ok(files)
     }

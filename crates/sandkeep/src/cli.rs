@@ -210,7 +210,7 @@ enum Command {
         /// Which data directory it works for; only to be told apart by
         #[arg(long)]
         instance: String,
-        /// When the process it works for is killed, clear up what such left in this directory
+        /// When the process it works for is killed, clear up this data directory of it, and others beside that
         #[arg(long, value_name = "DIR")]
         sweep: Option<PathBuf>,
     },
@@ -220,8 +220,8 @@ enum Command {
     /// Clear up after killed runs
     #[command(hide = true)]
     Sweep {
-        /// Where they had their directories
-        parent: PathBuf,
+        /// The data directory of the one that was killed last; the others are beside it
+        dead: PathBuf,
     },
 }
 
@@ -238,7 +238,7 @@ pub fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
     if let Command::Launcher { sweep, .. } = command {
         // It makes processes by clone, so it must stay without threads, and so without tokio.
-        return sandkeep_sys::launcher::main(sweep.map(|parent| run::sweeper(&parent)));
+        return sandkeep_sys::launcher::main(sweep.map(|data| run::sweeper(&data)));
     }
     if let Command::Stage = command {
         return sandkeep_sys::stage::main();
@@ -321,7 +321,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Bench(args) => with_threads(bench(args)),
         Command::Version(args) => version::run(args),
         Command::Completions(args) => completions::run(args),
-        Command::Sweep { parent } => with_threads(run::sweep(parent)),
+        Command::Sweep { dead } => with_threads(run::sweep(dead)),
         Command::Serve(_) | Command::Config(_) | Command::Launcher { .. } | Command::Stage => {
             unreachable!("they are done with before")
         }

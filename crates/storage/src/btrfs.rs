@@ -36,6 +36,7 @@ mod limit;
 mod notes;
 mod pool;
 mod quota;
+mod reclaim;
 mod room;
 mod seed;
 mod size;
@@ -45,6 +46,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, FileType, Mode, chmodat, statat};
 use rustix::io::Errno;
@@ -52,9 +55,9 @@ use rustix::io::Errno;
 use super::offload::{Blocking, Offloaded};
 use super::{Base, PoolHealth, Quota, StorageCapabilities, StorageError, Usage};
 use allowance::Allowances;
-use pool::Pool;
+use pool::{Pool, PoolKind};
 use quota::Quotas;
-use sandkeep_core::SandboxId;
+use sandkeep_core::{SandboxId, limits};
 use sandkeep_sys::btrfs::{self, Access, quota::Charged};
 use sandkeep_tree::{Root, RootKind, untrusted};
 use size::Watch;
@@ -79,7 +82,7 @@ pub struct BtrfsOptions {
 pub type BtrfsStorage = Offloaded<Btrfs>;
 
 pub struct Btrfs {
-    pool: Pool,
+    pool: Arc<Pool>,
     quotas: Quotas,
     allowances: Allowances,
     _watch: Option<Watch>,
@@ -89,8 +92,11 @@ impl BtrfsStorage {
     /// Opens the pool of a data directory: makes it, attaches and mounts it, or finds it mounted.
     pub fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
         let mut inner = Btrfs::open(data_dir, options)?;
-        let watch = inner.pool.sizing.clone().map(Watch::of).transpose();
-        inner._watch = watch.map_err(|source| io_error("watch its pool", source))?;
+        let watch = match inner.pool.kind {
+            PoolKind::Image => Some(Watch::of(Arc::clone(&inner.pool))),
+            PoolKind::Shared => None,
+        };
+        inner._watch = watch.transpose().map_err(|source| io_error("watch its pool", source))?;
         Ok(Self::new(inner))
     }
 
@@ -108,7 +114,7 @@ impl BtrfsStorage {
 impl Btrfs {
     /// Nobody watches the pool yet, so it grows by nothing but [`Sizing::keep_room`](size::Sizing::keep_room).
     fn open(data_dir: &Path, options: &BtrfsOptions) -> Result<Self, StorageError> {
-        let pool = Pool::open(data_dir, options)?;
+        let pool = Arc::new(Pool::open(data_dir, options)?);
         let quotas = Quotas::open(&pool)?;
         let opened = Self { pool, quotas, allowances: Allowances::default(), _watch: None };
         opened.sweep();
@@ -142,7 +148,7 @@ impl Blocking for Btrfs {
         let name = c_name(id);
         let top = self.open_top(base.layers())?;
         let charged = Charged { limit_bytes: quota.tree_bytes, group: None };
-        let made = self.quotas.while_creating(|| match &top {
+        let made = self.creating(|| match &top {
             Some(top) => btrfs::snapshot_subvolume(&volumes, &name, top, Access::Write, charged),
             None => btrfs::create_subvolume(&volumes, &name, charged),
         });
@@ -213,6 +219,11 @@ impl Blocking for Btrfs {
             }
             None => Ok(()),
         }
+    }
+
+    fn reclaim(&self) -> Result<(), StorageError> {
+        let reclaimed = self.pool.reclaim(Instant::now() + limits::POOL_RECLAIM_MAX);
+        reclaimed.map(drop).map_err(|source| io_error("free what was removed", source))
     }
 
     fn pool_health(&self) -> Result<PoolHealth, StorageError> {

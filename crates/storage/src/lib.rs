@@ -111,6 +111,16 @@ pub enum StorageError {
 }
 
 impl StorageError {
+    /// Whether there was no room, for whomever. A quota that is used up is something else.
+    pub fn is_for_want_of_room(&self) -> bool {
+        match self {
+            Self::Full { source, .. } | Self::Io { source, .. } => {
+                source.kind() == std::io::ErrorKind::StorageFull
+            }
+            _ => false,
+        }
+    }
+
     /// A system call failed.
     pub(crate) fn of_io(
         storage: &'static str,
@@ -279,6 +289,12 @@ pub trait Storage: Send + Sync {
     /// work. For all volumes, it also gives back to the host what the pool no longer needs. It is called at intervals, and after a snapshot when the sandbox runs again, beside all other
     /// methods; it may be left out at any time, and then limits are stricter or laxer than they could be.
     async fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError>;
+
+    /// Waits, not for long, until what was removed before is free again: some filesystems clear up by themselves, and
+    /// until then say that they are full. Whoever finds no space may call it and try again.
+    async fn reclaim(&self) -> Result<(), StorageError> {
+        Ok(())
+    }
 
     /// How full the place is. Space that it can still grow by counts as free.
     async fn pool_health(&self) -> Result<PoolHealth, StorageError>;

@@ -39,6 +39,11 @@ pub trait Blocking: BlockingLayers + BlockingSnapshots {
         Ok(())
     }
 
+    /// Nothing, where what was removed is free at once.
+    fn reclaim(&self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
     fn pool_health(&self) -> Result<PoolHealth, StorageError>;
 
     fn close(&self) -> Result<(), StorageError>;
@@ -325,6 +330,10 @@ impl<S: Blocking> Storage for Offloaded<S> {
     async fn tend(&self, id: Option<&SandboxId>) -> Result<(), StorageError> {
         let id = id.cloned();
         self.offload(move |inner| inner.tend(id.as_ref())).await
+    }
+
+    async fn reclaim(&self) -> Result<(), StorageError> {
+        self.offload(|inner| inner.reclaim()).await
     }
 
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {

@@ -19,3 +19,4 @@ pub mod sealed;
 pub mod seccomp;
 pub mod socket;
 pub mod stage;
+pub mod tcp;

@@ -141,10 +141,11 @@ fn of_storage(error: &StorageError) -> Code {
         }
         StorageError::NotFound { .. }
         | StorageError::Exists { .. }
-        | StorageError::SnapshotNotFound { .. }
         | StorageError::SnapshotExists { .. }
         | StorageError::LayerMissing { .. }
         | StorageError::LayerInUse { .. } => Code::StorageInconsistent,
+        // It was there when it was looked up, and was removed before it was used.
+        StorageError::SnapshotNotFound { .. } => Code::SnapshotNotFound,
         StorageError::Unusable { .. } => Code::StorageUnusable,
         StorageError::Full { .. } => Code::StorageFull,
         StorageError::Io { source, .. } if is_full(source) => Code::StorageFull,

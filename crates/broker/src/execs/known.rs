@@ -10,7 +10,11 @@ use crate::Broker;
 use crate::error::Error;
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
-use sandkeep_core::{ExecId, Principal, SandboxId, api::ExecStatus, limits};
+use sandkeep_core::{
+    ExecId, Principal, SandboxId,
+    api::{ExecStatus, Order},
+    limits,
+};
 use sandkeep_guestlink::{
     Guest, GuestError, OutputStream, TerminalSize,
     journal::{Description, From, Journal, Progress, StdinSource},
@@ -28,13 +32,14 @@ pub struct ExecPage {
 fn shown(description: Description, progress: &Progress, execs: &Execs) -> ExecView {
     let stdins = &execs.stdins;
     let id = &description.exec_id;
-    let open = (description.stdin == StdinSource::Open).then(|| stdins.is_open(id));
+    let open = (description.stdin == StdinSource::Open)
+        .then(|| stdins.is_open(id) || execs.awaited.contains(id));
     let stdin_bytes = stdins.position(id);
     let end = progress.end.as_deref();
     let (exit_code, signal) = end.map_or((None, None), |end| end.outcome.numbers());
     let (written, dropped) = (progress.written, progress.dropped);
     ExecView {
-        pid: execs.pids().get(id).copied(),
+        pid: if end.is_none() { execs.pids().get(id).copied() } else { None },
         exec_id: description.exec_id,
         status: end.map_or(ExecStatus::Running, |end| end.outcome.status()),
         argv: description.argv,
@@ -134,11 +139,11 @@ impl Broker {
         &self,
         who: &Principal,
         sandbox: &SandboxId,
-        after: Option<ExecId>,
+        (order, after): (Order, Option<ExecId>),
         limit: usize,
     ) -> Result<ExecPage, Error> {
         let handle = self.shared.find(who, sandbox)?;
-        let all = handle.execs.index.list();
+        let all = order.of_oldest_first(handle.execs.index.list());
         let start = match &after {
             None => 0,
             Some(id) => {
@@ -246,6 +251,7 @@ impl Broker {
         size: TerminalSize,
     ) -> Result<(), Error> {
         let known = Known::find(&self.shared, who, sandbox, id)?;
+        known.handle.execs.awaited.joined(id).await;
         let input = known.handle.execs.terminals.find(id);
         let input = input.ok_or_else(|| Error::NoTerminal { id: id.clone() })?;
         input.resize(size).await.map_err(|_| Error::ExecEnded { id: id.clone() })

@@ -1,9 +1,11 @@
 //! Going on with the execs that an earlier daemon began: at the offsets that their journals have, so
 //! that nothing is missing and nothing comes twice.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::Execs;
@@ -17,6 +19,40 @@ use sandkeep_guestlink::{
     journal::{Description, StdinSource, Unfinished},
 };
 
+/// The execs of an earlier daemon that this one has not joined yet. Who wants to send something to one of them waits
+/// for that: until then nobody knows whether it still runs.
+pub(super) struct Awaited(watch::Sender<HashSet<ExecId>>);
+
+impl Default for Awaited {
+    fn default() -> Self {
+        Self(watch::Sender::new(HashSet::new()))
+    }
+}
+
+impl Awaited {
+    pub fn begin(&self, ids: HashSet<ExecId>) {
+        self.0.send_replace(ids);
+    }
+
+    /// It is joined, or never will be.
+    fn over(&self, id: &ExecId) {
+        self.0.send_if_modified(|ids| ids.remove(id));
+    }
+
+    pub fn contains(&self, id: &ExecId) -> bool {
+        self.0.borrow().contains(id)
+    }
+
+    /// Waits until an exec is joined, or never will be; but not for ever.
+    pub async fn joined(&self, id: &ExecId) {
+        let mut ids = self.0.subscribe();
+        let joined = ids.wait_for(|ids| !ids.contains(id));
+        if tokio::time::timeout(limits::REJOIN_WITHIN, joined).await.is_err() {
+            debug!(exec = %id, "an exec of an earlier daemon is not joined yet");
+        }
+    }
+}
+
 /// Reads the journals of a sandbox that this daemon has just found.
 pub(crate) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>, in_log: &Revisited) {
     let index = Arc::clone(execs);
@@ -28,8 +64,9 @@ pub(crate) async fn load(shared: &Arc<Shared>, execs: &Arc<Execs>, in_log: &Revi
 
 /// The sandbox does not run, so nothing in it does.
 pub(crate) fn lose_all(shared: &Arc<Shared>, handle: &Handle) {
-    for (_, pending) in pending_execs(shared, handle) {
+    for (description, pending) in pending_execs(shared, handle) {
         pending.lose("the sandbox ended while no daemon watched");
+        handle.execs.awaited.over(&description.exec_id);
     }
 }
 
@@ -63,6 +100,7 @@ pub(crate) async fn rejoin(shared: Arc<Shared>, handle: Arc<Handle>, guest: Arc<
 pub(crate) fn forget(shared: &Arc<Shared>, handle: &Handle, id: &ExecId) {
     if let Some(unfinished) = handle.execs.take_found_of(id) {
         pending(shared, handle, unfinished).1.abandon();
+        handle.execs.awaited.over(id);
     }
 }
 
@@ -86,6 +124,7 @@ fn pending(
 
 async fn join(guest: Arc<dyn Guest>, description: Description, pending: PendingExec) {
     let (id, from) = (description.exec_id, pending.writer.written());
+    let execs = Arc::clone(&pending.execs);
     let answer = tokio::select! {
         () = pending.shared.closing.cancelled() => return,
         answer = attach(&*guest, &id, from) => answer,
@@ -97,11 +136,13 @@ async fn join(guest: Arc<dyn Guest>, description: Description, pending: PendingE
                 pending.execs.terminals.open(id.clone(), execution.input());
             }
             give_stdin(&pending, &id, description.stdin, &execution);
+            execs.awaited.over(&id);
             pending.board(execution).run().await;
         }
         Err(GuestError::Refused { .. }) => pending.lose("the sandbox does not know it any more"),
         Err(error) => pending.lose(&sandkeep_core::with_causes(&error)),
     }
+    execs.awaited.over(&id);
 }
 
 /// A guest that is busy is asked again: only it can say what became of the exec.
@@ -180,4 +221,26 @@ pub(crate) async fn collect(
         let _ = guest.cancel(id).await;
     }
     while execution.next().await.is_some() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_wants_an_exec_of_an_earlier_daemon_waits_until_it_is_joined() {
+        let (awaited, id) = (Awaited::default(), ExecId::random());
+        awaited.joined(&id).await;
+        awaited.begin([id.clone()].into());
+        let waiting = awaited.joined(&id);
+        tokio::pin!(waiting);
+        let early = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(waiting.as_mut().poll(context).is_ready())
+        });
+        assert!(!early.await, "it is not joined yet");
+        awaited.over(&id);
+        waiting.await;
+        awaited.over(&id);
+        awaited.joined(&id).await;
+    }
 }

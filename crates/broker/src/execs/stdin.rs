@@ -59,8 +59,9 @@ pub struct StdinTurn {
 }
 
 impl StdinTurn {
-    /// Waits until nobody else is writing.
+    /// Waits until nobody else is writing, and until an exec of an earlier daemon is joined.
     pub(super) async fn take(execs: &Arc<Execs>, id: &ExecId) -> Result<Self, Error> {
+        execs.awaited.joined(id).await;
         let Gate { input, turn } = execs.stdins.find(id)?;
         let turn = turn.lock_owned().await;
         // Whoever had it before may have closed it.

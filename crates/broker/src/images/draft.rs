@@ -72,6 +72,26 @@ impl DraftRoom {
         self.quota.as_ref().map_or(Ok(()), |quota| quota.take(bytes))
     }
 
+    /// For whoever decodes an archive to see what it is, before anything of it is written.
+    pub fn as_decoder(self: &Arc<Self>) -> impl Fn(u64) -> io::Result<()> + Send + Sync + 'static {
+        let room = Arc::clone(self);
+        move |bytes| match room.pool.shared.closing.is_cancelled() {
+            true => Err(io::Error::other("the daemon ends")),
+            false => room.could_hold(bytes).map_err(full),
+        }
+    }
+
+    /// Whether an archive of so many bytes can fit at all. That of an image may hold some times what is taken of it.
+    /// Blocks.
+    fn could_hold(&self, bytes: u64) -> Result<(), Over> {
+        let least = bytes / limits::ARCHIVE_SURPLUS;
+        self.hold(least)?;
+        if let Some(quota) = &self.quota {
+            quota.give(least);
+        }
+        self.pool.could_hold(least)
+    }
+
     /// Why it had to stop, if it had to.
     pub fn refused(&self) -> Option<Over> {
         let quota = self.quota.as_ref().and_then(Reservation::refused);
@@ -101,7 +121,14 @@ impl PoolRoom {
         }
         self.unseen.store(0, Ordering::Relaxed);
         // What was written a moment ago is in memory, and the pool does not count it yet.
-        let left = |free: u64| free.min(self.first.get_or_init(|| free).saturating_sub(written));
+        self.look(|free| free.min(self.first.get_or_init(|| free).saturating_sub(written)))
+    }
+
+    fn could_hold(&self, bytes: u64) -> Result<(), Over> {
+        self.look(|free| free.saturating_sub(bytes))
+    }
+
+    fn look(&self, left: impl Fn(u64) -> u64) -> Result<(), Over> {
         match health::over_critical_mark(&self.shared, left) {
             None => Ok(()),
             Some(over) => {

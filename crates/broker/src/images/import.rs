@@ -124,7 +124,7 @@ impl Broker {
         let made = match opened {
             Opened::Given { given, kind, said } => {
                 job.reporter.step(ImportStep::Reading);
-                match kind.recognize(shared, given, &job.space).await {
+                match kind.recognize(shared, given, (&job.space, &job.room)).await {
                     Ok(source) => self.take_over(job, source.as_ref(), &said).await,
                     Err(error) => Err(error),
                 }

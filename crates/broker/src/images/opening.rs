@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 use super::claim::Claim;
+use super::draft::DraftRoom;
 use super::import::unusable;
 use super::upload::Upload;
 use crate::error::Error;
@@ -192,9 +193,9 @@ impl PathKind {
         self,
         shared: &Arc<Shared>,
         given: Given,
-        space: &Arc<Reservation>,
+        (space, room): (&Arc<Reservation>, &Arc<DraftRoom>),
     ) -> Result<Box<dyn Source>, Error> {
-        let spool = spool(shared, space).await?;
+        let spool = spool(shared, space).await?.decoding_while(room.as_decoder());
         let wanted = Wanted { platform: Platform::here(), reference: None };
         let work = move || recognize(given, wanted, &spool);
         let recognized = shared.tasks.spawn_blocking(work).await;

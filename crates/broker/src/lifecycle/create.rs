@@ -326,7 +326,13 @@ impl Supervisor {
         let quota = volume_quota(self.meta.spec.resources());
         let root = volume.create(&self.meta.spec, &quota).await?;
         failpoint!("create.after_volume");
-        template.lay_out(&root, self.id()).await?;
+        match template.lay_out(&root, self.id()).await {
+            Err(error) if error.is_for_want_of_room() => {
+                self.shared.storage.reclaim().await?;
+                template.lay_out(&root, self.id()).await?;
+            }
+            laid_out => laid_out?,
+        }
         if let Some(defaults) = self.meta.spec.image_defaults() {
             make_workdir(&root, &defaults.workdir).await?;
         }

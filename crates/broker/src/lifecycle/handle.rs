@@ -1,6 +1,6 @@
 //! The way to a supervisor, and what can be known of its sandbox without asking it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -35,12 +35,19 @@ pub(crate) struct Handle {
     pub space: Space,
     pub ports: Ports,
     pub processes: Processes,
+    /// Why the daemon ends it, for the supervisor that sees it die.
+    pub(super) ended_because: Mutex<Option<String>>,
 }
 
 impl Handle {
     /// The metadata as last published. Its spec, owner, slot and creation never change.
     pub fn meta(&self) -> Arc<Meta> {
         Arc::clone(&self.published.borrow().meta)
+    }
+
+    /// The death that comes next has this reason.
+    pub fn ends_because(&self, reason: String) {
+        *self.ended_because.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
     }
 
     /// Says that somebody waits for a destroy, until it is dropped.

@@ -9,7 +9,7 @@ pub(crate) mod telling;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 use tracing::{Instrument, debug, info, warn};
@@ -41,6 +41,8 @@ pub(crate) struct Published {
     /// The way inside, while it runs.
     pub guest: Option<Arc<dyn Guest>>,
     pub meta: Arc<Meta>,
+    /// How often this daemon has seen it stop.
+    pub stops: u64,
 }
 
 impl Published {
@@ -108,7 +110,7 @@ impl Supervisor {
         let (sender, inbox) = mpsc::channel(limits::SUPERVISOR_QUEUE_MAX);
         let meta = Arc::new(meta);
         let (published, receiver) =
-            watch::channel(Published { status, guest: None, meta: Arc::clone(&meta) });
+            watch::channel(Published { status, guest: None, meta: Arc::clone(&meta), stops: 0 });
         let none_waits: usize = 0;
         let (waiting, destroys) = watch::channel(none_waits);
         let activity = Arc::new(Activity::new(
@@ -136,6 +138,7 @@ impl Supervisor {
             space: Space::default(),
             ports: Ports::default(),
             processes: Processes::default(),
+            ended_because: Mutex::default(),
         });
         let supervisor = Self {
             shared: Arc::clone(shared),
@@ -257,9 +260,13 @@ impl Supervisor {
 
     async fn died(&mut self, death: Death) {
         self.death_watch = DeathWatch::Off;
-        info!(id = %self.id(), reason = death.reason, "a sandbox died");
-        let (status, next) =
-            self.next(Trigger::Died(death.reason)).expect("a death is never denied");
+        let handle = self.shared.supervised(self.id());
+        let ended = handle.and_then(|handle| {
+            handle.ended_because.lock().unwrap_or_else(PoisonError::into_inner).take()
+        });
+        let reason = ended.unwrap_or(death.reason);
+        info!(id = %self.id(), reason, "a sandbox died");
+        let (status, next) = self.next(Trigger::Died(reason)).expect("a death is never denied");
         if next == Next::Record {
             self.settle(status).await;
         }
@@ -299,6 +306,9 @@ impl Supervisor {
         self.published.send_modify(|published| {
             if !matches!(status.state(), State::Running | State::Paused) {
                 published.guest = None;
+                if matches!(published.status.state(), State::Running | State::Paused) {
+                    published.stops += 1;
+                }
             }
             published.status = status;
             published.meta = Arc::clone(&self.meta);

@@ -29,6 +29,8 @@ pub(crate) struct Listeners(Mutex<BTreeMap<Port, Listener>>);
 
 struct Listener {
     address: SocketAddr,
+    /// How often the sandbox had stopped when it was opened.
+    stops: u64,
     /// Ends it; cancelled also when it ended by itself.
     end: CancellationToken,
     end_on_drop: DropGuard,
@@ -51,9 +53,13 @@ pub(super) async fn listen(
 ) -> Result<SocketAddr, Error> {
     crate::execs::admitted(handle)?;
     let mut listeners = handle.ports.listeners.0.lock().await;
-    if let Some(listener) = listeners.get(&port).filter(|known| !known.end.is_cancelled()) {
+    let stops = handle.published.borrow().stops;
+    let lives = |known: &&Listener| !known.end.is_cancelled() && known.stops == stops;
+    if let Some(listener) = listeners.get(&port).filter(lives) {
         return Ok(listener.address);
     }
+    // One of an earlier run, which is about to notice that it is over.
+    listeners.remove(&port);
     if listeners.len() >= limits::PORT_LISTENERS_MAX {
         let limit = limits::PORT_LISTENERS_MAX;
         return Err(Error::LimitReached { what: "listeners of this sandbox", limit });
@@ -122,11 +128,12 @@ async fn open(
     let cannot = |source| Error::CannotListen { port, source };
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, host_port)).await.map_err(cannot)?;
     let address = socket.local_addr().map_err(cannot)?;
+    let stops = handle.published.borrow().stops;
     let end = CancellationToken::new();
     let end_on_drop = end.clone().drop_guard();
-    let serve = serve(Arc::clone(shared), Arc::clone(handle), socket, port, end.clone());
-    let server = shared.tasks.spawn(serve);
-    listeners.insert(port, Listener { address, end, end_on_drop, server });
+    let run = Run { port, stops, end: end.clone() };
+    let server = shared.tasks.spawn(serve(Arc::clone(shared), Arc::clone(handle), socket, run));
+    listeners.insert(port, Listener { address, stops, end, end_on_drop, server });
     Ok(address)
 }
 
@@ -144,17 +151,21 @@ async fn save(
     shared.blocking(move |data| data.home(&id).write_listening(&all)).await
 }
 
-/// Takes connections until the listener, the sandbox's run or the broker ends.
-async fn serve(
-    shared: Arc<Shared>,
-    handle: Arc<Handle>,
-    socket: TcpListener,
+/// What a listener is for.
+struct Run {
     port: Port,
+    /// How often the sandbox had stopped when it was opened: one that is started again at once may never be seen stopped.
+    stops: u64,
     end: CancellationToken,
-) {
+}
+
+/// Takes connections until the listener, the sandbox's run or the broker ends.
+async fn serve(shared: Arc<Shared>, handle: Arc<Handle>, socket: TcpListener, run: Run) {
+    let Run { port, stops, end } = run;
     let mut published = handle.published.clone();
     let mut stopped = std::pin::pin!(published.wait_for(|published| {
-        !matches!(published.status.state(), State::Running | State::Paused)
+        published.stops != stops
+            || !matches!(published.status.state(), State::Running | State::Paused)
     }));
     loop {
         let accepted = tokio::select! {
@@ -185,7 +196,7 @@ async fn forget(shared: &Arc<Shared>, handle: &Handle) {
     let mut listeners = handle.ports.listeners.0.lock().await;
     listeners.retain(|_, listener| !listener.end.is_cancelled());
     let state = handle.published.borrow().status.state();
-    if state != State::Stopped {
+    if !matches!(state, State::Stopped | State::Running | State::Paused) {
         // Its home is on its way out, or somebody is to look at it.
         return;
     }

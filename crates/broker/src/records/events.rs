@@ -68,6 +68,8 @@ pub(crate) struct EventLog {
     writer: Mutex<Writer>,
     /// The last event there is.
     last: watch::Sender<EventSeq>,
+    /// The last one that there was when this daemon opened it.
+    opened_at: EventSeq,
     lost: Counter,
 }
 
@@ -137,8 +139,9 @@ impl EventLog {
             }
         };
         let writer = Mutex::new(Writer { segments, file, len, next, lost: 0 });
-        let last = watch::Sender::new(EventSeq::new(next.get() - 1));
-        Ok(Self { dir, boot_id: boot_id.to_owned(), bounds, writer, last, lost })
+        let opened_at = EventSeq::new(next.get() - 1);
+        let last = watch::Sender::new(opened_at);
+        Ok(Self { dir, boot_id: boot_id.to_owned(), bounds, writer, last, opened_at, lost })
     }
 
     /// The lock is held for one small write, or for the making and removing of a file, and nothing panics meanwhile.
@@ -224,6 +227,12 @@ impl EventLog {
     /// The last event there is.
     pub fn last(&self) -> EventSeq {
         *self.last.borrow()
+    }
+
+    /// What of the log was read up to this place by an earlier daemon is read on from here. A place that this log never
+    /// came to is one of a log that was lost.
+    pub fn place_of_earlier(&self, saved: EventSeq) -> EventSeq {
+        if saved <= self.opened_at { saved } else { EventSeq::START }
     }
 
     pub fn watch_last(&self) -> watch::Receiver<EventSeq> {

@@ -34,6 +34,18 @@ pub(crate) async fn replace(
     put(store, key, value, known).await
 }
 
+/// Removes an entry as it was read. One that was written since then stays.
+pub(crate) async fn remove_as_read(
+    store: &dyn StateStore,
+    key: &Key,
+    read: Revision,
+) -> Result<(), StoreError> {
+    match store.delete(key, read).await {
+        Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Removes an entry, whoever wrote it last. `Ok` if there is none.
 pub(crate) async fn remove(
     store: &dyn StateStore,

@@ -52,7 +52,7 @@ impl Timelines {
     /// Copies all events that are there and were not copied before. Blocks.
     fn copy(&self, log: &EventLog, data: &DataDir) -> io::Result<()> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        let cursor = cursor.get_or_insert_with(|| Cursor::new(self.saved().min(log.last())));
+        let cursor = cursor.get_or_insert_with(|| Cursor::new(log.place_of_earlier(self.saved())));
         let before = cursor.after();
         loop {
             let batch = cursor.read(log)?;

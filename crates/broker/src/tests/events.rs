@@ -226,3 +226,35 @@ async fn refusals_by_policy_and_keys_are_told() {
     assert_eq!(kinds(&events), ["policy.refused", "key.created", "key.revoked"]);
     assert_eq!(events[1].subject.owner.organization, "acme");
 }
+
+#[tokio::test]
+async fn after_the_loss_of_the_log_a_creation_is_told_once_more_and_not_at_each_start() {
+    let world = World::new();
+    let broker = world.open().await;
+    let ids = [create(&broker).await.id, create(&broker).await.id];
+    for id in &ids {
+        broker.stop(&me(), id).await.expect("stops");
+        broker.start(&me(), id).await.expect("starts");
+        broker.log(&me(), id, 10).await.expect("timelines are copied");
+    }
+    world.crash(broker).await;
+    let logs = std::fs::read_dir(world.data().join("events")).expect("a log");
+    for file in logs.map(|entry| entry.expect("an entry").path()) {
+        if file.extension().is_some_and(|extension| extension == "log") {
+            std::fs::remove_file(file).expect("removed");
+        }
+    }
+    for id in &ids {
+        std::fs::remove_file(world.home(id).join("timeline")).expect("a timeline");
+    }
+    let mut broker = world.open().await;
+    for _ in 0..3 {
+        broker = world.reopen(broker).await;
+    }
+    let created = |id: &SandboxId| {
+        let made = |event: &&Event| matches!(event.kind, EventKind::SandboxCreated { .. });
+        let of = |event: &&Event| event.subject.sandbox.as_ref() == Some(id);
+        all(&broker).iter().filter(made).filter(of).count()
+    };
+    assert_eq!(ids.each_ref().map(created), [1, 1]);
+}

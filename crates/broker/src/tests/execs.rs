@@ -238,7 +238,7 @@ async fn who_may_not_see_a_sandbox_sees_none_of_its_execs() {
     };
     let hidden = |error: Option<Error>| matches!(error, Some(Error::NotFound { .. }));
     assert!(hidden(broker.exec_view(&stranger, &id, &exec).await.err()));
-    assert!(hidden(broker.execs(&stranger, &id, None, 9).await.err()));
+    assert!(hidden(broker.execs(&stranger, &id, Default::default(), 9).await.err()));
     assert!(hidden(broker.watch_exec(&stranger, &id, &exec, From::start()).err()));
     assert!(hidden(broker.exec_stdin(&stranger, &id, &exec).await.err()));
     assert!(hidden(broker.signal_exec(&stranger, &id, &exec, 9).await.err()));

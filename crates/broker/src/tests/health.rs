@@ -78,6 +78,18 @@ async fn a_full_pool_refuses_what_is_new_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_pool_that_only_seems_full_refuses_nothing() {
+    let world = World::new();
+    let broker = world.open().await;
+    create(&broker).await;
+    full(&world, Some(PoolHealth { total_bytes: 100, free_bytes: 4 }));
+    becomes(&broker, Readiness::NotReady).await;
+    let freed = Some(PoolHealth { total_bytes: 100, free_bytes: 50 });
+    *world.storage.reclaimed.lock().expect("nobody panics with it") = freed;
+    create(&broker).await;
+}
+
+#[tokio::test]
 async fn a_store_that_fails_is_noticed_and_so_is_its_recovery() {
     let world = World::new();
     let broker = world.open().await;

@@ -6,8 +6,8 @@ use super::world::{LONG, World, create, is_not_found, list, me, reaches};
 use crate::error::Error;
 use crate::{Filter, lifecycle::reconcile};
 use sandkeep_core::{
-    Operation, Principal, Privilege, ResourcesDraft, SandboxId, Scope, Scopes, SpecDraft, State,
-    Trigger, Verb, apply, limits,
+    Operation, Port, Principal, Privilege, ResourcesDraft, SandboxId, Scope, Scopes, SpecDraft,
+    State, Trigger, Verb, apply, limits,
 };
 use sandkeep_home::{DataDir, DataDirError};
 use sandkeep_runtime::Lifetime;
@@ -274,4 +274,34 @@ async fn a_hundred_sandboxes_made_and_destroyed_at_once_leave_nothing() {
     }
     assert_eq!(list(&broker).await, []);
     assert_eq!(world.remains().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_listener_ends_with_its_run_however_soon_the_next_one_begins() {
+    let world = World::new();
+    let broker = world.open().await;
+    let id = create(&broker).await.id;
+    let port = Port::new(8000).expect("a port");
+    let listening = async || broker.listeners(&me(), &id).await.expect("them");
+    let mut before = broker.listen(&me(), &id, port).await.expect("it runs");
+    for _ in 0..8 {
+        broker.stop(&me(), &id).await.expect("stops");
+        broker.start(&me(), &id).await.expect("starts");
+        let again = broker.listen(&me(), &id, port).await.expect("it runs");
+        assert_ne!(again, before, "one of an earlier run");
+        let only = listening().await;
+        assert_eq!(only.into_values().collect::<Vec<_>>(), [again]);
+        before = again;
+    }
+    broker.stop(&me(), &id).await.expect("stops");
+    broker.start(&me(), &id).await.expect("starts");
+    let gone = async {
+        while !listening().await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, gone).await.expect("it ends with its run");
+    // Nor does the next daemon open it.
+    let broker = world.reopen(broker).await;
+    assert!(broker.listeners(&me(), &id).await.expect("them").is_empty());
 }

@@ -53,12 +53,30 @@ impl Order {
         }
     }
 
+    /// The same for a list that is in order, the oldest first.
+    pub fn of_oldest_first<T>(self, mut all: Vec<T>) -> Vec<T> {
+        if self == Self::NewestFirst {
+            all.reverse();
+        }
+        all
+    }
+
     pub fn compare<T: Ord>(self, a: &T, b: &T) -> Ordering {
         match self {
             Self::OldestFirst => a.cmp(b),
             Self::NewestFirst => b.cmp(a),
         }
     }
+}
+
+/// In which order to list what has no pages.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Sorting {
+    /// `created_at` for oldest first, `-created_at` for newest first.
+    #[param(inline)]
+    pub sort: Option<Order>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]

@@ -25,6 +25,8 @@ pub const DRAFT_ENTRY_BYTES: u64 = 1024;
 pub const DRAFT_ENTRIES_FREE: u64 = 4_096;
 /// After how many bytes of a draft the pool is looked at.
 pub const DRAFT_LOOK_BYTES: u64 = 16 * MIB;
+/// How many times what its owner may still have an archive can hold: that of an image has more than what is taken of it.
+pub const ARCHIVE_SURPLUS: u64 = 4;
 
 /// How much of the answers to their execs an organization and a user may have in memory until it is read, and what an
 /// answer keeps of the end of each stream in any case.
@@ -48,3 +50,10 @@ pub const UPLOAD_RATE_MIN_BYTES: u64 = 4 * 1024;
 pub const UPLOAD_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 pub const IMPORT_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 pub const BUILD_MAX: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// Above this part of the host's memory for TCP the sandbox with most of it is ended, if it has this part of all itself.
+pub const TCP_SHARE: u64 = 2;
+pub const TCP_CULPRIT_SHARE: u64 = 8;
+/// How often that is looked at, and how long to wait after a sandbox was ended for it.
+pub const TCP_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+pub const TCP_SETTLES: Duration = Duration::from_secs(1);

@@ -21,6 +21,13 @@ pub const POOL_UNALLOCATED_MAX_BYTES: u64 = 1024 * MIB;
 pub const POOL_METADATA_MIN_BYTES: u64 = 16 * MIB;
 /// How often a pool is checked for room. A sandbox can write some hundred megabytes meanwhile.
 pub const POOL_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a pool that is short of room makes what was removed usable: the filesystem itself does so every half
+/// minute.
+pub const POOL_COMMIT_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the daemon's own work waits for space that is being freed before it is told that the pool is full, and how
+/// often it looks.
+pub const POOL_RECLAIM_MAX: Duration = Duration::from_secs(10);
+pub const POOL_RECLAIM_POLL: Duration = Duration::from_millis(20);
 /// The size of a pool changes in steps of this, or of a part of its size if that is more. A pool grows by less only
 /// if there is no more to be had, and never by less than the minimum.
 pub const POOL_STEP_BYTES: u64 = 1024 * MIB;

@@ -18,7 +18,7 @@ use crate::kit::path::{Id, In};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ExecView, ExecWatch, error::Error};
-use sandkeep_core::api::ReadOutput;
+use sandkeep_core::api::{Order, ReadOutput};
 use sandkeep_core::{
     ExecId, SandboxId, Signal,
     limits::{BODY_READ, PAGE_DEFAULT, PAGE_MAX},
@@ -35,9 +35,13 @@ pub struct PageQuery {
     /// Maximum number; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the page before; `sort` must be the same.
     #[param(value_type = Option<String>)]
     cursor: Option<ExecId>,
+    /// `created_at` for oldest first, the default; `-created_at` for newest first.
+    #[serde(default)]
+    #[param(required = false, inline)]
+    sort: Order,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -49,7 +53,7 @@ pub struct Listing {
     next_cursor: Option<ExecId>,
 }
 
-/// List the running and recent execs, oldest first
+/// List the running and recent execs
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/execs", operation_id = "list_execs", tag = "execs",
     params(("id" = SandboxId, Path), PageQuery),
@@ -61,13 +65,13 @@ pub async fn list(
     Id(id): Id,
     asked: Asked<PageQuery>,
 ) -> Result<Json<Listing>, Refusal> {
-    let PageQuery { limit, cursor } = query(asked)?;
+    let PageQuery { limit, cursor, sort } = query(asked)?;
     let limit = limit.unwrap_or(PAGE_DEFAULT);
     if !(1..=PAGE_MAX).contains(&limit) {
         let problem = format!("limit: must be from 1 to {PAGE_MAX}");
         return Err(Refusal::QueryMalformed { problem });
     }
-    let page = broker.execs(&who, &id, cursor, limit).await?;
+    let page = broker.execs(&who, &id, (sort, cursor), limit).await?;
     Ok(Json(Listing { items: page.items, next_cursor: page.next }))
 }
 

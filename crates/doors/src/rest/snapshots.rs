@@ -17,7 +17,7 @@ use crate::kit::query::{Asked, query};
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, ForkDraft, LogEntry, OnExecs, SnapshotView, View, error::Error};
 use sandkeep_core::api::{
-    CreateSnapshot, ForkSandbox, Forks, RollbackSandbox, SealTurn, Snapshots,
+    CreateSnapshot, ForkSandbox, Forks, RollbackSandbox, SealTurn, Snapshots, Sorting,
 };
 use sandkeep_core::{SandboxId, SnapshotName, limits};
 
@@ -91,19 +91,21 @@ pub async fn seal_turn(
     Ok(made(&id, broker.seal_turn(&who, &id, note).await?))
 }
 
-/// List the snapshots of a sandbox, oldest first
+/// List the snapshots of a sandbox, oldest first unless `sort` says otherwise
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/snapshots", operation_id = "list_snapshots",
     tag = "snapshots",
-    params(("id" = SandboxId, Path)),
-    responses((status = 200, body = Snapshots), Guarded, OfSandbox)
+    params(("id" = SandboxId, Path), Sorting),
+    responses((status = 200, body = Snapshots), Guarded, WithQuery, OfSandbox)
 )]
 pub async fn list(
     State(broker): State<Broker>,
     Who(who): Who,
     Id(id): Id,
+    asked: Asked<Sorting>,
 ) -> Result<Json<Snapshots>, Refusal> {
-    Ok(Json(Snapshots { items: broker.snapshots(&who, &id)? }))
+    let order = query(asked)?.sort.unwrap_or_default();
+    Ok(Json(Snapshots { items: order.of_oldest_first(broker.snapshots(&who, &id)?) }))
 }
 
 /// Get a snapshot

@@ -22,6 +22,7 @@ use crate::kit::who::{MayName, Who};
 use sandkeep_broker::{
     Audience, Broker, PathKind, TemplateDraft, TemplateSource, TemplateView, error::Error,
 };
+use sandkeep_core::api::Sorting;
 use sandkeep_core::{HostPaths, Principal, SnapshotName, TemplateName};
 use sandkeep_image::source::registry::{Credentials, Reference};
 
@@ -179,13 +180,19 @@ pub struct OfProject {
     project: Option<String>,
 }
 
-/// List templates
+/// List templates, the built-in ones as the oldest
 #[utoipa::path(
     get, path = "/api/v1/templates", operation_id = "list_templates", tag = "templates",
-    responses((status = 200, body = Templates), Guarded)
+    params(Sorting),
+    responses((status = 200, body = Templates), Guarded, WithQuery)
 )]
-pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Templates>, Refusal> {
-    Ok(Json(Templates { items: broker.templates(&who).await? }))
+pub async fn list(
+    State(broker): State<Broker>,
+    Who(who): Who,
+    asked: Asked<Sorting>,
+) -> Result<Json<Templates>, Refusal> {
+    let sort = query(asked)?.sort;
+    Ok(Json(Templates { items: broker.templates(&who, sort).await? }))
 }
 
 /// Get a template

@@ -290,7 +290,7 @@ impl Session {
         }
         let mut pings = interval(TERMINAL_PING);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut heard = Instant::now();
+        let mut hearing = Hearing { heard: Instant::now() };
         loop {
             tokio::select! {
                 next = self.watch.next(Follow::ToTheEnd) => {
@@ -301,19 +301,34 @@ impl Session {
                     }
                 }
                 message = receive(socket, hands) => {
-                    heard = Instant::now();
+                    hearing.heard = Instant::now();
                     if let Some(closing) = message {
                         return closing;
                     }
                 }
                 _ = pings.tick() => {
-                    let silent = heard.elapsed() > TERMINAL_SILENCE_MAX;
+                    let silent = hearing.is_silent(Instant::now(), hands.typed.capacity());
                     if silent || socket.send(Message::Ping(Bytes::new())).await.is_err() {
                         return Closing::Gone;
                     }
                 }
             }
         }
+    }
+}
+
+/// When a client was last heard.
+struct Hearing {
+    heard: Instant,
+}
+
+impl Hearing {
+    /// Whether a client has gone silent. One that waits with what it has typed, for want of room, cannot be heard.
+    fn is_silent(&mut self, now: Instant, room: usize) -> bool {
+        if room == 0 {
+            self.heard = now;
+        }
+        now.duration_since(self.heard) > TERMINAL_SILENCE_MAX
     }
 }
 
@@ -368,5 +383,22 @@ async fn receive(socket: &mut WebSocket, hands: &Hands) -> Option<Closing> {
         },
         Some(Ok(Message::Ping(_) | Message::Pong(_))) => None,
         Some(Ok(Message::Close(_)) | Err(_)) | None => Some(Closing::Gone),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_whose_typing_waits_for_room_is_not_silent() {
+        let begun = Instant::now();
+        let mut hearing = Hearing { heard: begun };
+        assert!(!hearing.is_silent(begun + TERMINAL_SILENCE_MAX, 1));
+        assert!(hearing.is_silent(begun + TERMINAL_SILENCE_MAX * 2, 1));
+        let blocked = begun + TERMINAL_SILENCE_MAX * 3;
+        assert!(!hearing.is_silent(blocked, 0), "a large paste that the command does not read");
+        assert!(!hearing.is_silent(blocked + TERMINAL_PING, 1), "what it said meanwhile is unread");
+        assert!(hearing.is_silent(blocked + TERMINAL_SILENCE_MAX * 2, 1));
     }
 }

@@ -87,10 +87,10 @@ impl JournalIndex {
         });
         let head = begun.inspect_err(|_| self.room.account.give(held_bytes))?;
         let place = Place::first(&head, cover.len() as u64);
-        let journal = Journal::new(Arc::clone(&self.room.dir), id.clone(), place.progress());
-        let journal = Arc::new(journal);
+        let dir = Arc::clone(&self.room.dir);
+        let journal = Arc::new(Journal::new(dir, id.clone(), place.progress(), held_bytes));
         self.put(Arc::clone(&journal), description);
-        Ok(Writer::new(&self.room, journal, head, place, held_bytes))
+        Ok(Writer::new(&self.room, journal, head, place))
     }
 
     fn make(&self, id: &ExecId) -> io::Result<File> {
@@ -120,7 +120,6 @@ impl JournalIndex {
         for (id, tails) in journals_in(&self.room.dir)?.journals {
             match recover::read(&self.room, &id, &tails) {
                 Ok(Read::Ended { journal, description }) => {
-                    self.room.account.count(journal.progress().disk_bytes);
                     self.put(journal, &description);
                     self.count(&id);
                 }
@@ -203,7 +202,7 @@ impl JournalIndex {
     pub fn forget(&self, writer: Writer) {
         let id = writer.journal().id().clone();
         self.books().known.remove(&id);
-        self.room.account.give(writer.held_bytes());
+        self.room.give_back(writer.journal(), 0);
         self.room.remove_files(&id, &[]);
     }
 }
@@ -254,7 +253,7 @@ impl Room {
         drop(books);
         let Some(journal) = oldest else { return false };
         match journal.drop_output() {
-            Ok(freed_bytes) => self.account.give(freed_bytes),
+            Ok(left_bytes) => self.give_back(&journal, left_bytes),
             Err(error) => {
                 tracing::warn!(exec = %journal.id(), %error, "cannot drop the output of a process");
                 return false;
@@ -268,7 +267,12 @@ impl Room {
         let newest = progress.segment;
         let tails: Vec<u32> = (newest.saturating_sub(1).max(1)..=newest).collect();
         self.remove_files(journal.id(), &tails);
-        self.account.give(progress.disk_bytes);
+        self.give_back(journal, 0);
+    }
+
+    /// A journal keeps so many bytes of the account. Whoever comes second, or too late, gives nothing back.
+    pub(super) fn give_back(&self, journal: &Journal, left_bytes: u64) {
+        self.account.give(journal.let_go(left_bytes));
     }
 
     /// The head goes last: without it nobody would know whose the tails are.

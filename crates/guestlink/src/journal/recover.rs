@@ -49,10 +49,10 @@ pub(super) fn read(room: &Arc<Room>, id: &ExecId, tails: &[u32]) -> io::Result<R
     let Some(end) = end else {
         let head = Arc::new(head);
         let place = find_place(dir, id, &head, len, tails)?;
-        let journal = Arc::new(Journal::new(Arc::clone(dir), id.clone(), place.progress()));
         let held_bytes = place.disk_bytes + limits::JOURNAL_FLOOR_BYTES;
         room.account().count(held_bytes);
-        let writer = Writer::new(room, journal, head, place, held_bytes);
+        let journal = Journal::new(Arc::clone(dir), id.clone(), place.progress(), held_bytes);
+        let writer = Writer::new(room, Arc::new(journal), head, place);
         return Ok(Read::Unfinished(Box::new(Unfinished { description, writer })));
     };
     let mut disk_bytes = head.metadata()?.len();
@@ -70,7 +70,8 @@ pub(super) fn read(room: &Arc<Room>, id: &ExecId, tails: &[u32]) -> io::Result<R
         dropped: end.dropped,
         end: Some(Arc::new(end)),
     };
-    let journal = Arc::new(Journal::new(Arc::clone(dir), id.clone(), progress));
+    room.account().count(disk_bytes);
+    let journal = Arc::new(Journal::new(Arc::clone(dir), id.clone(), progress, disk_bytes));
     Ok(Read::Ended { journal, description: Box::new(description) })
 }
 

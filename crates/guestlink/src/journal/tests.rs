@@ -415,6 +415,32 @@ async fn whatever_runs_no_more_is_written_than_the_owner_may_have_and_the_last_w
 }
 
 #[tokio::test]
+async fn what_a_journal_held_is_given_back_once_however_many_drop_it() {
+    let (lab, ledger) = (Lab::new(), poor(4));
+    let index = lab.index_of(&ledger);
+    let mut neighbor = index.begin(&description()).expect("a journal");
+    say(&mut neighbor, OutputStream::Stdout, &[b'x'; 100_000]).await;
+    neighbor.end(exited(0));
+    let keep = Keep::WithSandbox(ProcessTerms::default());
+    let mut writer = index.begin(&Description { keep, ..description() }).expect("a journal");
+    say(&mut writer, OutputStream::Stdout, &[b'y'; 100_000]).await;
+    let process = Arc::clone(writer.journal());
+    writer.end(exited(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| index.give_way());
+        }
+    });
+    let left = lab.disk_bytes();
+    assert!((100_000..150_000).contains(&left), "{left}");
+    let probe = ledger.open(&Owner::local());
+    probe.take(4 * limits::MIB - left).expect("what is not on disk is free");
+    probe.take(1).expect_err("and no more");
+    assert_eq!(process.let_go(1), process.progress().disk_bytes - 1);
+    assert_eq!([process.let_go(5), process.let_go(0), process.let_go(0)], [0, 1, 0]);
+}
+
+#[tokio::test]
 async fn an_exec_that_leaves_no_room_for_a_journal_is_refused_and_one_that_ended_gives_its_room_back()
  {
     let lab = Lab::new();

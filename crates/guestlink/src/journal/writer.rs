@@ -19,6 +19,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::task::JoinHandle;
@@ -43,8 +44,6 @@ pub struct Writer {
     journal: Arc<Journal>,
     head: Arc<File>,
     place: Place,
-    /// What was taken of the room: what is on disk, and as long as there is enough the floor for the tails.
-    held_bytes: u64,
     /// Why there is no more, if there is none: only the tails go on, within the floor.
     over: Option<Over>,
     /// How much was written at once so far.
@@ -102,15 +101,10 @@ impl Writer {
         journal: Arc<Journal>,
         head: Arc<File>,
         place: Place,
-        held_bytes: u64,
     ) -> Self {
         let room = Arc::clone(room);
         let (over, pending, fault) = (None, None, None);
-        Self { room, journal, head, place, held_bytes, over, at_once: 0, pending, fault }
-    }
-
-    pub(super) fn held_bytes(&self) -> u64 {
-        self.held_bytes
+        Self { room, journal, head, place, over, at_once: 0, pending, fault }
     }
 
     pub fn journal(&self) -> &Arc<Journal> {
@@ -144,10 +138,14 @@ impl Writer {
         let record = len.min(RECORD_MAX);
         let size = (HEADER_LEN + record) as u64;
         let need = self.place.disk_bytes + size + limits::JOURNAL_FLOOR_BYTES;
-        if self.over.is_none() && need > self.held_bytes {
-            let more = need - self.held_bytes;
+        let held_bytes = &self.journal.held_bytes;
+        let more = need.saturating_sub(held_bytes.load(Ordering::Relaxed));
+        if self.over.is_none() && more > 0 {
             match self.room.make_room(|account| account.grow(more)) {
-                Ok(()) => self.held_bytes = need,
+                // Only its writer makes it more, and nobody makes it less before the end is written.
+                Ok(()) => {
+                    held_bytes.fetch_add(more, Ordering::Relaxed);
+                }
                 Err(over) => self.over = Some(over),
             }
         }
@@ -265,7 +263,7 @@ impl Writer {
             let fault = format!("its end is not on disk: {error}");
             end.error = with_fault(end.error, Some(&fault));
         }
-        self.room.account().give(self.held_bytes.saturating_sub(self.place.disk_bytes));
+        self.room.give_back(&self.journal, self.place.disk_bytes);
         let end = Arc::new(end);
         self.tell(Some(Arc::clone(&end)));
         end

@@ -70,7 +70,7 @@ fn recognize_file(
 ) -> Result<(Form, Box<dyn Source>), ImageError> {
     let file = Arc::new(file);
     let section = Section::whole(Arc::clone(&file)).map_err(failed)?;
-    let mut scan = Scan::of(&section)?;
+    let mut scan = Scan::of(&section, spool)?;
     let holds_image = |name: &str| scan.names.found.contains_key(name.as_bytes());
     let may_be_image = holds_image(MARK) || holds_image(super::docker_archive::MANIFEST);
     if may_be_image {
@@ -122,11 +122,14 @@ struct Scan {
 }
 
 impl Scan {
-    fn of(section: &Section) -> Result<Self, ImageError> {
+    fn of(section: &Section, spool: &SpoolDir) -> Result<Self, ImageError> {
         let archive = decoded(section.reader()).map_err(archive_failed)?;
         let compression = archive.compression();
         let mut hasher = Hasher::new();
-        let mut entries = Entries::new(Hashed { inner: archive, hasher: &mut hasher });
+        // Without compression it is as large as it looks.
+        let spool = Some(spool).filter(|_| compression != Compression::None);
+        let hashed = Hashed { inner: archive, hasher: &mut hasher, spool, decoded: 0, asked: 0 };
+        let mut entries = Entries::new(hashed);
         let mut found = HashMap::new();
         while let Some(entry) = entries.next().map_err(archive_failed)? {
             let content = (entries.position(), entries.data_left());
@@ -178,12 +181,23 @@ fn lexical(directory: &[u8], path: &[u8]) -> Vec<u8> {
 struct Hashed<'a, R> {
     inner: R,
     hasher: &'a mut Hasher,
+    spool: Option<&'a SpoolDir>,
+    decoded: u64,
+    /// How much was decoded when it was last asked whether to go on.
+    asked: u64,
 }
 
 impl<R: Read> Read for Hashed<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.hasher.update(&buffer[..read]);
+        self.decoded += read as u64;
+        if self.decoded - self.asked >= limits::DRAFT_LOOK_BYTES
+            && let Some(spool) = self.spool
+        {
+            self.asked = self.decoded;
+            spool.decoded(self.decoded)?;
+        }
         Ok(read)
     }
 }

@@ -13,16 +13,32 @@ use sandkeep_core::ledger::Reservation;
 use sandkeep_core::limits;
 use sandkeep_tree::untrusted;
 
+/// Whether an archive that turned out to hold so many bytes may be decoded further.
+type MayDecode = Box<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
+
 /// A directory for such files of one owner, who has taken `space` for them.
-#[derive(Debug)]
 pub struct SpoolDir {
     directory: OwnedFd,
     space: Arc<Reservation>,
+    may_decode: MayDecode,
 }
 
 impl SpoolDir {
     pub fn new(directory: OwnedFd, space: Arc<Reservation>) -> Self {
-        Self { directory, space }
+        Self { directory, space, may_decode: Box::new(|_| Ok(())) }
+    }
+
+    /// Asks now and then while an archive is decoded only to see what it is: a small file can hold very much.
+    pub fn decoding_while(
+        self,
+        may_decode: impl Fn(u64) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { may_decode: Box::new(may_decode), ..self }
+    }
+
+    /// So many bytes of an archive were decoded.
+    pub(super) fn decoded(&self, bytes: u64) -> io::Result<()> {
+        (self.may_decode)(bytes)
     }
 
     /// Takes space for so many bytes that are about to be written.

@@ -9,6 +9,8 @@ use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -16,6 +18,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::image::Progress;
 use crate::layer::{LayerError, Target, apply};
+use sandkeep_core::limits;
 use sandkeep_storage::Whiteouts;
 use sandkeep_tree::{Ids, archive::building::Tar};
 
@@ -192,4 +195,28 @@ async fn refusal(path: &Path, reference: Option<&str>) -> String {
 fn unlimited() -> std::sync::Arc<sandkeep_core::ledger::Reservation> {
     let ledger = sandkeep_core::ledger::Ledger::unlimited();
     std::sync::Arc::new(ledger.open(&sandkeep_core::Owner::local()))
+}
+
+#[test]
+fn an_archive_is_decoded_only_as_long_as_what_it_holds_may_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bomb.tar.gz");
+    let zeros = vec![0; usize::try_from(5 * limits::DRAFT_LOOK_BYTES).unwrap()];
+    fs::write(&path, gzip(&Tar::new().file("zeros", zeros).end())).unwrap();
+    let look = |max: u64| {
+        let asked = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&asked);
+        let spool = SpoolDir::new(File::open(dir.path()).unwrap().into(), unlimited());
+        let spool = spool.decoding_while(move |bytes| {
+            seen.store(bytes, Ordering::Relaxed);
+            if bytes > max { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        });
+        let given = Given::File(File::open(&path).unwrap());
+        let found = recognize(given, wanted(None), &spool).map(|(form, _)| form);
+        (found, asked.load(Ordering::Relaxed))
+    };
+    assert_eq!(look(u64::MAX).0.unwrap(), Form::Tar);
+    let (refused, decoded) = look(limits::DRAFT_LOOK_BYTES);
+    assert!(refused.is_err());
+    assert!(decoded < 3 * limits::DRAFT_LOOK_BYTES, "{decoded} bytes were decoded");
 }

@@ -4,9 +4,9 @@
 pub mod labels;
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -28,6 +28,7 @@ const INSIDE: &str = "/sandkeep";
 pub const DOOR: &str = "door";
 const GUEST: &str = "guest";
 const UNFINISHED: &str = ".guest.new";
+const GUEST_MODE: u32 = 0o555;
 
 /// What the guest needs beyond what the sandbox may use.
 const GUEST_MEMORY_BYTES: u64 = 8 * limits::MIB;
@@ -183,6 +184,8 @@ pub fn make_door(data: &Path, home: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }
+    // Not by mkdir's mode, which the umask narrows.
+    fs::set_permissions(&door, Permissions::from_mode(0o755))?;
     let (guest, unfinished) = (door.join(GUEST), door.join(UNFINISHED));
     remove_if_there(&unfinished)?;
     fs::hard_link(data.join(GUEST), &unfinished)?;
@@ -195,12 +198,14 @@ pub fn make_door(data: &Path, home: &Path) -> io::Result<()> {
 pub fn write_guest(data: &Path) -> io::Result<()> {
     let (guest, unfinished) = (data.join(GUEST), data.join(UNFINISHED));
     if fs::read(&guest).is_ok_and(|there| there == sandkeep_embedded::GUEST) {
-        return Ok(());
+        return fs::set_permissions(&guest, Permissions::from_mode(GUEST_MODE));
     }
     remove_if_there(&unfinished)?;
     let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o555).open(&unfinished)?;
+    let mut file = options.write(true).create_new(true).mode(0o500).open(&unfinished)?;
     file.write_all(sandkeep_embedded::GUEST)?;
+    // Not by the mode of open, which the umask narrows.
+    file.set_permissions(Permissions::from_mode(GUEST_MODE))?;
     fs::rename(&unfinished, &guest)
 }
 

@@ -10,10 +10,10 @@
 //!     sandkeep-guest
 //! ```
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::grouped::open_dir;
@@ -42,10 +42,10 @@ impl Files {
     /// Writes all but the bundle itself, in place of what an earlier start left.
     pub fn write(&self, token: &DialToken) -> io::Result<()> {
         self.remove()?;
-        DirBuilder::new().mode(0o711).create(&self.bundle)?;
+        make_directory(&self.bundle, 0o711)?;
         write(&self.bundle.join(TOKEN), 0o600, token.as_bytes())?;
         let dial = self.bundle.join(DIAL);
-        DirBuilder::new().mode(0o755).create(&dial)?;
+        make_directory(&dial, 0o755)?;
         write(&dial.join(GUEST), 0o755, sandkeep_embedded::GUEST)
     }
 
@@ -71,7 +71,15 @@ impl Files {
     }
 }
 
+/// Of this very mode, which the umask would narrow.
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Of this very mode, which the umask would narrow.
 fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    file.write_all(bytes)
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.set_permissions(Permissions::from_mode(mode))
 }

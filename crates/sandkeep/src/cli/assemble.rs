@@ -154,28 +154,26 @@ fn policy(settings: &Settings) -> Policy {
 }
 
 /// The broker of one `run`: nothing in it outlives the process. If that is killed, its launcher
-/// clears up in `parent`.
+/// clears up.
 pub async fn throwaway(
     settings: &Settings,
     data: DataDir,
-    parent: &Path,
     wanted: &Wanted,
 ) -> Result<Assembled, Error> {
     let host_resources = host_resources(&data);
     let reason = "its containers outlive the program that made them; use it with `sandkeep serve`";
     let engines = ENGINES.map(|name| MissingRuntime::listed(name, &reason));
-    short_lived(settings, data, parent, (host_resources, wanted), engines).await
+    short_lived(settings, data, (host_resources, wanted), engines).await
 }
 
 /// The broker of a program that embeds one, which may have runtimes of its own.
 pub async fn embedded(
     settings: &Settings,
     data: DataDir,
-    parent: &Path,
     own: Vec<Arc<dyn Runtime>>,
 ) -> Result<Assembled, Error> {
     let host_resources = host_resources(&data);
-    short_lived(settings, data, parent, (host_resources, &Wanted::All), own).await
+    short_lived(settings, data, (host_resources, &Wanted::All), own).await
 }
 
 /// A throwaway broker that is asked over its API, by nobody but the user who started it.
@@ -183,35 +181,29 @@ pub async fn embedded(
 pub async fn companion(
     settings: &Settings,
     data: DataDir,
-    parent: &Path,
     wanted: &Wanted,
 ) -> Result<(Assembled, Auth), Error> {
     let none = LocalDirectory::new(Arc::new(MemoryStore::new()), data.instance().as_str());
     let auth = Auth::open(data.path(), Arc::new(none), None).await?;
-    Ok((throwaway(settings, data, parent, wanted).await?, auth))
+    Ok((throwaway(settings, data, wanted).await?, auth))
 }
 
 /// The broker that clears up after a killed `run` or `doctor`, which has every runtime that either could have used.
-pub async fn clearer(
-    settings: &Settings,
-    data: DataDir,
-    parent: &Path,
-) -> Result<Assembled, Error> {
+pub async fn clearer(settings: &Settings, data: DataDir) -> Result<Assembled, Error> {
     let host_resources = host_resources(&data);
     let engines = engines(settings, &host_resources).await;
-    short_lived(settings, data, parent, (host_resources, &Wanted::All), engines).await
+    short_lived(settings, data, (host_resources, &Wanted::All), engines).await
 }
 
 async fn short_lived(
     settings: &Settings,
     data: DataDir,
-    parent: &Path,
     (host_resources, wanted): (Result<Arc<HostResources>, NoHostResources>, &Wanted),
     others: impl IntoIterator<Item = Arc<dyn Runtime>>,
 ) -> Result<Assembled, Error> {
     let choice = sandkeep_storage::begun(data.path());
     let opened = sandkeep_storage::open(&choice, data.path(), &BtrfsOptions::default())?;
-    let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
+    let sweep = [OsStr::new("--sweep"), data.path().as_os_str()];
     let mut runtimes = local_runtimes(&data, &host_resources, &sweep, wanted).await;
     runtimes.extend(others);
     let store = Arc::new(MemoryStore::new());
@@ -219,16 +211,12 @@ async fn short_lived(
 }
 
 /// Where `doctor` tries things: every runtime there is, usable or not, on a small storage of the kind that the daemon
-/// would have, under no policy. If it is killed, its launcher clears up in `parent`.
-pub async fn ward(
-    settings: &Settings,
-    data: DataDir,
-    parent: &Path,
-) -> Result<(Ward, Option<String>), Error> {
+/// would have, under no policy. If it is killed, its launcher clears up.
+pub async fn ward(settings: &Settings, data: DataDir) -> Result<(Ward, Option<String>), Error> {
     let options =
         BtrfsOptions { image_bytes: Some(limits::BATTERY_POOL_BYTES), image_max_bytes: None };
     let opened = sandkeep_storage::open(&settings.storage, data.path(), &options)?;
-    let sweep = [OsStr::new("--sweep"), parent.as_os_str()];
+    let sweep = [OsStr::new("--sweep"), data.path().as_os_str()];
     let host_resources = host_resources(&data);
     let mut runtimes = local_runtimes(&data, &host_resources, &sweep, &Wanted::All).await;
     runtimes.extend(engines(settings, &host_resources).await);

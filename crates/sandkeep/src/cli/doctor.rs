@@ -96,7 +96,7 @@ async fn examine(
     place::sweep(&parent, settings).await;
     let data = place::make(&parent)?;
     let place = Place::of(&data);
-    let result = match assemble::ward(settings, data, &parent).await {
+    let result = match assemble::ward(settings, data).await {
         Ok((ward, warning)) => {
             let diagnosed = tokio::select! {
                 diagnosed = diagnosis::make(args, settings, &ward, warning, around) => diagnosed,

@@ -56,7 +56,7 @@ impl Embedded {
         place::sweep(&parent, &settings).await;
         let data = place::make(&parent)?;
         let place = Place::of(&data);
-        match assemble::embedded(&settings, data, &parent, own).await {
+        match assemble::embedded(&settings, data, own).await {
             Ok(assembled) => Ok(Self { assembled, place }),
             Err(error) => {
                 // The error itself says more than a directory that could not be removed.

@@ -8,7 +8,7 @@ use crate::cli::filter::Filter;
 use crate::cli::show::words;
 use crate::cli::{Format, print};
 use sandkeep_client::Client;
-use sandkeep_core::api::Sandbox;
+use sandkeep_core::api::{Order, Sandbox};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -17,20 +17,34 @@ pub struct Args {
     /// List at most this many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
+    #[command(flatten)]
+    order: OrderArgs,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// In which order to list.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct OrderArgs {
     /// The newest first instead of the oldest
     #[arg(long, short)]
     reverse: bool,
-    #[command(flatten)]
-    format: Format,
+}
+
+impl OrderArgs {
+    pub fn query(self) -> Vec<(&'static str, String)> {
+        match self.reverse {
+            true => vec![("sort", Order::NewestFirst.as_str().to_owned())],
+            false => Vec::new(),
+        }
+    }
 }
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let limit = args.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let path = "/api/v1/sandboxes";
     let mut query = args.filter.query();
-    if args.reverse {
-        query.push(("sort", "-created_at".to_owned()));
-    }
+    query.extend(args.order.query());
     if args.format.json {
         let items: Vec<Value> = client.list(path, &query, limit).await?;
         print::json(&json!({ "items": items }))?;

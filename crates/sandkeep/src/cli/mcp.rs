@@ -5,7 +5,6 @@
 
 mod relay;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rmcp::service::serve_server;
@@ -53,7 +52,7 @@ pub async fn alone(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
     place::sweep(&parent, &settings).await;
     let data = place::make(&parent)?;
     let place = Place::of(&data);
-    let result = in_place(&settings, data, &parent, signals.next()).await;
+    let result = in_place(&settings, data, signals.next()).await;
     if let Err(error) = place.remove() {
         let path = place.path().display();
         print::note(&format!("{path} could not be removed; the next run tries again: {error}"));
@@ -64,7 +63,6 @@ pub async fn alone(args: Args, around: &Surroundings) -> Result<Exit, Failure> {
 async fn in_place(
     settings: &Settings,
     data: DataDir,
-    parent: &Path,
     signal: impl Future,
 ) -> Result<Exit, Failure> {
     let address = (std::net::Ipv4Addr::LOCALHOST, 0).into();
@@ -72,7 +70,7 @@ async fn in_place(
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
     let bound = listener.local_addr().map_err(cannot)?;
     let (assembled, auth) =
-        assemble::companion(settings, data, parent, &Wanted::by(settings, None)).await?;
+        assemble::companion(settings, data, &Wanted::by(settings, None)).await?;
     let front = Front {
         auth: Arc::new(auth),
         origins: Origins::new(Vec::new()),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::ls::OrderArgs;
 use crate::cli::{Format, print};
 use sandkeep_client::Client;
 use sandkeep_core::api::Exec;
@@ -16,18 +17,21 @@ pub struct Args {
     /// Sandbox name, id or unique prefix of an id
     id: String,
     #[command(flatten)]
+    order: OrderArgs,
+    #[command(flatten)]
     format: Format,
 }
 
 pub async fn run(args: Args, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
+    let path = format!("/api/v1/sandboxes/{id}/execs");
+    let query = args.order.query();
     if args.format.json {
-        let path = format!("/api/v1/sandboxes/{id}/execs");
-        let execs: Vec<Value> = client.list(&path, &[], None).await?;
+        let execs: Vec<Value> = client.list(&path, &query, None).await?;
         print::json(&json!({ "items": execs }))?;
         return Ok(Exit::Ok);
     }
-    let execs = client.execs(&id).await?;
+    let execs: Vec<Exec> = client.list(&path, &query, None).await?;
     print::table(["EXEC", "STATUS", "STARTED", "COMMAND"], execs.iter().map(row))?;
     Ok(Exit::Ok)
 }

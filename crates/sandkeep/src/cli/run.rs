@@ -56,7 +56,7 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
     let data = place::make(&parent)?;
     let place = Place::of(&data);
     let wanted = Wanted::by(&settings, draft.runtime.as_deref());
-    let assembled = assemble::throwaway(&settings, data, &parent, &wanted).await;
+    let assembled = assemble::throwaway(&settings, data, &wanted).await;
     let result = match assembled {
         Ok(assembled) => {
             let command = exec_draft(args.exec, args.command, input);
@@ -78,15 +78,18 @@ pub async fn run(mut args: Args, around: &Surroundings) -> Result<Exit, Failure>
     result
 }
 
-/// The program that clears up after killed runs.
-pub fn sweeper(parent: &Path) -> std::process::Command {
+/// The program that clears up after killed runs, and after the one whose directory this is.
+pub fn sweeper(dead: &Path) -> std::process::Command {
     let mut sweeper = std::process::Command::new("/proc/self/exe");
-    sweeper.arg("sweep").arg(parent);
+    sweeper.arg("sweep").arg(dead);
     sweeper
 }
 
-pub async fn sweep(parent: PathBuf) -> Result<Exit, Failure> {
-    place::sweep(&parent, &Settings::defaults(&Surroundings::of_this_process())).await;
+pub async fn sweep(dead: PathBuf) -> Result<Exit, Failure> {
+    let settings = Settings::defaults(&Surroundings::of_this_process());
+    if let Some(parent) = dead.parent() {
+        place::sweep_after(&dead, parent, &settings).await;
+    }
     Ok(Exit::Ok)
 }
 

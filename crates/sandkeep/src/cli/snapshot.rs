@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::ls::OrderArgs;
 use crate::cli::show::mebibytes;
 use crate::cli::{Format, print, spinner};
 use sandkeep_client::{Client, Items};
@@ -60,6 +61,8 @@ pub struct ListArgs {
     /// Sandbox name, id or unique prefix of an id
     id: String,
     #[command(flatten)]
+    order: OrderArgs,
+    #[command(flatten)]
     format: Format,
 }
 
@@ -103,7 +106,8 @@ async fn seal(
 
 pub async fn list(args: ListArgs, client: &Client) -> Result<Exit, Failure> {
     let id = client.resolve(&args.id).await?;
-    let answer = client.get(&format!("/api/v1/sandboxes/{id}/snapshots")).await?;
+    let path = format!("/api/v1/sandboxes/{id}/snapshots");
+    let answer = client.get_query(&path, &args.order.query()).await?;
     if args.format.json {
         print::json(&answer)?;
         return Ok(Exit::Ok);

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::ls::OrderArgs;
 use crate::cli::show::{mebibytes, words};
 use crate::cli::{Format, print};
 use sandkeep_client::{Client, Items};
@@ -110,6 +111,8 @@ struct Place {
 #[derive(Debug, clap::Args)]
 struct LsArgs {
     #[command(flatten)]
+    order: OrderArgs,
+    #[command(flatten)]
     format: Format,
 }
 
@@ -190,7 +193,7 @@ async fn from(args: FromArgs, client: &Client) -> Result<Exit, Failure> {
 }
 
 async fn ls(args: LsArgs, client: &Client) -> Result<Exit, Failure> {
-    let listed = client.get("/api/v1/templates").await?;
+    let listed = client.get_query("/api/v1/templates", &args.order.query()).await?;
     if args.format.json {
         print::json(&listed)?;
         return Ok(Exit::Ok);

@@ -61,8 +61,10 @@ fn an_exec_that_runs_is_shown_with_the_pid_that_it_has_inside() {
     let id = daemon.create();
     let exec = daemon.begin(&id, &json!({ "command": "echo $$; exec sleep 1000" }));
     let pid = daemon.exec_view(&id, &exec)["pid"].as_u64().expect("a pid");
-    let said = daemon.output(&id, &exec, "").find(|event| event["type"] == "stdout");
-    let said = said.expect("output");
+    // It may not have said anything yet.
+    let mut events = daemon.output(&id, &exec, "follow=true");
+    let said = events.find(|event| event["type"] == "stdout").expect("output");
+    drop(events);
     assert_eq!(joined(&[said], "stdout", 0), format!("{pid}\n").as_bytes());
     daemon.kill_9();
     daemon.start_again(&Setup::default());
@@ -96,8 +98,20 @@ fn a_list_has_running_and_ended_execs_in_pages() {
         query = format!("?limit=2&cursor={next}");
     }
     assert_eq!(listed, all, "the oldest first, each once");
+    let newest =
+        daemon.expect(200, "GET", &format!("{list}?sort=-created_at&limit=3"), &Value::Null);
+    let ids = |page: &Value| -> Vec<String> {
+        let items = page["items"].as_array().expect("items");
+        items.iter().map(|v| v["exec_id"].as_str().expect("an id").to_owned()).collect()
+    };
+    let cursor = newest["next_cursor"].as_str().expect("there are more");
+    let next = format!("{list}?sort=-created_at&limit=3&cursor={cursor}");
+    let rest = daemon.expect(200, "GET", &next, &Value::Null);
+    let reversed: Vec<String> = all.iter().rev().cloned().collect();
+    assert_eq!([ids(&newest), ids(&rest)].concat(), reversed, "the newest first, each once");
+    assert_eq!(rest.get("next_cursor"), None);
     assert_eq!(daemon.exec_view(&id, &all[0])["status"], "running");
-    for bad in ["?limit=0", "?limit=100000", "?cursor=nonsense", "?page=2"] {
+    for bad in ["?limit=0", "?limit=100000", "?sort=name", "?cursor=nonsense", "?page=2"] {
         daemon.expect(400, "GET", &format!("{list}{bad}"), &Value::Null);
     }
     let nobody = daemon.exec_path(&id, "exaaaaaaaaaaaaaaaaaaaaaaaaaa");
@@ -244,6 +258,29 @@ fn stdin_can_be_sent_while_it_runs_and_closed_once() {
     let without = daemon.begin(&id, &json!({ "argv": ["sleep", "1000"] }));
     let target = format!("{}/stdin", daemon.exec_path(&id, &without));
     assert_eq!(daemon.send_bytes(&target, b"x".to_vec()).0, 409, "it never was open");
+}
+
+#[test]
+fn stdin_that_is_sent_right_after_a_restart_arrives() {
+    let mut daemon = daemon!();
+    let id = daemon.create();
+    let exec = daemon.begin(&id, &json!({ "argv": ["cat"], "stdin": "a", "stdin_open": true }));
+    let stdin = format!("{}/stdin", daemon.exec_path(&id, &exec));
+    until("the first of it has gone in", Patience::Short, || {
+        daemon.exec_view(&id, &exec)["stdin_bytes"] == 1
+    });
+    for word in [b"b", b"c", b"d"] {
+        daemon.kill_9();
+        daemon.start_again(&Setup::default());
+        // The daemon may not have joined it yet, and does not know whether it still runs.
+        assert_eq!(daemon.exec_view(&id, &exec)["stdin_closed"], false);
+        let (status, text) = daemon.send_bytes(&stdin, word.to_vec());
+        assert_eq!(status, 204, "{text}");
+    }
+    assert_eq!(daemon.send_bytes(&format!("{stdin}?close=true"), Vec::new()).0, 204);
+    assert_eq!(ended(&daemon, &id, &exec)["exit_code"], 0);
+    let events: Vec<Value> = daemon.output(&id, &exec, "").collect();
+    assert_eq!(joined(&events, "stdout", 0), b"abcd");
 }
 
 #[test]

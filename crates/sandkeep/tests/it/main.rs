@@ -55,6 +55,7 @@ mod timeouts;
 mod tls;
 mod tool_calls;
 mod tools;
+mod umask;
 mod unprivileged;
 mod urule;
 mod workspaces;

@@ -66,7 +66,7 @@ impl Btrfs {
         }
         let file = unused_draft();
         let layers = self.pool.layers().map_err(failed)?;
-        let made = self.quotas.while_creating(|| match start {
+        let made = self.creating(|| match start {
             Start::Empty => btrfs::create_subvolume(&layers, &file, Charged::TO_ITSELF),
             Start::CopyOf(tree) => {
                 let charged = Charged::TO_ITSELF;

@@ -11,13 +11,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, open, statfs, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::image::{self, Origin};
+use super::room::{Need, Room};
 use super::size::{self, Bounds, Sizing};
 use super::{BtrfsOptions, io_error, unusable};
 use crate::{PoolHealth, StorageError};
@@ -33,6 +34,10 @@ pub(super) struct Pool {
     pub filesystem_id: [u8; 16],
     /// `None` if its size is fixed, or not ours.
     pub sizing: Option<Arc<Sizing>>,
+    /// How large it was when it was opened.
+    fixed_bytes: u64,
+    /// Held by whoever has it open without being asked to.
+    keeping: Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +83,19 @@ impl Pool {
         let bounds = Bounds::of(options).filter(|_| kind == PoolKind::Image);
         let sizing = bounds.map(|bounds| Sizing::new(data_dir, &path, filesystem_id, bounds));
         let sizing = sizing.transpose().map_err(failed)?;
-        Ok(Self { path, volumes, layers, snapshots, kind, filesystem_id, sizing })
+        let fixed_bytes = PoolHealth::of(&top).map_err(|error| failed(error.into()))?.total_bytes;
+        let keeping = Mutex::default();
+        Ok(Self {
+            path,
+            volumes,
+            layers,
+            snapshots,
+            kind,
+            filesystem_id,
+            sizing,
+            fixed_bytes,
+            keeping,
+        })
     }
 
     /// The directory of the volumes. Opened for each operation: a descriptor that is held would keep the
@@ -105,6 +122,32 @@ impl Pool {
         self.volumes.join(id.as_str())
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The pool is not unmounted for as long as this is held.
+    pub fn keep_mounted(&self) -> MutexGuard<'_, ()> {
+        self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it has too little or too much of, after it has grown if that was needed and can be.
+    pub fn keep_room(&self) -> io::Result<Need> {
+        if let Some(sizing) = &self.sizing {
+            return sizing.keep_room();
+        }
+        let room = Room::of(self.filesystem_id)?;
+        Ok(room.map_or(Need::Nothing, |room| room.need(self.fixed_bytes, self.fixed_bytes)))
+    }
+
+    /// Makes it larger if it needs that and can be. `false`: it is as it was.
+    pub fn grow(&self) -> io::Result<bool> {
+        let Some(sizing) = &self.sizing else { return Ok(false) };
+        let before = sizing.bytes();
+        sizing.keep_room()?;
+        Ok(sizing.bytes() > before)
+    }
+
     /// How full it is. Space that it can still grow by counts as free.
     pub fn health(&self) -> io::Result<PoolHealth> {
         let health = PoolHealth::of(self.volumes()?)?;
@@ -117,6 +160,7 @@ impl Pool {
     /// Unmounts the pool, which detaches its loop device. If somebody still uses it, it stays.
     pub fn release(&self) -> Result<(), StorageError> {
         let _alone = self.sizing.as_ref().map(|sizing| sizing.alone());
+        let _kept = self.keep_mounted();
         match self.kind {
             PoolKind::Shared => Ok(()),
             PoolKind::Image => match unmount(&self.path, UnmountFlags::NOFOLLOW) {

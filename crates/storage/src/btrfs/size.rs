@@ -28,8 +28,9 @@ use std::time::Instant;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::balloon::Balloon;
+use super::pool::{Pool, open_dir};
 use super::room::{Need, Room};
-use super::{BtrfsOptions, image, pool::open_dir};
+use super::{BtrfsOptions, image};
 use crate::PoolHealth;
 use sandkeep_core::{failpoint, limits};
 use sandkeep_sys::btrfs;
@@ -112,7 +113,7 @@ impl Sizing {
         }))
     }
 
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
@@ -211,7 +212,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub fn of(sizing: Arc<Sizing>) -> io::Result<Self> {
+    pub fn of(pool: Arc<Pool>) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let look_again = move || {
             stopped.recv_timeout(limits::POOL_LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout)
@@ -220,15 +221,26 @@ impl Watch {
             std::thread::Builder::new().name("pool-watch".to_owned()).spawn(move || {
                 let mut said = None;
                 let mut enough_since = Instant::now();
+                let mut committed = Instant::now();
                 while look_again() {
-                    let kept = sizing.keep_room().and_then(|need| match need {
-                        Need::Less if enough_since.elapsed() > limits::POOL_SPARE_FOR => {
-                            sizing.give_back()
-                        }
-                        Need::Less => Ok(()),
-                        Need::Data | Need::Chunks | Need::Nothing => {
+                    let kept = pool.keep_room().and_then(|need| {
+                        if need != Need::Less {
                             enough_since = Instant::now();
-                            Ok(())
+                        }
+                        match (need, &pool.sizing) {
+                            // What was removed is free for others once it is committed.
+                            (Need::Data, _)
+                                if committed.elapsed() > limits::POOL_COMMIT_INTERVAL =>
+                            {
+                                committed = Instant::now();
+                                pool.commit()
+                            }
+                            (Need::Less, Some(sizing))
+                                if enough_since.elapsed() > limits::POOL_SPARE_FOR =>
+                            {
+                                sizing.give_back()
+                            }
+                            (Need::Data | Need::Chunks | Need::Less | Need::Nothing, _) => Ok(()),
                         }
                     });
                     let problem = kept.err().map(|error| error.to_string());

@@ -74,7 +74,7 @@ impl Btrfs {
         let charged = Charged { limit_bytes: None, group: self.make_total_group(volume)? };
         failpoint!("btrfs.snapshot_after_group");
         let name = file_name(snapshot);
-        self.quotas.while_creating(|| {
+        self.creating(|| {
             btrfs::snapshot_subvolume(&notes.0, &name, volume, Access::ReadOnly, charged)
         })?;
         failpoint!("btrfs.snapshot_after_made");
@@ -101,7 +101,7 @@ impl Btrfs {
     /// Puts a clone of a snapshot in the place of the volume.
     fn exchange(&self, id: &SandboxId, tree: &OwnedFd, charged: Charged) -> io::Result<()> {
         let (volumes, draft) = (self.pool.volumes()?, unused_draft());
-        self.quotas.while_creating(|| {
+        self.creating(|| {
             btrfs::snapshot_subvolume(&volumes, &draft, tree, Access::Write, charged)
         })?;
         failpoint!("btrfs.rollback_after_draft");
@@ -206,7 +206,7 @@ impl BlockingSnapshots for Btrfs {
         let held = self.held_for(id, snapshot, &tree, quota).map_err(failed)?;
         let charged = self.charged_to_fork(id, held, new, quota).map_err(failed)?;
         failpoint!("btrfs.fork_after_notes");
-        let made = self.quotas.while_creating(|| {
+        let made = self.creating(|| {
             btrfs::snapshot_subvolume(&volumes, &c_name(new), &tree, Access::Write, charged)
         });
         made.map_err(|source| exists_or(new, failed, source))?;

@@ -374,6 +374,10 @@ impl Storage for Broken {
         self.inner.tend(id).await
     }
 
+    async fn reclaim(&self) -> Result<(), StorageError> {
+        self.inner.reclaim().await
+    }
+
     async fn pool_health(&self) -> Result<PoolHealth, StorageError> {
         self.inner.pool_health().await
     }

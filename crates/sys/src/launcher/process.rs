@@ -136,6 +136,8 @@ impl Process {
 
     fn set_up_as(standing: Standing) -> io::Result<Self> {
         rustix::thread::set_name(c"sandkeep-launch")?;
+        // All that it makes is for sandboxes: the daemon's may be narrower.
+        rustix::process::umask(Mode::from_raw_mode(0o022));
         // SAFETY: ignoring SIGCHLD only makes the kernel reap our children by itself.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         let read = OFlags::RDONLY | OFlags::CLOEXEC;

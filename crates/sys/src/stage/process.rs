@@ -38,6 +38,8 @@ const SCRATCH_BYTES: &str = "16m";
 
 /// Runs the stage on the socket that is its stdin. Returns only if the tool cannot be executed.
 pub fn main() -> ExitCode {
+    // All that it makes is for a sandbox: the daemon's may be narrower.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     let error = match receive() {
         Ok((order, fds)) => {
             let performed = match &order {

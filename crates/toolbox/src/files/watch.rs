@@ -128,6 +128,20 @@ impl Watch {
         Ok(())
     }
 
+    /// Ends the watches of a directory and of all beneath it, which are elsewhere now: where they still are watched from,
+    /// they are found again.
+    fn leave(&mut self, directory: &Path) {
+        let queue = self.queue.as_fd();
+        self.directories.retain(|number, path| {
+            let leaves = path.starts_with(directory);
+            if leaves {
+                // It is gone by itself if the directory was removed meanwhile.
+                let _ = inotify::remove_watch(queue, *number);
+            }
+            !leaves
+        });
+    }
+
     /// What an event of the kernel comes to.
     fn take(
         &mut self,
@@ -143,6 +157,12 @@ impl Watch {
             self.directories.remove(&number);
             return Vec::new();
         }
+        // Of one in a directory that is watched as well, that one has told it.
+        if flags.contains(ReadFlags::MOVE_SELF) {
+            self.leave(&directory);
+            let path = self.only.as_ref().map_or(directory.clone(), |only| directory.join(only));
+            return vec![change(ChangeKind::Gone, &path)];
+        }
         // What is on its way to its place is told of when it gets there.
         let unfinished = |name: &RawPath| name.as_bytes().starts_with(TEMPORARY.as_bytes());
         if name.as_ref().is_some_and(unfinished) || (self.only.is_some() && self.only != name) {
@@ -151,6 +171,9 @@ impl Watch {
         let path = name.map_or_else(|| directory.clone(), |name| directory.join(name));
         let Some(kind) = kind_of(flags) else { return Vec::new() };
         let mut changes = vec![change(kind, &path)];
+        if flags.contains(ReadFlags::MOVED_FROM | ReadFlags::ISDIR) {
+            self.leave(&path);
+        }
         if kind == ChangeKind::Created && flags.contains(ReadFlags::ISDIR) {
             // What came into it before it was watched would otherwise never be told.
             let mut seen = Vec::new();
@@ -169,7 +192,7 @@ fn kind_of(flags: ReadFlags) -> Option<ChangeKind> {
         Some(ChangeKind::Created)
     } else if any(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
         Some(ChangeKind::Deleted)
-    } else if any(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
+    } else if any(ReadFlags::DELETE_SELF) {
         Some(ChangeKind::Gone)
     } else if any(ReadFlags::MODIFY | ReadFlags::CLOSE_WRITE) {
         Some(ChangeKind::Modified)
@@ -188,4 +211,76 @@ fn too_many(directory: &Path) -> Failure {
     let message =
         "there are more directories than can be watched; watch fewer, or without recursive";
     Failure::new(FailureKind::TooLarge, message).at(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a watch tells of all that has happened until now.
+    fn told(watch: &mut Watch, top: &Path) -> Vec<String> {
+        let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
+        let queue = watch.queue.try_clone().expect("a descriptor");
+        let mut told = Vec::new();
+        loop {
+            let mut waiting = [rustix::event::PollFd::new(&queue, rustix::event::PollFlags::IN)];
+            let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            if rustix::event::poll(&mut waiting, Some(&at_once)).expect("it can be asked") == 0 {
+                return told;
+            }
+            let mut reader = Reader::new(&queue, &mut buffer);
+            loop {
+                let event = reader.next().expect("an event");
+                let (number, flags) = (event.wd(), event.events());
+                let name =
+                    event.file_name().map(|name| RawPath::from_bytes(name.to_bytes().to_vec()));
+                told.extend(watch.take(number, flags, name).iter().map(|change| {
+                    let path = change.path.as_ref().expect("a path").as_path();
+                    let path = path.strip_prefix(top).expect("in it").display().to_string();
+                    format!("{:?} {path}", change.kind)
+                }));
+                if reader.is_buffer_empty() {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_moved_is_watched_where_it_is_now_and_only_there() {
+        let top = tempfile::tempdir().expect("a directory");
+        let (top, outside) = (top.path(), tempfile::tempdir().expect("another"));
+        fs::create_dir_all(top.join("w/a/b")).expect("directories");
+        let mut watch = Watch::of_directory(&top.join("w"), Reach::Tree).expect("a watch");
+        fs::rename(top.join("w/a"), top.join("w/c")).expect("moved");
+        assert_eq!(told(&mut watch, top), ["Deleted w/a", "Created w/c", "Created w/c/b"]);
+        fs::create_dir(top.join("w/c/b/new")).expect("made");
+        assert_eq!(told(&mut watch, top), ["Created w/c/b/new"]);
+        fs::create_dir(top.join("w/a")).expect("another of the old name");
+        fs::write(top.join("w/a/x"), "").expect("a file");
+        let seen = told(&mut watch, top);
+        assert!(seen.contains(&"Created w/a/x".to_owned()), "{seen:?}");
+        assert!(seen.iter().all(|line| line.contains("w/a")), "{seen:?}");
+        let away = outside.path().join("away");
+        fs::rename(top.join("w/c"), &away).expect("moved");
+        assert_eq!(told(&mut watch, top), ["Deleted w/c"]);
+        fs::write(away.join("b/file"), "").expect("a file");
+        assert!(told(&mut watch, top).is_empty(), "it is watched no more");
+        assert_eq!(watch.directories.len(), 2, "{:?}", watch.directories);
+    }
+
+    #[test]
+    fn a_watch_ends_when_what_it_watches_is_moved_away() {
+        let top = tempfile::tempdir().expect("a directory");
+        let top = top.path();
+        fs::create_dir_all(top.join("w/a")).expect("directories");
+        fs::write(top.join("w/file"), "").expect("a file");
+        let mut watch = Watch::of_directory(&top.join("w"), Reach::Tree).expect("a watch");
+        let mut of_file = Watch::of_file(&top.join("w/file")).expect("a watch");
+        fs::rename(top.join("w"), top.join("v")).expect("moved");
+        fs::write(top.join("v/file"), "new").expect("written");
+        assert_eq!(told(&mut watch, top), ["Gone w"]);
+        assert_eq!(told(&mut of_file, top), ["Gone w/file"]);
+        assert!(watch.directories.is_empty() && of_file.directories.is_empty());
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::RevertRequest;
 use crate::error::Error;
@@ -90,7 +90,7 @@ pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), Error> {
         let intent = serde_json::from_slice::<Intent>(&entry.value).ok();
         let handle = id.as_ref().and_then(|id| shared.supervised(id));
         let (Some(id), Some(intent), Some(handle)) = (id, intent, handle) else {
-            rows::remove(&*shared.store, &entry.key, Some(entry.revision)).await?;
+            rows::remove_as_read(&*shared.store, &entry.key, entry.revision).await?;
             continue;
         };
         quiesce::thaw(shared, &id).await;
@@ -105,10 +105,42 @@ pub async fn finish_all(shared: &Arc<Shared>) -> Result<(), Error> {
                 Ok(Err(Error::ShuttingDown)) | Err(_) => {}
                 Ok(Err(error)) => {
                     warn!(%id, %error, "cannot finish to bring files back; ask for it again");
-                    let _ = rows::remove(&*shared.store, &entry.key, None).await;
+                    // Its sandbox may have begun another one by now.
+                    let (store, read) = (&*shared.store, entry.revision);
+                    if let Err(error) = rows::remove_as_read(store, &entry.key, read).await {
+                        debug!(%id, %error, "the next daemon gives up to bring files back");
+                    }
                 }
             }
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sandkeep_store::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_given_up_takes_no_newer_intent_with_it() {
+        let store = MemoryStore::new();
+        let id = SandboxId::random();
+        let intent = |attempts| Intent {
+            snapshot: SnapshotId::random(),
+            paths: Vec::new(),
+            hidden: Vec::new(),
+            woken: false,
+            attempts,
+        };
+        intent(1).write(&store, &id).await.expect("written");
+        let read = store.get(&key(&id)).await.expect("a store").expect("an intent").revision;
+        intent(2).write(&store, &id).await.expect("written");
+        rows::remove_as_read(&store, &key(&id), read).await.expect("nothing to do");
+        let newer = store.get(&key(&id)).await.expect("a store").expect("it stays");
+        rows::remove_as_read(&store, &key(&id), newer.revision).await.expect("removed");
+        assert!(store.get(&key(&id)).await.expect("a store").is_none());
+        rows::remove_as_read(&store, &key(&id), newer.revision).await.expect("gone already");
+    }
 }

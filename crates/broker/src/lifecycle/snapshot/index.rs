@@ -96,9 +96,8 @@ impl SnapshotIndex {
         inner.records.push(record);
     }
 
-    /// What an earlier daemon left.
-    pub fn restore(&self, mut records: Vec<Record>) {
-        records.sort_by_key(|record| record.place);
+    /// What an earlier daemon left, in order.
+    pub fn restore(&self, records: Vec<Record>) {
         self.inner().records = records.into_iter().map(Arc::new).collect();
     }
 

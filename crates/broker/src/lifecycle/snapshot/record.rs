@@ -45,12 +45,35 @@ impl Record {
         Self { version: VERSION, id, name, kind, note, place, created_at, bytes }
     }
 
-    /// A snapshot of which only the storage knows: what it was for is lost, so nobody prunes it. It comes last.
+    /// A snapshot of which only the storage knows: what it was for is lost, so nobody prunes it. [`put_in_order`]
+    /// gives it its place.
     pub fn found(id: SnapshotId, at: jiff::Timestamp) -> Self {
         let name = SnapshotName::of_id(&id);
-        let content = Content { id, name, kind: SnapshotKind::Asked, note: None, place: u64::MAX };
+        let content = Content { id, name, kind: SnapshotKind::Asked, note: None, place: NO_PLACE };
         Self::new(content, at, 0)
     }
+}
+
+/// The place of what has none yet, after all that have one.
+const NO_PLACE: u64 = u64::MAX;
+
+/// Sorts records, the oldest first, and gives those without a place theirs: what comes later needs one above. Returns
+/// those that have a place now.
+pub fn put_in_order(records: &mut [Record]) -> Vec<Record> {
+    records.sort_by(|one, other| {
+        let order = |record: &Record| (record.place, record.created_at);
+        order(one).cmp(&order(other))
+    });
+    let mut next = 0;
+    let mut placed = Vec::new();
+    for record in records {
+        if record.place == NO_PLACE {
+            record.place = next;
+            placed.push(record.clone());
+        }
+        next = record.place.saturating_add(1);
+    }
+    placed
 }
 
 #[derive(Clone)]
@@ -67,6 +90,12 @@ impl Records {
     pub async fn put(&self, sandbox: &SandboxId, record: &Record) -> Result<(), StoreError> {
         let value = serde_json::to_vec(record).expect("a record holds only strings and numbers");
         rows::put(&*self.store, &key(sandbox, &record.id), value, None).await.map(|_| ())
+    }
+
+    /// Writes a row in place of the one that may be there.
+    pub async fn replace(&self, sandbox: &SandboxId, record: &Record) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(record).expect("a record holds only strings and numbers");
+        rows::replace(&*self.store, &key(sandbox, &record.id), value).await.map(|_| ())
     }
 
     /// Removes a row. `Ok` if there is none.
@@ -132,4 +161,30 @@ pub fn copy(records: &[Arc<Record>]) -> Vec<u8> {
 /// What a copy says; nothing if it cannot be read.
 pub fn from_copy(content: &[u8]) -> Vec<Record> {
     serde_json::from_slice(content).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> jiff::Timestamp {
+        jiff::Timestamp::from_second(second).expect("a time")
+    }
+
+    fn asked(place: u64, second: i64) -> Record {
+        Record { place, ..Record::found(SnapshotId::random(), at(second)) }
+    }
+
+    #[test]
+    fn snapshots_that_were_found_get_places_that_others_can_come_after() {
+        let found = Record::found(SnapshotId::random(), at(50));
+        let too = Record::found(SnapshotId::random(), at(60));
+        let mut records = vec![too.clone(), asked(7, 90), found.clone(), asked(3, 10)];
+        let placed = put_in_order(&mut records);
+        let places: Vec<u64> = records.iter().map(|record| record.place).collect();
+        assert_eq!(places, [3, 7, 8, 9]);
+        assert_eq!([&records[2].id, &records[3].id], [&found.id, &too.id]);
+        assert_eq!(placed, records[2..]);
+        assert_eq!(put_in_order(&mut records), [], "once is enough");
+    }
 }

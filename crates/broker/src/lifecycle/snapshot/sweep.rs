@@ -63,10 +63,9 @@ impl Supervisor {
         let last_turn = records.iter().filter_map(|record| record.kind.turn()).max();
         let turn = self.meta.turn.max(last_turn.unwrap_or(0));
         self.meta_mut().turn = turn;
-        if adopted {
-            for record in &records {
-                self.shared.snapshots.put(&id, record).await?;
-            }
+        let placed = record::put_in_order(&mut records);
+        for record in if adopted { &records } else { &placed } {
+            self.shared.snapshots.replace(&id, record).await?;
         }
         self.snapshots.restore(records);
         self.publish(self.status());

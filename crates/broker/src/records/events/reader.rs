@@ -159,8 +159,19 @@ impl Open {
         }
     }
 
-    /// The next whole lines before `end`. What follows a damaged one is not looked at.
+    /// The next whole lines before `end`; none if all have been read. What follows a damaged one is not looked at.
     fn lines(&mut self, end: u64) -> io::Result<Vec<segment::Line>> {
+        loop {
+            let before = self.offset;
+            let lines = self.some_lines(end)?;
+            // After the header alone there may be more: the first line can be longer than what was read with it.
+            if !lines.is_empty() || self.offset == before {
+                return Ok(lines);
+            }
+        }
+    }
+
+    fn some_lines(&mut self, end: u64) -> io::Result<Vec<segment::Line>> {
         let mut bytes = Vec::new();
         let mut wanted = limits::EVENTS_READ_BYTES;
         // A line may be longer than what is read at a time.

@@ -382,3 +382,69 @@ async fn a_subscription_knows_where_its_reader_is() {
     assert_eq!(subscription.poll().await.expect("a readable log"), None);
     assert_eq!(subscription.position(), EventSeq::new(3));
 }
+
+#[tokio::test]
+async fn an_event_that_is_longer_than_what_is_read_at_a_time_is_told_at_once_and_never_passed_over()
+{
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let log = open(dir.path(), BOOT, SMALL);
+    let long =
+        EventKind::PolicyRefused { code: "x".repeat(2 * limits::EVENTS_READ_BYTES), count: 1 };
+    // Each begins a file of its own, right after the header.
+    for _ in 0..3 {
+        log.append(Timestamp::UNIX_EPOCH, &subject(), &long);
+    }
+    let first = log.writer().segments.front().expect("a file").first;
+    let mut reader = log.subscribe(Some(EventSeq::new(first.get() - 1)));
+    for seq in first.get()..=3 {
+        let next = tokio::time::timeout(std::time::Duration::from_secs(60), reader.next()).await;
+        match next.expect("nobody has to write another event first").expect("a readable log") {
+            Delivery::Event(event) => assert_eq!(event.seq.get(), seq),
+            Delivery::Gap { oldest, .. } => panic!("a gap before {oldest}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_is_interrupted_at_any_time_misses_nothing() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let log = open(dir.path(), BOOT, LogBounds { total_bytes: 1_000_000, ..SMALL });
+    let mut reader = log.subscribe(Some(EventSeq::START));
+    let writer = Arc::clone(&log);
+    let writing = std::thread::spawn(move || {
+        for number in 1..=2_000 {
+            append(&writer, number);
+        }
+    });
+    let mut read = 0;
+    while read < 2_000 {
+        // Polled once and dropped, wherever it was.
+        let once = async {
+            tokio::select! {
+                biased;
+                delivery = reader.next() => Some(delivery),
+                () = tokio::task::yield_now() => None,
+            }
+        };
+        match once.await {
+            Some(Ok(Delivery::Event(event))) => {
+                read += 1;
+                assert_eq!(numbers(&[*event]), [read]);
+            }
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        if read == 2_000 {
+            break;
+        }
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(60), reader.next()).await;
+        match waited.expect("it is not forgotten").expect("a readable log") {
+            Delivery::Event(event) => {
+                read += 1;
+                assert_eq!(numbers(&[*event]), [read]);
+            }
+            Delivery::Gap { oldest, .. } => panic!("a gap before {oldest}"),
+        }
+    }
+    writing.join().expect("no panic");
+}

@@ -10,11 +10,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use tokio::time::Instant;
 
 use crate::cli::assemble;
 use crate::config::{Settings, Surroundings};
 use sandkeep_broker::error::Error;
-use sandkeep_core::SandboxId;
+use sandkeep_core::{SandboxId, limits};
 use sandkeep_home::{DataDir, Instance};
 use sandkeep_sys::{cgroup, mount};
 
@@ -43,9 +44,33 @@ fn parent_lock(parent: &Path, how: FlockOperation) -> Option<File> {
 /// Ends and removes what killed runs of this user left behind. Of the settings only those matter that say
 /// where things are.
 pub async fn sweep(parent: &Path, settings: &Settings) {
-    for data in claim(parent) {
+    clear_all(claim(parent), settings).await;
+}
+
+/// The same once nobody holds `dead`, the directory of a run that is dying: the kernel may tell its launcher of its
+/// end before it lets go of its locks.
+pub async fn sweep_after(dead: &Path, parent: &Path, settings: &Settings) {
+    clear_all(claim_with(dead, parent).await, settings).await;
+}
+
+/// The leftovers with this one among them, unless somebody else takes it, or its run is not over in time.
+async fn claim_with(dead: &Path, parent: &Path) -> Vec<DataDir> {
+    let deadline = Instant::now() + limits::RUN_DIES_WITHIN;
+    let mut claimed = Vec::new();
+    loop {
+        claimed.extend(claim(parent));
+        let is_there = claimed.iter().any(|data: &DataDir| data.path() == dead);
+        if is_there || !dead.exists() || Instant::now() >= deadline {
+            return claimed;
+        }
+        tokio::time::sleep(limits::RUN_DIES_POLL).await;
+    }
+}
+
+async fn clear_all(leftovers: Vec<DataDir>, settings: &Settings) {
+    for data in leftovers {
         let path = data.path().to_owned();
-        match clear(data, parent, settings).await {
+        match clear(data, settings).await {
             Ok(()) => tracing::info!("removed {}, left by a killed run", path.display()),
             Err(e) => tracing::warn!("cannot clear {}, left by a killed run: {e}", path.display()),
         }
@@ -83,7 +108,7 @@ fn leftovers(parent: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-async fn clear(data: DataDir, parent: &Path, settings: &Settings) -> Result<(), Error> {
+async fn clear(data: DataDir, settings: &Settings) -> Result<(), Error> {
     let place = Place::of(&data);
     // Nothing is made there any more, so no policy matters.
     let settings = Settings {
@@ -91,7 +116,7 @@ async fn clear(data: DataDir, parent: &Path, settings: &Settings) -> Result<(), 
         podman_host: settings.podman_host.clone(),
         ..Settings::defaults(&Surroundings::of_this_process())
     };
-    let assembled = assemble::clearer(&settings, data, parent).await?;
+    let assembled = assemble::clearer(&settings, data).await?;
     assembled.broker.remove_orphans().await?;
     assemble::clear(&assembled.broker).await?;
     place.remove()
@@ -163,6 +188,19 @@ mod tests {
         let claimed: Vec<_> = claim(parent.path()).iter().map(|d| d.path().to_owned()).collect();
         assert_eq!(claimed, [fs::canonicalize(&dead).expect("it is still there")]);
         drop(live);
+    }
+
+    #[tokio::test]
+    async fn a_directory_whose_run_still_dies_is_claimed_once_it_is_free() {
+        let parent = tempfile::tempdir().expect("a temporary directory");
+        let dying = make(parent.path()).expect("a place");
+        let dead = dying.path().to_owned();
+        let claimed = claim_with(&dead, parent.path());
+        tokio::pin!(claimed);
+        assert!(futures_util::poll!(&mut claimed).is_pending(), "it is locked");
+        drop(dying);
+        let paths: Vec<_> = claimed.await.iter().map(|data| data.path().to_owned()).collect();
+        assert_eq!(paths, [dead.as_path()]);
     }
 
     #[test]

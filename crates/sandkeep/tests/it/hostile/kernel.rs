@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::daemon;
-use crate::support::{Daemon, bytes, joined};
+use crate::support::{Daemon, Patience, bytes, joined, until};
 
 /// Runtimes whose sandboxes are served by the host's kernel with ids of their own, if they work here.
 fn runtimes(daemon: &Daemon) -> Vec<String> {
@@ -198,4 +198,47 @@ print(errno.errorcode[ctypes.get_errno()])
         assert_eq!(python(&daemon, &id, script), expected, "{runtime}");
         daemon.destroy(&id);
     }
+}
+
+/// Fills connections that nobody accepts, which count to no control group, for as long as it lives.
+const NEVER_ACCEPTED: &str = "
+import os, resource, socket
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+# One process has too few descriptors for so much.
+for _ in range(3): os.fork()
+held = []
+while True:
+    listener = socket.socket()
+    listener.bind(('127.0.0.1', 0))
+    listener.listen(400)
+    held.append(listener)
+    for _ in range(300):
+        one = socket.create_connection(listener.getsockname())
+        one.setblocking(False)
+        held.append(one)
+        try:
+            while True: one.send(b'x' * 65536)
+        except BlockingIOError: pass
+";
+
+#[test]
+fn who_takes_the_hosts_memory_for_tcp_is_ended_and_nobody_else() {
+    let daemon = daemon!();
+    let spec = json!({ "runtime": "native", "resources": { "memory_mb": 256 } });
+    let (greedy, quiet) = (daemon.create_with(&spec), daemon.create_with(&spec));
+    let argv = json!(["/usr/bin/python3", "-c", NEVER_ACCEPTED]);
+    daemon.begin(&greedy, &json!({ "argv": argv }));
+    until("it is ended", Patience::Long, || daemon.state(&greedy) == "failed");
+    let view = daemon.get(&greedy);
+    assert!(view["reason"].as_str().is_some_and(|why| why.contains("TCP connections")), "{view:#}");
+    assert_eq!(daemon.sh(&quiet, "echo alive").ok(), "alive");
+    until("the memory is free", Patience::Long, || {
+        let shown = std::fs::read_to_string("/proc/net/sockstat").expect("the kernel tells");
+        let line = shown.lines().find(|line| line.starts_with("TCP:")).expect("TCP");
+        let pages = line.split(' ').next_back().and_then(|n| n.parse::<u64>().ok());
+        pages.expect("a number") < 100_000
+    });
+    daemon.verb(&greedy, "start");
+    assert_eq!(daemon.sh(&greedy, "echo again").ok(), "again");
 }

@@ -128,10 +128,18 @@ impl Raw {
         self.take(length)
     }
 
-    /// All that comes until the other side is done.
+    /// All that comes until the other side is done, or has cut the connection. It must not just keep silent.
     pub fn rest(&mut self) -> Vec<u8> {
-        while self.fill().is_ok() {}
-        std::mem::take(&mut self.received)
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        loop {
+            match self.fill() {
+                Ok(()) => {}
+                Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => {
+                    return std::mem::take(&mut self.received);
+                }
+                Err(error) => panic!("the other side does not end it: {error}"),
+            }
+        }
     }
 
     fn take(&mut self, length: usize) -> Vec<u8> {

@@ -268,3 +268,38 @@ async fn a_full_disk_ends_the_growth_of_a_pool_and_never_its_life() {
     fs::remove_file(other).expect("ours");
     write(&path.join("more"), 250).expect("the pool grows again");
 }
+
+#[tokio::test]
+async fn what_was_removed_is_free_once_it_is_reclaimed() {
+    let (test, dir) = ("what_was_removed_is_free_once_it_is_reclaimed", DataDir::new());
+    let Some(storage) = unwatched(test, &dir, &SMALL) else { return };
+    let free = async || storage.pool_health().await.expect("health").free_bytes;
+    let before = free().await;
+    let (id, path) = volume(&storage).await;
+    write(&path.join("large"), 64).expect("there is room");
+    storage.destroy(&id).await.expect("destroyed");
+    storage.reclaim().await.expect("reclaimed");
+    let after = free().await;
+    assert!(after + 8 * MIB > before, "{} of {} MiB are free", after / MIB, before / MIB);
+    storage.reclaim().await.expect("nothing to do");
+}
+
+#[tokio::test]
+async fn a_pool_that_is_short_of_room_frees_what_was_removed_by_itself() {
+    let test = "a_pool_that_is_short_of_room_frees_what_was_removed_by_itself";
+    let dir = DataDir::new();
+    let Some(storage) = opened(test, BtrfsStorage::open(dir.path(), &SMALL)) else { return };
+    let free = async || storage.pool_health().await.expect("health").free_bytes;
+    let (kept, path) = volume(&storage).await;
+    write(&path.join("most"), 100).expect("there is room");
+    write(&path.join("goes"), 64).expect("there is room");
+    let full = free().await;
+    fs::remove_file(path.join("goes")).expect("removed");
+    // The kernel alone would take half a minute.
+    let begun = Instant::now();
+    while free().await < full + 60 * MIB {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing was freed");
+        tokio::task::yield_now().await;
+    }
+    storage.destroy(&kept).await.expect("destroyed");
+}
