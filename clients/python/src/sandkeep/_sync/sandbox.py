@@ -31,7 +31,7 @@ from .._data import (
 )
 from .._decode import timestamp
 from .._diff import Diff
-from .._errors import ConnectionLost, InvalidRequest, NotFound
+from .._errors import ConnectionLost, InvalidRequest, NotFound, SandkeepError
 from .._local import local_daemon
 from .._output import OnLine
 from .._requests import Command, command_fields, milliseconds, shown, stdin_fields, whole_seconds, without_none
@@ -170,7 +170,12 @@ class Sandbox:
         """A sandbox that was just created. Its workspace is sealed as a snapshot."""
         sandbox = cls(http, info, origin=origin, keep=keep)
         if sandbox.workspace is not None:
-            sandbox._seal(WORKSPACE)
+            try:
+                sandbox._seal(WORKSPACE)
+            except BaseException:
+                with suppress(SandkeepError):
+                    sandbox.destroy()
+                raise
         return sandbox
 
     def __enter__(self) -> Sandbox:
