@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Daemon
 
-from sandkeep import ApplyConflict, ApplyFailed, Client, Sandbox, ToolConfigRefused
+from sandkeep import ApplyConflict, ApplyFailed, Client, NotFound, Sandbox, ToolConfigRefused
 
 
 def tree(top: Path) -> dict[str, str]:
@@ -39,7 +39,11 @@ def test_a_workspace_is_where_everything_begins(app: Path) -> None:
         assert sandbox.run("pwd", cwd="pkg").stdout == "/home/user/app/pkg\n"
         with sandbox.shell() as shell:
             assert shell.run("pwd").stdout == "/home/user/app\n"
-        assert len(sandbox.diff()) == 0 and sandbox.info().labels == {"l": "m"}
+        info = sandbox.info()
+        assert len(sandbox.diff()) == 0 and info.labels == {"l": "m"} and info.source is not None
+    with Client() as client, pytest.raises(NotFound) as raised:
+        client.request("DELETE", f"/api/v1/uploads/{info.source.upload}")
+    assert raised.value.code == "upload_not_found", "the archive stays at the daemon"
 
 
 @pytest.mark.usefixtures("daemon")

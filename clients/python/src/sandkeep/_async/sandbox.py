@@ -76,11 +76,11 @@ class AsyncSandbox:
         self._keep = keep
         self._forks: list[AsyncSandbox] = []
         self._client: AsyncClient | None = None
-        self.id = info.id
-        self.workspace = None if info.source is None else info.source.path
+        self.id: str = info.id
+        self.workspace: str | None = None if info.source is None else info.source.path
         """The directory of the sandbox that its source was copied to."""
-        self.files = AsyncFiles(http, self._path, lambda: self.workspace)
-        self.tools = AsyncTools(http, self._path)
+        self.files: AsyncFiles = AsyncFiles(http, self._path, lambda: self.workspace)
+        self.tools: AsyncTools = AsyncTools(http, self._path)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"

@@ -77,11 +77,11 @@ class Sandbox:
         self._keep = keep
         self._forks: list[Sandbox] = []
         self._client: Client | None = None
-        self.id = info.id
-        self.workspace = None if info.source is None else info.source.path
+        self.id: str = info.id
+        self.workspace: str | None = None if info.source is None else info.source.path
         """The directory of the sandbox that its source was copied to."""
-        self.files = Files(http, self._path, lambda: self.workspace)
-        self.tools = Tools(http, self._path)
+        self.files: Files = Files(http, self._path, lambda: self.workspace)
+        self.tools: Tools = Tools(http, self._path)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
