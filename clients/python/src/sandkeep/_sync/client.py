@@ -9,12 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from .._archive import pack
-from .._data import Runtime, SandboxInfo, Template
+from .._data import Event, Runtime, SandboxInfo, Template
 from .._errors import SandkeepError
 from .._requests import SandboxOptions, is_repository, sandbox_fields, without_none
 from .._retry import Repeat
 from .._settings import Settings, segment
 from ._platform import blocking, file_content
+from .events import follow_events, read_events
 from .http import Http
 from .sandbox import Origin, Sandbox
 
@@ -133,6 +134,26 @@ class Client:
     def version(self) -> str:
         """The version of the daemon."""
         return str((self._http.get("/healthz"))["version"])
+
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        kinds: str | Sequence[str] | None = None,
+        sandbox: str | None = None,
+        project: str | None = None,
+        follow: bool = False,
+    ) -> Generator[Event, None, None]:
+        """The events that the caller may see, after the number `after`, oldest first.
+
+        `kinds` selects, such as `exec.ended` or `sandbox.*`. With `follow`, waits for more, and begins with the next event
+        unless `after` is given. If the connection is lost, no event after the first one is missing or repeated.
+        """
+        chosen = [kinds] if isinstance(kinds, str) else kinds
+        query = without_none(
+            after=after, kind=None if chosen is None else list(chosen), sandbox=sandbox, project=project
+        )
+        return follow_events(self._http, query) if follow else read_events(self._http, query)
 
     def request(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """Any request of the API, for endpoints that this client has no method for. It is sent once."""
