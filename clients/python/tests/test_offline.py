@@ -193,7 +193,13 @@ def test_a_request_is_repeated_only_if_that_cannot_carry_it_out_twice() -> None:
     busy = refusal({"code": "busy", "retryable": True}, 409)
     assert limited is not None and busy is not None
     assert Attempts("http://x", Repeat.NO, 30).after_refusal(limited) == 7
-    for patience, error in ((5, limited), (30, busy)):
+    starting = refusal({"code": "guest_unreachable", "retryable": True}, 503)
+    quota = refusal({"code": "quota_exceeded", "retryable": True}, 429)
+    assert starting is not None and quota is not None
+    assert 0 < Attempts("http://x", Repeat.YES, 30).after_refusal(starting) < 1
+    with pytest.raises(sandkeep.ServerError):
+        Attempts("http://x", Repeat.NO, 30).after_refusal(starting)
+    for patience, error in ((5, limited), (30, busy), (30, quota)):
         with pytest.raises(type(error)) as raised:
             Attempts("http://x", Repeat.YES, patience).after_refusal(error)
         assert raised.value is error

@@ -42,6 +42,10 @@ def test_a_wheel_is_built_and_works_in_a_clean_environment(tmp_path: Path) -> No
     script = "import sandkeep, sys; print(sandkeep.__version__, sandkeep.__file__.startswith(sys.prefix))"
     ran = subprocess.run([python, "-c", script], env=paths, capture_output=True, text=True, cwd=tmp_path)
     assert ran.stdout == "0.1.0 True\n", ran.stderr
+    search = {**paths, "PATH": f"{tmp_path / 'clean' / 'bin'}:{os.environ['PATH']}"}
+    verify = [sys.executable, "-m", "pyright", "--verifytypes", "sandkeep", "--ignoreexternal"]
+    verified = subprocess.run(verify, env=search, capture_output=True, text=True, cwd=tmp_path)
+    assert "Type completeness score: 100%" in verified.stdout, verified.stdout + verified.stderr
 
 
 @pytest.mark.usefixtures("daemon")

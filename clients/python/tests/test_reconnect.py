@@ -67,7 +67,7 @@ def test_a_command_is_not_started_twice_when_its_answer_is_lost(client: Client, 
         with pytest.raises(ConnectionLost):
             there.run("echo once >> count")
     # The command may still be about to start; a later one that waits for it sees each of its lines.
-    assert sandbox.run("until [ -s count ]; do sleep 0.05; done; cat count", timeout=60).stdout == "once\n"
+    assert sandbox.run("until [ -s count ]; do sleep 0.05; done; cat count", timeout=300).stdout == "once\n"
 
 
 def test_a_sandbox_is_created_once_however_often_the_answer_is_lost(client: Client, proxy: Proxy) -> None:

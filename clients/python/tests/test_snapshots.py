@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Daemon
 
-from sandkeep import ApplyConflict, ApplyFailed, Client, Sandbox, ToolConfigRefused
+from sandkeep import ApplyConflict, ApplyFailed, Client, NotFound, Sandbox, ToolConfigRefused
 
 
 def tree(top: Path) -> dict[str, str]:
@@ -39,7 +39,11 @@ def test_a_workspace_is_where_everything_begins(app: Path) -> None:
         assert sandbox.run("pwd", cwd="pkg").stdout == "/home/user/app/pkg\n"
         with sandbox.shell() as shell:
             assert shell.run("pwd").stdout == "/home/user/app\n"
-        assert len(sandbox.diff()) == 0 and sandbox.info().labels == {"l": "m"}
+        info = sandbox.info()
+        assert len(sandbox.diff()) == 0 and info.labels == {"l": "m"} and info.source is not None
+    with Client() as client, pytest.raises(NotFound) as raised:
+        client.request("DELETE", f"/api/v1/uploads/{info.source.upload}")
+    assert raised.value.code == "upload_not_found", "the archive stays at the daemon"
 
 
 @pytest.mark.usefixtures("daemon")
@@ -136,7 +140,7 @@ def test_an_apply_that_was_killed_is_undone_by_the_next(daemon: Daemon, app: Pat
         before = tree(app)
         steps = 6
         for at in range(steps):
-            ran = subprocess.run([sys.executable, "-c", CRASHING, sandbox.id, str(app), str(at)], timeout=60)
+            ran = subprocess.run([sys.executable, "-c", CRASHING, sandbox.id, str(app), str(at)], timeout=300)
             assert ran.returncode == 9, f"step {at}"
             (app / "in-the-way").write_text("x")
             sandbox.files.write("in-the-way", "y")
@@ -152,7 +156,7 @@ def test_an_apply_that_was_killed_is_undone_by_the_next(daemon: Daemon, app: Pat
 def test_the_command_line_undoes_an_apply_of_this_client(daemon: Daemon, app: Path, binary: str) -> None:
     with Sandbox.create(source=app) as sandbox:
         sandbox.run("echo two > main.py; rm -r pkg; mkdir n; echo n > n/n", check=True)
-        ran = subprocess.run([sys.executable, "-c", CRASHING, sandbox.id, str(app), "3"], timeout=60)
+        ran = subprocess.run([sys.executable, "-c", CRASHING, sandbox.id, str(app), "3"], timeout=300)
         assert ran.returncode == 9 and (app / ".sandkeep-apply" / "journal").exists()
         command = [binary, "apply", sandbox.id, "--to", str(app), "--path", "/home/user/app"]
         done = subprocess.run(command, capture_output=True, text=True)

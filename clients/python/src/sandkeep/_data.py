@@ -278,6 +278,20 @@ class LogEntry:
 
 
 @dataclass(frozen=True)
+class Event:
+    """A change that the daemon recorded."""
+
+    seq: int
+    """Its number. Only this tells the order."""
+    kind: str
+    """For example `sandbox.created` or `exec.ended`; `gap` if events before the next one are not kept any more."""
+    at: datetime | None = None
+    sandbox: str | None = None
+    owner: dict[str, str] = field(default_factory=dict[str, str])
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
 class CpuStats:
     usage_secs: float
     limit_cpus: float | None = None

@@ -27,17 +27,17 @@ class SandkeepError(Exception):
         status: int | None = None,
     ) -> None:
         super().__init__(detail)
-        self.code = code
+        self.code: str = code
         """A stable name of the error. docs/reference/errors.md lists those of the daemon."""
-        self.title = title or detail
+        self.title: str = title or detail
         """The error in general."""
-        self.detail = detail
+        self.detail: str = detail
         """The error in this case."""
-        self.remediation = remediation
+        self.remediation: str = remediation
         """What to do about it."""
-        self.retryable = retryable
+        self.retryable: bool = retryable
         """Whether the same request may succeed later."""
-        self.status = status
+        self.status: int | None = status
         """The HTTP status of the answer; None if there was no answer."""
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class CommandFailed(SandkeepError):
             code="command_failed",
             title="the command failed",
         )
-        self.result = result
+        self.result: ExecResult = result
 
 
 class ApplyConflict(SandkeepError):
@@ -145,7 +145,7 @@ class ApplyConflict(SandkeepError):
             title="files changed on both sides",
             remediation="resolve the conflicts, or leave the files out with exclude=[…]",
         )
-        self.conflicts = tuple(conflicts)
+        self.conflicts: tuple[Conflict, ...] = tuple(conflicts)
 
 
 class ToolConfigRefused(SandkeepError):
@@ -159,7 +159,7 @@ class ToolConfigRefused(SandkeepError):
             title="files that run commands were refused",
             remediation="review them in the sandbox, then repeat with allow_tool_config=True",
         )
-        self.paths = tuple(paths)
+        self.paths: tuple[str, ...] = tuple(paths)
 
 
 class ApplyFailed(SandkeepError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from ._errors import DaemonNotStarted
 from ._settings import URL_DEFAULT
 
-_STOPS_WITHIN_SECS = 120
+_STOPS_WITHIN_SECS = 300
 _running: dict[str | None, _Keeper] = {}
 _lock = threading.Lock()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 Command = str | Sequence[str]
 
@@ -37,46 +37,42 @@ def stdin_fields(stdin: str | bytes | None) -> dict[str, Any]:
     return without_none(stdin=stdin)
 
 
-def sandbox_fields(
-    *,
-    template: str | None = None,
-    env: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    memory_mb: int | None = None,
-    cpus: float | None = None,
-    pids: int | None = None,
-    disk_mb: int | None = None,
-    disk_total_mb: int | None = None,
-    timeout: float | None = None,
-    idle_timeout: float | None = None,
-    on_timeout: str | None = None,
-    runtime: str | None = None,
-    profile: str | None = None,
-    project: str | None = None,
-    privilege: str | None = None,
-    slot: str | None = None,
-    max_snapshots: int | None = None,
-    snapshot_tool_calls: bool | None = None,
-) -> dict[str, Any]:
-    resources = without_none(
-        memory_mb=memory_mb, cpus=cpus, pids=pids, disk_mb=disk_mb, disk_total_mb=disk_total_mb
-    )
-    return without_none(
-        template=template,
-        env=None if env is None else dict(env),
-        labels=None if labels is None else dict(labels),
-        resources=resources or None,
-        timeout_secs=whole_seconds(timeout),
-        idle_timeout_secs=whole_seconds(idle_timeout),
-        on_timeout=on_timeout,
-        runtime=runtime,
-        profile=profile,
-        project=project,
-        privilege=privilege,
-        slot=slot,
-        max_snapshots=max_snapshots,
-        snapshot_tool_calls=snapshot_tool_calls,
-    )
+class SandboxOptions(TypedDict, total=False):
+    """The options of a new sandbox besides its source and its slot. `Sandbox.create` explains them."""
+
+    template: str | None
+    env: Mapping[str, str] | None
+    labels: Mapping[str, str] | None
+    memory_mb: int | None
+    cpus: float | None
+    pids: int | None
+    disk_mb: int | None
+    disk_total_mb: int | None
+    timeout: float | None
+    idle_timeout: float | None
+    on_timeout: str | None
+    runtime: str | None
+    profile: str | None
+    project: str | None
+    privilege: str | None
+    max_snapshots: int | None
+    snapshot_tool_calls: bool | None
+
+
+_RESOURCES = ("memory_mb", "cpus", "pids", "disk_mb", "disk_total_mb")
+_SECONDS = ("timeout", "idle_timeout")
+
+
+def sandbox_fields(options: SandboxOptions, slot: str | None) -> dict[str, Any]:
+    """The body of a create request."""
+    fields: dict[str, Any] = {"slot": slot, **options}
+    resources = without_none(**{name: fields.pop(name, None) for name in _RESOURCES})
+    for name in _SECONDS:
+        fields[f"{name}_secs"] = whole_seconds(fields.pop(name, None))
+    for name in ("env", "labels"):
+        if fields.get(name) is not None:
+            fields[name] = dict(fields[name])
+    return without_none(**fields, resources=resources or None)
 
 
 def is_repository(source: str | os.PathLike[str]) -> bool:

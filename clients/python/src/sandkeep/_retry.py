@@ -58,9 +58,11 @@ class Attempts:
     def after_refusal(self, refusal: SandkeepError) -> float:
         if not isinstance(refusal, ApiError):
             raise refusal
-        repeatable = refusal.retryable and self._repeat is Repeat.YES and refusal.status in (429, 503)
         asked = refusal.retry_after_secs
-        if refusal.code not in _REFUSED_BEFORE_ANY_EFFECT and (not repeatable or asked is None):
+        # A quota has no Retry-After: waiting would not help.
+        passing = refusal.status == 503 or (refusal.status == 429 and asked is not None)
+        repeatable = refusal.retryable and self._repeat is Repeat.YES and passing
+        if refusal.code not in _REFUSED_BEFORE_ANY_EFFECT and not repeatable:
             raise refusal
         return self._wait(asked, self._patience_secs, refusal, None)
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from .._archive import pack
-from .._data import Runtime, SandboxInfo, Template
-from .._requests import is_repository, sandbox_fields, without_none
+from .._data import Event, Runtime, SandboxInfo, Template
+from .._errors import SandkeepError
+from .._requests import SandboxOptions, is_repository, sandbox_fields, without_none
 from .._retry import Repeat
 from .._settings import Settings, segment
 from ._platform import blocking, file_content
+from .events import follow_events, read_events
 from .http import AsyncHttp
 from .sandbox import AsyncSandbox, Origin
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SANDBOXES = "/api/v1/sandboxes"
 
@@ -58,14 +64,15 @@ class AsyncClient:
         source: str | os.PathLike[str] | None = None,
         source_exclude: Sequence[str] = (),
         source_path: str | None = None,
+        slot: str | None = None,
         keep: bool = False,
-        **options: Any,
+        **options: Unpack[SandboxOptions],
     ) -> AsyncSandbox:
         """Creates a sandbox. `AsyncSandbox.create` documents the arguments."""
-        body = sandbox_fields(**options)
-        origin, body["source"] = await self._source(source, source_exclude, source_path)
-        info = await self._http.post_once(SANDBOXES, without_none(**body))
-        return await AsyncSandbox.made(self._http, self._http.decode(SandboxInfo, info), origin, keep=keep)
+        body = sandbox_fields(options, slot)
+        async with self._source(source, source_exclude, source_path) as (origin, body["source"]):
+            answer = await self._http.post_once(SANDBOXES, without_none(**body))
+        return await AsyncSandbox.made(self._http, self._http.decode(SandboxInfo, answer), origin, keep=keep)
 
     async def ensure(
         self,
@@ -74,12 +81,12 @@ class AsyncClient:
         source: str | os.PathLike[str] | None = None,
         source_exclude: Sequence[str] = (),
         source_path: str | None = None,
-        **options: Any,
+        **options: Unpack[SandboxOptions],
     ) -> AsyncSandbox:
         """The healthy sandbox of a slot; one is created, started or replaced if necessary. It is kept."""
-        body = sandbox_fields(slot=slot, **options)
-        origin, body["source"] = await self._source(source, source_exclude, source_path)
-        answer = await self._http.post(f"{SANDBOXES}/ensure", without_none(**body), repeat=Repeat.YES)
+        body = sandbox_fields(options, slot)
+        async with self._source(source, source_exclude, source_path) as (origin, body["source"]):
+            answer = await self._http.post(f"{SANDBOXES}/ensure", without_none(**body), repeat=Repeat.YES)
         info = self._http.decode(SandboxInfo, answer["sandbox"])
         if not answer["created"]:
             return AsyncSandbox(self._http, info, keep=True)
@@ -127,23 +134,50 @@ class AsyncClient:
         """The version of the daemon."""
         return str((await self._http.get("/healthz"))["version"])
 
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        kinds: str | Sequence[str] | None = None,
+        sandbox: str | None = None,
+        project: str | None = None,
+        follow: bool = False,
+    ) -> AsyncGenerator[Event, None]:
+        """The events that the caller may see, after the number `after`, oldest first.
+
+        `kinds` selects, such as `exec.ended` or `sandbox.*`. With `follow`, waits for more, and begins with the next event
+        unless `after` is given. If the connection is lost, no event after the first one is missing or repeated.
+        """
+        chosen = [kinds] if isinstance(kinds, str) else kinds
+        query = without_none(
+            after=after, kind=None if chosen is None else list(chosen), sandbox=sandbox, project=project
+        )
+        return follow_events(self._http, query) if follow else read_events(self._http, query)
+
     async def request(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """Any request of the API, for endpoints that this client has no method for. It is sent once."""
         return await self._http.call(method, path, query=query, body=body)
 
+    @asynccontextmanager
     async def _source(
         self, source: str | os.PathLike[str] | None, exclude: Sequence[str], path: str | None
-    ) -> tuple[Origin | None, dict[str, Any] | None]:
-        """Uploads a local directory. A repository is cloned by the sandbox itself."""
+    ) -> AsyncGenerator[tuple[Origin | None, dict[str, Any] | None], None]:
+        """The source of a sandbox: a local directory is uploaded for as long as it takes to create the sandbox."""
         if source is None:
-            return None, None
-        if is_repository(source):
-            return None, without_none(git=str(source), path=path)
-        local = os.path.realpath(source)
-        packed = await blocking(pack, local, exclude)
-        with packed.file as archive:
-            answer = await self._http.call(
-                "POST", "/api/v1/uploads", content=lambda: file_content(archive), repeat=Repeat.YES
-            )
-        path = path or os.path.basename(local) or None
-        return Origin(local, packed.facts, list(exclude)), without_none(upload=answer["id"], path=path)
+            yield None, None
+        elif is_repository(source):
+            yield None, without_none(git=str(source), path=path)
+        else:
+            local = os.path.realpath(source)
+            packed = await blocking(pack, local, exclude)
+            with packed.file as archive:
+                answer = await self._http.call(
+                    "POST", "/api/v1/uploads", content=lambda: file_content(archive), repeat=Repeat.YES
+                )
+            path = path or os.path.basename(local) or None
+            try:
+                yield Origin(local, packed.facts, list(exclude)), without_none(upload=answer["id"], path=path)
+            finally:
+                # The daemon deletes it within an hour if this fails.
+                with suppress(SandkeepError):
+                    await self._http.delete(f"/api/v1/uploads/{segment(answer['id'])}")

@@ -28,7 +28,7 @@ class AsyncExec:
         self._http = http
         self._path = f"{base}/execs/{segment(exec_id)}"
         self._command = command
-        self.id = exec_id
+        self.id: str = exec_id
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"

@@ -17,11 +17,11 @@ class AsyncProcess:
     def __init__(self, http: AsyncHttp, base: str, started: ProcessInfo) -> None:
         self._http = http
         self._path = f"{base}/processes/{segment(started.id)}"
-        self.started = started
-        self.id = started.id
-        self.url = started.url
+        self.started: ProcessInfo = started
+        self.id: str = started.id
+        self.url: str | None = started.url
         """Its port for browsers and HTTP clients, if it has one."""
-        self.address = started.address
+        self.address: str | None = started.address
         """The `host:port` on the daemon's machine that leads to its port, if there is one."""
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ from .._data import (
 )
 from .._decode import timestamp
 from .._diff import Diff
-from .._errors import ConnectionLost, InvalidRequest, NotFound
+from .._errors import ConnectionLost, InvalidRequest, NotFound, SandkeepError
 from .._local import local_daemon
 from .._output import OnLine
 from .._requests import Command, command_fields, milliseconds, shown, stdin_fields, whole_seconds, without_none
@@ -76,11 +76,11 @@ class AsyncSandbox:
         self._keep = keep
         self._forks: list[AsyncSandbox] = []
         self._client: AsyncClient | None = None
-        self.id = info.id
-        self.workspace = None if info.source is None else info.source.path
+        self.id: str = info.id
+        self.workspace: str | None = None if info.source is None else info.source.path
         """The directory of the sandbox that its source was copied to."""
-        self.files = AsyncFiles(http, self._path, lambda: self.workspace)
-        self.tools = AsyncTools(http, self._path)
+        self.files: AsyncFiles = AsyncFiles(http, self._path, lambda: self.workspace)
+        self.tools: AsyncTools = AsyncTools(http, self._path)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
@@ -169,7 +169,12 @@ class AsyncSandbox:
         """A sandbox that was just created. Its workspace is sealed as a snapshot."""
         sandbox = cls(http, info, origin=origin, keep=keep)
         if sandbox.workspace is not None:
-            await sandbox._seal(WORKSPACE)
+            try:
+                await sandbox._seal(WORKSPACE)
+            except BaseException:
+                with suppress(SandkeepError):
+                    await sandbox.destroy()
+                raise
         return sandbox
 
     async def __aenter__(self) -> AsyncSandbox:

@@ -17,7 +17,7 @@ class AsyncShell:
         self._http = http
         self._base = base
         self._path = f"{base}/shells/{segment(shell_id)}"
-        self.id = shell_id
+        self.id: str = shell_id
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"

@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from .._archive import pack
-from .._data import Runtime, SandboxInfo, Template
-from .._requests import is_repository, sandbox_fields, without_none
+from .._data import Event, Runtime, SandboxInfo, Template
+from .._errors import SandkeepError
+from .._requests import SandboxOptions, is_repository, sandbox_fields, without_none
 from .._retry import Repeat
 from .._settings import Settings, segment
 from ._platform import blocking, file_content
+from .events import follow_events, read_events
 from .http import Http
 from .sandbox import Origin, Sandbox
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SANDBOXES = "/api/v1/sandboxes"
 
@@ -59,14 +65,15 @@ class Client:
         source: str | os.PathLike[str] | None = None,
         source_exclude: Sequence[str] = (),
         source_path: str | None = None,
+        slot: str | None = None,
         keep: bool = False,
-        **options: Any,
+        **options: Unpack[SandboxOptions],
     ) -> Sandbox:
         """Creates a sandbox. `Sandbox.create` documents the arguments."""
-        body = sandbox_fields(**options)
-        origin, body["source"] = self._source(source, source_exclude, source_path)
-        info = self._http.post_once(SANDBOXES, without_none(**body))
-        return Sandbox.made(self._http, self._http.decode(SandboxInfo, info), origin, keep=keep)
+        body = sandbox_fields(options, slot)
+        with self._source(source, source_exclude, source_path) as (origin, body["source"]):
+            answer = self._http.post_once(SANDBOXES, without_none(**body))
+        return Sandbox.made(self._http, self._http.decode(SandboxInfo, answer), origin, keep=keep)
 
     def ensure(
         self,
@@ -75,12 +82,12 @@ class Client:
         source: str | os.PathLike[str] | None = None,
         source_exclude: Sequence[str] = (),
         source_path: str | None = None,
-        **options: Any,
+        **options: Unpack[SandboxOptions],
     ) -> Sandbox:
         """The healthy sandbox of a slot; one is created, started or replaced if necessary. It is kept."""
-        body = sandbox_fields(slot=slot, **options)
-        origin, body["source"] = self._source(source, source_exclude, source_path)
-        answer = self._http.post(f"{SANDBOXES}/ensure", without_none(**body), repeat=Repeat.YES)
+        body = sandbox_fields(options, slot)
+        with self._source(source, source_exclude, source_path) as (origin, body["source"]):
+            answer = self._http.post(f"{SANDBOXES}/ensure", without_none(**body), repeat=Repeat.YES)
         info = self._http.decode(SandboxInfo, answer["sandbox"])
         if not answer["created"]:
             return Sandbox(self._http, info, keep=True)
@@ -128,23 +135,50 @@ class Client:
         """The version of the daemon."""
         return str((self._http.get("/healthz"))["version"])
 
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        kinds: str | Sequence[str] | None = None,
+        sandbox: str | None = None,
+        project: str | None = None,
+        follow: bool = False,
+    ) -> Generator[Event, None, None]:
+        """The events that the caller may see, after the number `after`, oldest first.
+
+        `kinds` selects, such as `exec.ended` or `sandbox.*`. With `follow`, waits for more, and begins with the next event
+        unless `after` is given. If the connection is lost, no event after the first one is missing or repeated.
+        """
+        chosen = [kinds] if isinstance(kinds, str) else kinds
+        query = without_none(
+            after=after, kind=None if chosen is None else list(chosen), sandbox=sandbox, project=project
+        )
+        return follow_events(self._http, query) if follow else read_events(self._http, query)
+
     def request(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """Any request of the API, for endpoints that this client has no method for. It is sent once."""
         return self._http.call(method, path, query=query, body=body)
 
+    @contextmanager
     def _source(
         self, source: str | os.PathLike[str] | None, exclude: Sequence[str], path: str | None
-    ) -> tuple[Origin | None, dict[str, Any] | None]:
-        """Uploads a local directory. A repository is cloned by the sandbox itself."""
+    ) -> Generator[tuple[Origin | None, dict[str, Any] | None], None, None]:
+        """The source of a sandbox: a local directory is uploaded for as long as it takes to create the sandbox."""
         if source is None:
-            return None, None
-        if is_repository(source):
-            return None, without_none(git=str(source), path=path)
-        local = os.path.realpath(source)
-        packed = blocking(pack, local, exclude)
-        with packed.file as archive:
-            answer = self._http.call(
-                "POST", "/api/v1/uploads", content=lambda: file_content(archive), repeat=Repeat.YES
-            )
-        path = path or os.path.basename(local) or None
-        return Origin(local, packed.facts, list(exclude)), without_none(upload=answer["id"], path=path)
+            yield None, None
+        elif is_repository(source):
+            yield None, without_none(git=str(source), path=path)
+        else:
+            local = os.path.realpath(source)
+            packed = blocking(pack, local, exclude)
+            with packed.file as archive:
+                answer = self._http.call(
+                    "POST", "/api/v1/uploads", content=lambda: file_content(archive), repeat=Repeat.YES
+                )
+            path = path or os.path.basename(local) or None
+            try:
+                yield Origin(local, packed.facts, list(exclude)), without_none(upload=answer["id"], path=path)
+            finally:
+                # The daemon deletes it within an hour if this fails.
+                with suppress(SandkeepError):
+                    self._http.delete(f"/api/v1/uploads/{segment(answer['id'])}")

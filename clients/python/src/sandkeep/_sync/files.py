@@ -106,7 +106,9 @@ class Files:
         if not os.path.isdir(local):
             with open(local, "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode & 0o777
-                self.write(path, file.read(), mode=mode)
+                query = self._query(path, mode=mode_text(mode), parents=True)
+                content = lambda: file_content(file)  # noqa: E731
+                self._http.send("PUT", self._path, query=query, content=content, repeat=Repeat.YES)
             return
         packed = blocking(pack, local, exclude)
         with packed.file as archive:

@@ -31,7 +31,7 @@ from .._data import (
 )
 from .._decode import timestamp
 from .._diff import Diff
-from .._errors import ConnectionLost, InvalidRequest, NotFound
+from .._errors import ConnectionLost, InvalidRequest, NotFound, SandkeepError
 from .._local import local_daemon
 from .._output import OnLine
 from .._requests import Command, command_fields, milliseconds, shown, stdin_fields, whole_seconds, without_none
@@ -77,11 +77,11 @@ class Sandbox:
         self._keep = keep
         self._forks: list[Sandbox] = []
         self._client: Client | None = None
-        self.id = info.id
-        self.workspace = None if info.source is None else info.source.path
+        self.id: str = info.id
+        self.workspace: str | None = None if info.source is None else info.source.path
         """The directory of the sandbox that its source was copied to."""
-        self.files = Files(http, self._path, lambda: self.workspace)
-        self.tools = Tools(http, self._path)
+        self.files: Files = Files(http, self._path, lambda: self.workspace)
+        self.tools: Tools = Tools(http, self._path)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
@@ -170,7 +170,12 @@ class Sandbox:
         """A sandbox that was just created. Its workspace is sealed as a snapshot."""
         sandbox = cls(http, info, origin=origin, keep=keep)
         if sandbox.workspace is not None:
-            sandbox._seal(WORKSPACE)
+            try:
+                sandbox._seal(WORKSPACE)
+            except BaseException:
+                with suppress(SandkeepError):
+                    sandbox.destroy()
+                raise
         return sandbox
 
     def __enter__(self) -> Sandbox:
