@@ -70,6 +70,24 @@ pub struct SandboxCount {
     pub by_state: BTreeMap<&'static str, usize>,
 }
 
+/// A service outside that the daemon uses and can do without: it does not count for `status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ServiceHealth {
+    #[schema(example = "nats")]
+    pub name: &'static str,
+    pub connected: bool,
+    /// Events that are recorded and have not arrived there yet.
+    pub behind: u64,
+    /// Why it does not work at the moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Knows how a service outside is. Asked often, so it answers from memory.
+pub trait Service: Send + Sync {
+    fn health(&self) -> ServiceHealth;
+}
+
 /// The state of the daemon, for its operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Health {
@@ -80,6 +98,9 @@ pub struct Health {
     pub sandboxes: SandboxCount,
     /// Commands that run now, in all sandboxes.
     pub active_execs: usize,
+    /// Services outside that are configured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceHealth>,
     /// Problems in words; empty if there are none.
     pub errors: Vec<String>,
 }
@@ -152,6 +173,7 @@ pub(super) async fn health(shared: &Arc<Shared>) -> Health {
         pool,
         sandboxes: count(shared),
         active_execs: active_execs(shared),
+        services: shared.services().iter().map(|service| service.health()).collect(),
         errors,
     }
 }

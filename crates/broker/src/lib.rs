@@ -70,7 +70,7 @@ pub use execs::shells::{ShellDraft, ShellExecDraft, ShellView};
 pub use execs::{
     Detached, ExecDraft, ExecPage, ExecView, ExecWatch, OnDisconnect, Running, StdinTurn,
 };
-pub use health::{Health, Pool, PoolState, Readiness, SandboxCount};
+pub use health::{Health, Pool, PoolState, Readiness, SandboxCount, Service, ServiceHealth};
 pub use images::workspace::UploadView;
 pub use images::{
     Audience, BuildDraft, BuildStep, Cache, Import, ImportProgress, ImportStep, PathKind,
@@ -268,6 +268,11 @@ impl Broker {
     pub async fn metrics(&self) -> String {
         let reading = health::reading(&self.shared).await;
         self.shared.telemetry.render(&reading)
+    }
+
+    /// Has the health check tell of a service outside from now on.
+    pub fn report_on(&self, service: Arc<dyn Service>) {
+        self.shared.report_on(service);
     }
 
     pub fn telemetry(&self) -> &Arc<Telemetry> {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Parts;
 use super::clock::Clock;
 use super::flight::Flights;
-use super::health::Pulse;
+use super::health::{Pulse, Service};
 use super::policy::Policy;
 use crate::error::Error;
 use crate::images::Templates;
@@ -103,6 +103,8 @@ pub(super) struct Shared {
     /// What the sandboxes in `places` are called.
     pub names: NameIndex,
     places: RwLock<Places>,
+    /// What is told of services outside.
+    services: RwLock<Vec<Arc<dyn Service>>>,
 }
 
 const ANSWERS: Shares = Shares {
@@ -177,7 +179,17 @@ impl Shared {
             detaching: CancellationToken::new(),
             names: NameIndex::default(),
             places: RwLock::default(),
+            services: RwLock::default(),
         }
+    }
+
+    /// What is told of services outside.
+    pub fn services(&self) -> Vec<Arc<dyn Service>> {
+        self.services.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn report_on(&self, service: Arc<dyn Service>) {
+        self.services.write().unwrap_or_else(PoisonError::into_inner).push(service);
     }
 
     /// A lock is held for a look or one change of the map, never across an await, and nothing panics

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use async_nats::{Client, PublishErrorKind, StatusCode, Subscriber};
 use futures_util::{FutureExt, StreamExt};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +29,7 @@ use tracing::{info, warn};
 use crate::link::{Link, LinkState};
 use crate::stream::{Answer, Stream};
 use sandkeep_broker::telemetry::FeedMetrics;
-use sandkeep_broker::{Broker, Delivery, StartAt};
+use sandkeep_broker::{Broker, Delivery, Service, ServiceHealth, StartAt};
 use sandkeep_core::event::EventSeq;
 use sandkeep_core::{limits, with_causes};
 
@@ -88,6 +89,12 @@ impl Publisher {
         let metrics = broker.telemetry().feeds().of(feed.name());
         let stop = CancellationToken::new();
         let problem = Arc::<Problem>::default();
+        broker.report_on(Arc::new(Report {
+            feed: feed.name(),
+            link: link.clone(),
+            behind: metrics.behind.clone(),
+            problem: Arc::clone(&problem),
+        }));
         let from = consumer.acknowledged();
         let (to_pump, deliveries) = mpsc::channel(limits::NATS_WINDOW_MAX);
         let (arrived, to_save) = watch::channel(from);
@@ -129,6 +136,26 @@ impl Publisher {
     pub async fn stop(self) {
         self.stop.cancel();
         let _ = self.task.await;
+    }
+}
+
+/// What the health check tells of a publisher.
+struct Report {
+    feed: &'static str,
+    link: Link,
+    behind: Gauge,
+    problem: Arc<Problem>,
+}
+
+impl Service for Report {
+    fn health(&self) -> ServiceHealth {
+        let link = self.link.report();
+        ServiceHealth {
+            name: self.feed,
+            connected: link.state == LinkState::Connected,
+            behind: u64::try_from(self.behind.get()).unwrap_or_default(),
+            problem: link.problem.or_else(|| self.problem.get()),
+        }
     }
 }
 

@@ -3,8 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nkeys::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair as CertKey};
+use serde_json::{Value, json};
 
 use crate::server::Server;
 use crate::{options, options_as, skip_without_server, until};
@@ -66,6 +69,58 @@ async fn an_nkey_lets_in() {
     };
     is_let_in(options_as(&server, Login::Nkey(file("known", &key)))).await;
     is_refused(options_as(&server, Login::Nkey(file("other", &KeyPair::new_user())))).await;
+}
+
+/// A token as NATS has them, signed by an nkey.
+fn token(issuer: &KeyPair, subject: &KeyPair, name: &str, mut nats: Value) -> String {
+    let encoded = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    nats["version"] = json!(2);
+    let claims = json!({
+        "jti": name, "iat": 1, "iss": issuer.public_key(), "sub": subject.public_key(),
+        "name": name, "nats": nats,
+    });
+    let head = encoded(&json!({ "typ": "JWT", "alg": "ed25519-nkey" }));
+    let signed = format!("{head}.{}", encoded(&claims));
+    let signature = issuer.sign(signed.as_bytes()).expect("it has the seed");
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credentials_file_lets_in() {
+    skip_without_server!();
+    let (operator, system) = (KeyPair::new_operator(), KeyPair::new_account());
+    let (account, user) = (KeyPair::new_account(), KeyPair::new_user());
+    let limits = json!({
+        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,
+        "conn": -1, "leaf": -1,
+    });
+    let of_account =
+        |key, name| token(&operator, key, name, json!({ "type": "account", "limits": limits }));
+    let server = Server::with(&format!(
+        "operator: {}\nsystem_account: {}\nresolver: MEMORY\nresolver_preload {{ {}: {}, {}: {} }}",
+        token(&operator, &operator, "operator", json!({ "type": "operator" })),
+        system.public_key(),
+        system.public_key(),
+        of_account(&system, "system"),
+        account.public_key(),
+        of_account(&account, "account"),
+    ));
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str, issuer: &KeyPair| {
+        let of_user = json!({ "type": "user", "subs": -1, "data": -1, "payload": -1 });
+        let token = token(issuer, &user, "user", of_user);
+        let text = format!(
+            "-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{}\n------END USER NKEY SEED------\n",
+            user.seed().expect("a seed")
+        );
+        let path = dir.path().join(name);
+        fs::write(&path, text).expect("it can be written");
+        path
+    };
+    is_let_in(options_as(&server, Login::Credentials(file("ours.creds", &account)))).await;
+    let other = file("other.creds", &KeyPair::new_account());
+    is_refused(options_as(&server, Login::Credentials(other))).await;
 }
 
 /// Certificates of an authority of one's own.

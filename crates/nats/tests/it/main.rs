@@ -4,6 +4,7 @@ mod broker;
 mod logins;
 mod publishing;
 mod rate;
+mod registry;
 mod server;
 mod stored;
 

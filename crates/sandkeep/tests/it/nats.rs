@@ -33,6 +33,7 @@ fn publishing_to(server: &Server) -> Setup {
         .env("NATS_URL", &server.url())
         .env("SANDKEEP_NATS_STREAM", STREAM)
         .env("SANDKEEP_NATS_CREATE_STREAM", "true")
+        .env("SANDKEEP_NATS_STREAM_MAX_MB", "64")
 }
 
 /// All messages of a stream, in its order.
@@ -68,13 +69,15 @@ fn every_event_is_published_once_and_in_order_though_daemon_and_server_are_kille
             for _ in 0..3 {
                 scope.spawn(|| work(&daemon, &answers));
             }
-            let answered = |count| move || answers.load(Ordering::Relaxed) >= count;
-            until("some requests are answered", Patience::Long, answered(15));
+            let answered = |what: &str, count| {
+                until(what, Patience::Long, || answers.load(Ordering::Relaxed) >= count);
+            };
+            answered("some requests are answered", 15);
             server.kill_9();
-            until("more are answered without a server", Patience::Long, answered(30));
+            answered("more are answered without a server", 30);
             if round != 1 {
                 server.run();
-                until("and with one again", Patience::Long, answered(45));
+                answered("and with one again", 45);
             }
             crate::crash::kill_9(daemon.pid());
         });
@@ -142,12 +145,20 @@ fn a_daemon_without_its_nats_server_serves_is_ready_and_says_so() {
     let mut server = Server::prepared("");
     let mut daemon = Daemon::start_with(&publishing_to(&server));
     let id = daemon.create();
-    daemon.expect(200, "GET", "/readyz", &Value::Null);
+    let health = daemon.expect(200, "GET", "/readyz", &Value::Null);
+    let service = &health["services"][0];
+    assert_eq!((&service["name"], &service["connected"]), (&json!("nats"), &json!(false)));
     until("the log says so", Patience::Long, || daemon.said().contains("NATS: cannot connect"));
     server.run();
     arrived(&daemon, "nats");
     daemon.destroy(&id);
     arrived(&daemon, "nats");
+    until("the health check says so", Patience::Long, || {
+        let service = &daemon.expect(200, "GET", "/readyz", &Value::Null)["services"][0];
+        service["connected"] == json!(true)
+            && service["behind"] == json!(0)
+            && service["problem"].is_null()
+    });
     assert_eq!(consume(&server, STREAM).len(), all(&daemon).len());
     assert!(daemon.stop().success());
 }

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::DoctorArgs;
 use crate::cli::failure::Failure;
+use crate::cli::serve::messaging;
 use crate::cli::{Format, print};
 use crate::config::{Settings, Surroundings};
 use crate::doctor::{self, Check, Presence, Ward};
@@ -74,7 +75,9 @@ pub async fn make(
     }
     let (name, capabilities) = (ward.storage.name(), ward.storage.capabilities());
     let storage = StorageFound { name, capabilities, warning };
-    Ok(Diagnosis { kernel: doctor::kernel(), checks: doctor::checks(), storage, runtimes })
+    let mut checks = doctor::checks();
+    checks.extend(messaging::check(settings).await);
+    Ok(Diagnosis { kernel: doctor::kernel(), checks, storage, runtimes })
 }
 
 impl RuntimeFound {

@@ -2,6 +2,7 @@
 
 use crate::cli::failure::Failure;
 use crate::config::Settings;
+use crate::doctor::Check;
 use sandkeep_broker::Broker;
 
 #[cfg(feature = "nats")]
@@ -89,6 +90,34 @@ impl Messaging {
         if let Some(link) = self.link {
             link.close().await;
         }
+    }
+}
+
+/// Whether the server that is configured lets us in, for `doctor`; `None` if there is none.
+pub async fn check(settings: &Settings) -> Option<Check> {
+    #[cfg(feature = "nats")]
+    {
+        let options = options(&settings.nats)?;
+        let check = |ok, found| Some(Check { what: "nats", ok, found });
+        if let Err(error) = options.check() {
+            return check(false, with_causes(&error));
+        }
+        let link = Link::open(options, "sandkeep doctor");
+        let connected = tokio::time::timeout(limits::NATS_CONNECT, link.connected()).await;
+        let report = link.report();
+        link.close().await;
+        match (connected, report.problem) {
+            (Ok(true), _) => {
+                check(true, format!("connected to {}", settings.nats.servers().join(", ")))
+            }
+            (_, Some(problem)) => check(false, problem),
+            (_, None) => check(false, "the server does not answer".to_owned()),
+        }
+    }
+    #[cfg(not(feature = "nats"))]
+    {
+        let _ = settings;
+        None
     }
 }
 
