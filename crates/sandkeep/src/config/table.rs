@@ -204,6 +204,7 @@ macro_rules! quota {
     };
 }
 
+mod commands;
 mod identity;
 mod nats;
 mod outgoing;
@@ -216,6 +217,8 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         identity::TLS,
         identity::OIDC,
         nats::NATS,
+        commands::COMMANDS,
+        commands::PURISTA,
         nats::URULE,
         LIMITS,
         &ORGANIZATION,
