@@ -81,6 +81,17 @@ impl Intake {
         });
     }
 
+    /// Does something beside the answers, until no more messages are taken in.
+    pub fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let closing = self.closing.clone();
+        self.readers.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                () = closing.cancelled() => {}
+            }
+        });
+    }
+
     /// Resolves when there is no more time to answer.
     pub fn ending(&self) -> CancellationToken {
         self.ending.clone()

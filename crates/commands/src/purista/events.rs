@@ -17,16 +17,12 @@ pub const STARTED: &str = "SandboxStarted";
 /// In whose name events are sent that no command asked for.
 const TARGET: &str = "events";
 
-/// Tells until the service ends.
+/// Tells for as long as events can be read.
 pub async fn tell(service: Arc<Service>, broker: Broker) {
     let mut events = broker.events(None);
     let mut known = known(&broker).await;
     loop {
-        let delivery = tokio::select! {
-            delivery = events.next() => delivery,
-            () = service.ending().cancelled() => return,
-        };
-        match delivery {
+        match events.next().await {
             Ok(Delivery::Event(event)) => {
                 if let Some((name, message)) = message(&service, &broker, &mut known, &event).await
                 {

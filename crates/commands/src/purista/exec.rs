@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use sandkeep_broker::{Broker, ExecDraft, OnDisconnect, Running};
 use sandkeep_core::excerpt::Cut;
+use sandkeep_core::limits::OWN_COMMAND_MAX;
 use sandkeep_core::{Principal, SandboxId};
 use sandkeep_doors::kit::long_answer::heavy_answer;
 use sandkeep_doors::rest::Collected;
@@ -81,14 +82,22 @@ fn tail(text: &str) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(STDERR_TOLD_BYTES))..]
 }
 
-/// Waits for a command of our own; an error is what it said.
-pub async fn finished(running: Running) -> Result<(), String> {
+/// A command of our own that did not do what it was for.
+#[derive(Debug, thiserror::Error)]
+#[error("{outcome:?}: {said}")]
+pub struct OwnCommandFailed {
+    outcome: Outcome,
+    said: String,
+}
+
+/// Waits for a command of our own.
+pub async fn finished(running: Running) -> Result<(), OwnCommandFailed> {
     let collected = Collected::of(running).await;
     match collected.end.outcome {
         Outcome::Exited(0) => Ok(()),
         outcome => {
             let (said, error) = (text(collected.stderr), collected.end.error.unwrap_or_default());
-            Err(format!("{outcome:?}: {} {error}", tail(&said).trim()))
+            Err(OwnCommandFailed { outcome, said: format!("{} {error}", tail(&said).trim()) })
         }
     }
 }
@@ -98,7 +107,6 @@ const CONFIGURE: &str = r#"umask 077 && printf '%s' "$SANDKEEP_GIT_CONFIG" > "$H
 if [ -n "$SANDKEEP_GIT_CREDENTIALS" ]; then
     printf '%s' "$SANDKEEP_GIT_CREDENTIALS" > "$HOME/.git-credentials"
 fi"#;
-const CONFIGURE_MAX: Duration = Duration::from_secs(30);
 
 pub async fn configure_git(
     broker: &Broker,
@@ -111,11 +119,11 @@ pub async fn configure_git(
     let draft = ExecDraft {
         argv: ["/bin/sh", "-c", CONFIGURE].map(str::to_owned).to_vec(),
         env: env.map(|(name, value)| (name.to_owned(), value)).into(),
-        timeout: Some(CONFIGURE_MAX),
+        timeout: Some(OWN_COMMAND_MAX),
         ..ExecDraft::default()
     };
-    finished(broker.exec(who, id, draft).await?).await.map_err(|problem| {
-        tracing::warn!(%id, problem, "cannot configure git");
+    finished(broker.exec(who, id, draft).await?).await.map_err(|failed| {
+        tracing::warn!(%id, "cannot configure git: {failed}");
         Fault::internal().into()
     })
 }

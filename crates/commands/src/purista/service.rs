@@ -67,7 +67,7 @@ pub async fn serve(
     for command in Command::ALL {
         service.announce(command).await;
     }
-    tokio::spawn(events::tell(service, messages.broker().clone()));
+    intake.beside(events::tell(service, messages.broker().clone()));
     Ok(())
 }
 
@@ -179,10 +179,6 @@ impl Service {
         if let Err(error) = self.client.publish(subject, message.to_string().into()).await {
             tracing::debug!(%error, "a message could not be published");
         }
-    }
-
-    pub fn ending(&self) -> &CancellationToken {
-        &self.ending
     }
 }
 

@@ -3,10 +3,9 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use sandkeep_broker::{Broker, ExecDraft};
-use sandkeep_core::limits::SANDBOXES_MAX;
+use sandkeep_core::limits::{OWN_COMMAND_MAX, SANDBOXES_MAX};
 use sandkeep_core::{Principal, SandboxId};
 
 use super::door::{Failed, Fault};
@@ -14,8 +13,6 @@ use super::exec::finished;
 
 pub const ROOT: &str = "/workspace";
 const PREPARE: &str = "[ -d /workspace ] || mkdir -m 1777 /workspace";
-/// A sandbox that does not answer is not worth more.
-const PREPARE_MAX: Duration = Duration::from_secs(30);
 
 /// Sandboxes that are known to have it.
 #[derive(Default)]
@@ -37,11 +34,11 @@ impl Workspaces {
             argv: ["/bin/sh", "-c", PREPARE].map(str::to_owned).to_vec(),
             user: Some("0".to_owned()),
             cwd: Some("/".to_owned()),
-            timeout: Some(PREPARE_MAX),
+            timeout: Some(OWN_COMMAND_MAX),
             ..ExecDraft::default()
         };
-        if let Err(problem) = finished(broker.exec(who, id, draft).await?).await {
-            tracing::warn!(%id, problem, "cannot make {ROOT}");
+        if let Err(failed) = finished(broker.exec(who, id, draft).await?).await {
+            tracing::warn!(%id, "cannot make {ROOT}: {failed}");
             return Err(Fault::internal().into());
         }
         let mut prepared = self.prepared();
