@@ -51,6 +51,7 @@ use sandkeep_core::Scope;
 use sandkeep_home::Battery;
 use sandkeep_runtime::Usable;
 
+pub use execs::Collected;
 pub use problem::Problem;
 
 use openapi::Guarded;

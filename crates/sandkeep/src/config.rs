@@ -12,6 +12,7 @@
 //! place, all of it at once, and then nothing starts. There is no global state: whoever needs a
 //! setting is handed it.
 
+mod commands;
 mod file;
 mod flags;
 mod identity;
@@ -33,6 +34,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+pub use commands::{CommandSettings, NatsAccount, PuristaSettings, PuristaTrust};
 pub use flags::{ConfigFile, Flags};
 pub use identity::{OidcSettings, TlsSettings, TlsSource};
 pub use layers::{Entry, Loaded, Source, client_log, load};

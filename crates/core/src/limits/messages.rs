@@ -10,3 +10,5 @@ pub const COMMANDS_AT_ONCE_MAX: usize = 256;
 pub const COMMAND_MAX: Duration = Duration::from_secs(60 * 60);
 /// What the headers of a reply may take of the largest message.
 pub const REPLY_HEADERS_MAX_BYTES: usize = 4 * 1024;
+/// How long a short command that we run in a sandbox for ourselves may take.
+pub const OWN_COMMAND_MAX: Duration = Duration::from_secs(30);

@@ -5,6 +5,7 @@
 //! so that a taken port costs nothing.
 
 mod certificate;
+mod commands;
 pub mod messaging;
 mod notify;
 
@@ -24,6 +25,7 @@ use crate::config::{
     self, ConfigError, ConfigFile, Flags, Loaded, PORT_DEFAULT, Settings, Surroundings, TlsSource,
 };
 use certificate::Served;
+use commands::Commands;
 use messaging::Messaging;
 use notify::{Stage, Supervisor};
 use sandkeep_broker::error::Error;
@@ -69,22 +71,26 @@ pub async fn run(loaded: Loaded, around: &Surroundings) -> Result<Exit, Failure>
     let tls = certificate::open(&settings, data.path())?;
     let (listener, address) = listen(settings.listen).await?;
     let (assembled, auth) = assemble::daemon(&settings, data).await?;
+    let mut commands = Commands::wanted(&settings)?;
     let messaging = Messaging::start(&settings, &assembled.broker)?;
     let url = url(address, tls.as_ref());
     greet(&assembled, &url, address, tls.as_ref());
     // Whoever connects from now on is answered: the listener has been there since before the broker.
     supervisor.tell(Stage::Ready, &format!("listens on {url}"));
-    let stop = async {
-        stop.await;
-        supervisor.tell(Stage::Stopping, "shutting down; sandboxes go on running");
-    };
     let front = Front {
         auth: Arc::new(auth),
         origins: Origins::new(settings.cors_origins),
         tls: tls.map(|served| served.tls),
         domain: settings.domain,
     };
+    commands.start(&front, &assembled.broker);
+    let stop = async {
+        stop.await;
+        commands.begin_to_stop();
+        supervisor.tell(Stage::Stopping, "shutting down; sandboxes go on running");
+    };
     front.serve(listener, assembled.broker.clone(), stop).await;
+    commands.stop().await;
     messaging.stop().await;
     assembled.close().await;
     Ok(Exit::Ok)

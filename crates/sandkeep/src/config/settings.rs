@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Surroundings;
+use super::commands::{self, CommandSettings, PuristaSettings};
 use super::identity::{OidcSettings, TlsSettings};
 use super::nats::{NatsSettings, UruleSettings};
 use sandkeep_broker::{PoolMarks, Profile, Quotas};
@@ -48,6 +49,8 @@ pub struct Settings {
     /// Directories of the host that everybody may make templates of.
     pub source_roots: Vec<PathBuf>,
     pub nats: NatsSettings,
+    pub commands: CommandSettings,
+    pub purista: PuristaSettings,
     pub urule: UruleSettings,
     /// Places that may be called though they are not public.
     pub outgoing_allow: Vec<Allowed>,
@@ -116,6 +119,8 @@ impl Settings {
             cors_origins: Vec::new(),
             source_roots: Vec::new(),
             nats: NatsSettings::default(),
+            commands: CommandSettings::default(),
+            purista: PuristaSettings::default(),
             urule: UruleSettings::default(),
             outgoing_allow: Vec::new(),
             registry_ca: None,
@@ -135,6 +140,8 @@ impl Settings {
         let mut found: Vec<_> =
             self.tls.contradiction().into_iter().chain(self.oidc.contradiction()).collect();
         found.extend(self.nats.contradictions());
+        let has_server = self.nats.url.is_some();
+        found.extend(commands::contradictions(has_server, &self.commands, &self.purista));
         let profile = self.default_profile.as_ref();
         if let Some(name) = profile.filter(|name| !self.profiles.contains_key(*name)) {
             found.push(("default_profile".to_owned(), self.no_profile(name)));

@@ -204,6 +204,7 @@ macro_rules! quota {
     };
 }
 
+mod commands;
 mod events;
 mod identity;
 mod nats;
@@ -217,6 +218,8 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         identity::TLS,
         identity::OIDC,
         nats::NATS,
+        commands::COMMANDS,
+        commands::PURISTA,
         nats::URULE,
         LIMITS,
         &ORGANIZATION,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
+use super::commands::PuristaTrust;
 use super::nats::UruleEvents;
 use sandkeep_broker::Network;
 use sandkeep_core::{OnTimeout, Privilege, Scope, SnapshotName, limits};
@@ -119,6 +120,10 @@ fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Invalid> {
 
 pub fn storage(text: &str) -> Result<StorageChoice, Invalid> {
     text.parse().map_err(|error: NoStorage| Invalid::new(error.to_string()))
+}
+
+pub fn purista_trust(text: &str) -> Result<PuristaTrust, Invalid> {
+    choice(text, PuristaTrust::CHOICES)
 }
 
 pub fn privilege(text: &str) -> Result<Privilege, Invalid> {

@@ -29,6 +29,8 @@ mod lifecycle;
 mod limits;
 mod load;
 mod mcp;
+#[cfg(feature = "nats")]
+mod messages;
 mod names;
 #[cfg(feature = "nats")]
 mod nats;

@@ -8,6 +8,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("sys", &["embedded"]),
     ("tree", &["sys"]),
     ("storage", &["sys", "tree"]),
+    ("commands", &["broker", "doors", "guestlink", "nats"]),
     ("bench", &["storage"]),
     ("guestlink", &["embedded", "home", "sys"]),
     ("image", &["outgoing", "storage", "sys", "tree", "guestlink"]),

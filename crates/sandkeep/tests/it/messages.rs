@@ -1,0 +1,5 @@
+//! Requests over a real NATS server, to real daemons.
+
+mod purista;
+mod server;
+mod verbs;
