@@ -9,7 +9,7 @@ use toolbox::FailureKind;
 
 use sandkeep_core::{
     ExecId, IdempotencyKey, InvalidSpec, KeyId, Port, ProcessId, SandboxId, SlotName, SnapshotName,
-    State, ToolCallId, UploadId, Verb,
+    State, ToolCallId, UploadId, Verb, WebhookId,
 };
 use sandkeep_guestlink::GuestError;
 use sandkeep_home::DataDirError;
@@ -84,6 +84,9 @@ pub enum Error {
 
     #[error("{url} has no branch, tag or commit {reference:?}")]
     ReferenceNotFound { url: String, reference: String },
+
+    #[error("there is no webhook {id}")]
+    WebhookNotFound { id: WebhookId },
 
     #[error("there is no upload {id}")]
     UploadNotFound { id: UploadId },

@@ -41,6 +41,7 @@ mod stats;
 mod tasks;
 pub mod telemetry;
 mod view;
+mod webhooks;
 
 #[cfg(test)]
 mod tests;
@@ -97,6 +98,7 @@ pub use records::directory::{
 pub use records::events::{
     Consumer, Delivery, KeyChange, StartAt, Subscription, recorded as recorded_events,
 };
+pub use records::feed::{EventFeed, EventFilter, EventPage, Fed};
 pub use records::registry::registered;
 pub use records::timeline::{Happening, LogEntry};
 pub use sandkeep_core::api::ExecLimits;
@@ -156,6 +158,7 @@ impl Broker {
         lifecycle::revert::finish_all(&shared).await?;
         images::sweep(&shared).await?;
         lifecycle::reconcile::report_orphans(&shared).await;
+        webhooks::begin(&shared).await?;
         health::begin(&shared).await;
         shared.tasks.spawn(lifecycle::reconcile::at_intervals(Arc::clone(&shared)));
         shared.tasks.spawn(lifecycle::reconcile::tend_limits(Arc::clone(&shared)));

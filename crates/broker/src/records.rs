@@ -2,6 +2,7 @@
 
 pub(crate) mod directory;
 pub(crate) mod events;
+pub(crate) mod feed;
 pub(crate) mod idempotency;
 pub(crate) mod registry;
 pub(crate) mod rows;

@@ -32,6 +32,7 @@ use crate::records::registry::Registry;
 use crate::records::timeline::Timelines;
 use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
+use crate::webhooks::Webhooks;
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::ledger::{Ledger, Shares};
 use sandkeep_core::{HostLimits, Moment, Owner, Principal, Purpose, SandboxId, limits};
@@ -78,6 +79,9 @@ pub(super) struct Shared {
     pub rates: Rates,
     /// Who may have the host work on files for a while.
     pub file_work: Slots,
+    /// Who follows the events.
+    pub followers: Slots,
+    pub webhooks: Webhooks,
     pub alarm: Alarm,
     /// Creates with an idempotency key, and ensures, that are under way.
     pub creates: Flights<()>,
@@ -148,6 +152,8 @@ impl Shared {
                 "diffs and reverts at once of one organization",
                 limits::TREE_WORK_AT_ONCE_MAX,
             ),
+            followers: Slots::new("followers of events", limits::EVENT_FOLLOWERS_MAX),
+            webhooks: Webhooks::default(),
             policy: parts.policy,
             clock: parts.clock,
             alarm: Alarm::default(),

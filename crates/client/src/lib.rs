@@ -20,6 +20,7 @@
 mod answers;
 mod connect;
 mod error;
+mod event_log;
 mod events;
 mod lines;
 mod prefix;
@@ -46,6 +47,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 pub use answers::{Battery, ExecStarted, Items, Runtime, Runtimes};
 pub use connect::{ApiKey, URL_DEFAULT};
 pub use error::Error;
+pub use event_log::{EventStream, EventsRequest};
 pub use events::ExecEvents;
 pub use lines::Lines;
 pub use requests::ExecRequest;

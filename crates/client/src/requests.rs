@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use sandkeep_core::api::{
-    CreateProcess, CreateSnapshot, DeleteFile, DiffSandbox, Ensured, Exec, ExecAnswer, FilePath,
-    ForkSandbox, Forks, ListFiles, ListSandboxes, MakeDirectory, MoveFile, PauseSandbox,
-    PortListener, PortUrl, Ports, Process, Processes, ReadOutput, Revert, Reverted,
-    RollbackSandbox, Sandbox, Sandboxes, SealTurn, Shell, SignPortUrl, Snapshot, Snapshots,
-    Template, ToolAnswer,
+    CreateProcess, CreateSnapshot, CreateWebhook, DeleteFile, DiffSandbox, Ensured, Exec,
+    ExecAnswer, FilePath, ForkSandbox, Forks, ListFiles, ListSandboxes, MakeDirectory, MoveFile,
+    NewWebhook, PauseSandbox, PortListener, PortUrl, Ports, Process, Processes, ReadOutput,
+    ReplayWebhook, Revert, Reverted, RollbackSandbox, Sandbox, Sandboxes, SealTurn, Shell,
+    SignPortUrl, Snapshot, Snapshots, Template, ToolAnswer, Webhook, WebhookTest, Webhooks,
 };
-use sandkeep_core::{ExecId, Port, ProcessId, SandboxId, SnapshotName, SpecDraft};
+use sandkeep_core::event::EventSeq;
+use sandkeep_core::{ExecId, Port, ProcessId, SandboxId, SnapshotName, SpecDraft, WebhookId};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -42,7 +43,36 @@ fn path(id: &SandboxId) -> String {
     format!("{SANDBOXES}/{id}")
 }
 
+const WEBHOOKS: &str = "/api/v1/webhooks";
+
 impl Client {
+    /// Registers a webhook. The answer has its secret, which is not shown again.
+    pub async fn create_webhook(&self, draft: &CreateWebhook) -> Result<NewWebhook, Error> {
+        self.post(WEBHOOKS, draft).await
+    }
+
+    pub async fn webhooks(&self) -> Result<Vec<Webhook>, Error> {
+        Ok(self.get::<Webhooks>(WEBHOOKS).await?.items)
+    }
+
+    pub async fn delete_webhook(&self, id: &WebhookId) -> Result<(), Error> {
+        self.delete(&format!("{WEBHOOKS}/{id}")).await
+    }
+
+    /// Sends a test message to a webhook.
+    pub async fn test_webhook(&self, id: &WebhookId) -> Result<WebhookTest, Error> {
+        self.post(&format!("{WEBHOOKS}/{id}/test"), &json!({})).await
+    }
+
+    pub async fn enable_webhook(&self, id: &WebhookId) -> Result<Webhook, Error> {
+        self.post(&format!("{WEBHOOKS}/{id}/enable"), &json!({})).await
+    }
+
+    /// Delivers the events after this one again.
+    pub async fn replay_webhook(&self, id: &WebhookId, after: EventSeq) -> Result<Webhook, Error> {
+        self.post(&format!("{WEBHOOKS}/{id}/replay"), &ReplayWebhook { after }).await
+    }
+
     pub async fn create(&self, spec: &SpecDraft) -> Result<Sandbox, Error> {
         self.post(SANDBOXES, spec).await
     }

@@ -1,6 +1,7 @@
 //! What the REST API is asked and answers, for those who write it and those who read it.
 
 pub mod data;
+mod event;
 mod exec;
 mod key;
 mod log;
@@ -14,6 +15,10 @@ mod tool;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use event::{
+    CreateWebhook, EventFormat, EventGap, EventItem, EventLine, EventNotice, Events, NewWebhook,
+    ReplayWebhook, Webhook, WebhookState, WebhookTest, Webhooks,
+};
 pub use exec::{
     Ending, Exec, ExecAnswer, ExecEvent, ExecLimits, ExecStatus, OutputStream, StderrFields,
     StdinSource, StdoutFields,

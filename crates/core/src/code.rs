@@ -216,6 +216,9 @@ codes! {
     UploadNotFound "upload_not_found" NotFound Useless
         "upload not found"
         "send it again with POST /api/v1/uploads; an upload is kept for an hour, and not across a restart of the daemon";
+    WebhookNotFound "webhook_not_found" NotFound Useless
+        "webhook not found"
+        "list webhooks with GET /api/v1/webhooks (sandkeep webhook ls)";
     KeyNotFound "key_not_found" NotFound Useless
         "key not found"
         "list keys with GET /api/v1/keys (sandkeep keys ls)";

@@ -4,6 +4,7 @@
 mod builds;
 pub(super) mod diff;
 pub(super) mod docs_page;
+mod events;
 pub(super) mod exec_stream;
 pub(super) mod execs;
 pub(super) mod files;
@@ -24,6 +25,7 @@ mod templates;
 mod terminal;
 pub mod tools;
 mod uploads;
+mod webhooks;
 
 #[cfg(test)]
 mod tests;
@@ -141,6 +143,12 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(uploads::remove))
         .routes(routes!(builds::build))
         .routes(routes!(runtimes))
+        .routes(routes!(events::list))
+        .routes(routes!(webhooks::list, webhooks::create))
+        .routes(routes!(webhooks::get, webhooks::delete))
+        .routes(routes!(webhooks::test))
+        .routes(routes!(webhooks::enable))
+        .routes(routes!(webhooks::replay))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
         .routes(routes!(health::healthz))

@@ -13,6 +13,7 @@ mod diff;
 mod doctor;
 pub mod embed;
 mod ensure;
+mod event_log;
 mod events;
 mod exec;
 mod exec_args;
@@ -56,6 +57,7 @@ mod tool;
 mod tool_config;
 mod tools;
 mod version;
+mod webhook;
 
 #[cfg(test)]
 mod tests;
@@ -171,6 +173,8 @@ enum Command {
     Rollback(rollback::RollbackArgs),
     Fork(fork::ForkArgs),
     Log(log::LogArgs),
+    Events(event_log::EventsArgs),
+    Webhook(webhook::WebhookArgs),
     /// Destroy sandboxes and everything in them
     Rm(rm::Args),
     Diff(diff::DiffArgs),
@@ -293,6 +297,8 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Rollback(args) => with_one_thread(rollback::run(args, &client()?)),
         Command::Fork(args) => with_one_thread(fork::run(args, &client()?)),
         Command::Log(args) => with_one_thread(log::run(args, &client()?)),
+        Command::Events(args) => with_one_thread(event_log::run(args, &client()?)),
+        Command::Webhook(args) => with_one_thread(webhook::run(args, &client()?)),
         Command::Port(args) => with_one_thread(port::run(args, &client()?)),
         Command::Processes(args) => with_one_thread(processes::run(args, &client()?)),
         Command::Rm(args) => with_one_thread(rm::run(args, &client()?)),

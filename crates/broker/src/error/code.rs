@@ -28,6 +28,7 @@ impl Error {
             Self::RepositoryNotFound { .. } => Code::RepositoryNotFound,
             Self::RepositoryPrivate { .. } => Code::RepositoryPrivate,
             Self::ReferenceNotFound { .. } => Code::ReferenceNotFound,
+            Self::WebhookNotFound { .. } => Code::WebhookNotFound,
             Self::UploadNotFound { .. } => Code::UploadNotFound,
             Self::NoSpace { .. } => Code::NoSpace,
             Self::HostFull { .. } => Code::StorageFull,

@@ -9,6 +9,7 @@ use super::refusal::Refusal;
 use sandkeep_broker::ToolName;
 use sandkeep_core::{
     ExecId, KeyId, Port, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName, UploadId,
+    WebhookId,
 };
 
 /// Something that a path can name.
@@ -38,6 +39,7 @@ names! {
     TemplateName => NotATemplateName;
     SnapshotName => NotASnapshotName;
     UploadId => NotAnUploadId;
+    WebhookId => NotAWebhookId;
 }
 
 pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {

@@ -33,6 +33,8 @@ pub enum Refusal {
     NotASnapshotName { text: String },
     #[error("there is no tool {text:?}; {}", sandkeep_broker::UnknownTool)]
     NotATool { text: String },
+    #[error("there is no webhook {text:?}")]
+    NotAWebhookId { text: String },
     #[error("there is no upload {text:?}")]
     NotAnUploadId { text: String },
     #[error("{}{problem}", field.as_ref().map(|f| format!("{f}: ")).unwrap_or_default())]
@@ -97,6 +99,7 @@ impl Refusal {
             Self::NotATemplateName { .. } => Code::TemplateNotFound,
             Self::NotASnapshotName { .. } => Code::SnapshotNotFound,
             Self::NotATool { .. } => Code::ToolNotFound,
+            Self::NotAWebhookId { .. } => Code::WebhookNotFound,
             Self::NotAnUploadId { .. } => Code::UploadNotFound,
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,

@@ -39,6 +39,7 @@ use sandkeep_core::Code;
         (name = "templates", description = "Import, build and list templates"),
         (name = "urule", description = "The words of Urule's runtime broker: a session is a sandbox \
             with the label `urule.workspace_id`. Errors also carry Urule's `error` and `details`"),
+        (name = "events", description = "Follow what happens, and have it delivered to webhooks"),
         (name = "keys", description = "API keys, for admins"),
         (name = "service", description = "The daemon itself"),
     )

@@ -137,6 +137,7 @@ fn policy(settings: &Settings) -> Policy {
         turn_prefix: settings.turn_prefix.clone(),
         snapshot_tool_calls: settings.snapshot_tool_calls,
         remote_git: settings.remote_git,
+        event_commands: settings.event_commands,
         quotas: settings.quotas,
         timeouts: settings.timeouts,
         default_runtime: Some(settings.default_runtime.clone()),

@@ -160,6 +160,7 @@ impl Exit {
             | Error::RepositoryPrivate { .. }
             | Error::ReferenceNotFound { .. }
             | Error::UploadNotFound { .. }
+            | Error::WebhookNotFound { .. }
             | Error::NoSpace { .. }
             | Error::HostFull { .. }
             | Error::TookTooLong { .. }

@@ -38,6 +38,8 @@ pub struct Settings {
     /// Whether a snapshot is made after each call of a tool that may have changed files.
     pub snapshot_tool_calls: bool,
     pub remote_git: bool,
+    /// Whether events contain command lines.
+    pub event_commands: bool,
     /// The ports of sandboxes are below this name: `<port>-<id>.<domain>`.
     pub domain: String,
     /// Web pages of these origins may call the API.
@@ -108,6 +110,7 @@ impl Settings {
             turn_prefix: SnapshotName::turns(),
             snapshot_tool_calls: false,
             remote_git: true,
+            event_commands: false,
             domain: "localhost".to_owned(),
             cors_origins: Vec::new(),
             source_roots: Vec::new(),

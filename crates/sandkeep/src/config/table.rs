@@ -204,6 +204,7 @@ macro_rules! quota {
     };
 }
 
+mod events;
 mod identity;
 mod outgoing;
 
@@ -219,6 +220,7 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         &USER,
         TIMEOUTS,
         JOURNAL,
+        events::EVENTS,
     ]
     .into_iter()
     .flatten()

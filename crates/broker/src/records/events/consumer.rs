@@ -43,7 +43,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    pub(super) fn open(
+    pub(crate) fn open(
         log: &Arc<EventLog>,
         data: &Path,
         name: &str,
@@ -125,8 +125,11 @@ impl Position {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let mut position = Self { path, acknowledged: EventSeq::START };
-                // Written at once: what happens before the first acknowledgement is not skipped by the next daemon.
-                position.set(first())?;
+                let first = first();
+                if first > EventSeq::START {
+                    // What happens before the first acknowledgement is not skipped by the next daemon.
+                    position.set(first)?;
+                }
                 Ok(position)
             }
             Err(error) => Err(error),

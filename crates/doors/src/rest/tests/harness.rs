@@ -20,7 +20,7 @@ use sandkeep_image::{
     Found, Template,
     source::registry::{Registries, Spool},
 };
-use sandkeep_outgoing::Outgoing;
+use sandkeep_outgoing::{Outgoing, Roots};
 use sandkeep_runtime::{Lifetime, MockRuntime};
 use sandkeep_storage::{LocalStorage, StorageError};
 use sandkeep_store::MemoryStore;
@@ -70,7 +70,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
         runtimes: vec![runtime],
         templates: vec![Arc::new(Empty)],
         registries: Registries::new(
-            Outgoing::default(),
+            Outgoing::new(vec!["127.0.0.1".parse().expect("a place")], Roots::default()),
             Arc::new(Spool::open(&dir.path().join("spool")).expect("a spool")),
             None,
         ),
