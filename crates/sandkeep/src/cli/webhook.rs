@@ -109,8 +109,8 @@ async fn add(args: AddArgs, client: &Client) -> Result<(), Failure> {
         }
         None => None,
     };
-    let made = client.create_webhook(&CreateWebhook { url, kinds: Kinds(kinds), secret, project });
-    let made = made.await?;
+    let draft = CreateWebhook { url, kinds: Kinds(kinds), secret, project };
+    let made = client.create_webhook(&draft).await?;
     if format.json {
         return print::json(&json!(made));
     }
