@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +32,7 @@ use crate::records::registry::Registry;
 use crate::records::timeline::Timelines;
 use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
+use sandkeep_audit::AuditLog;
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::ledger::{Ledger, Shares};
 use sandkeep_core::{HostLimits, Moment, Owner, Principal, Purpose, SandboxId, limits};
@@ -91,6 +92,8 @@ pub(super) struct Shared {
     pub detaching: CancellationToken,
     /// Ends the connections into sandboxes: a while after `detaching`, and with `closing`.
     pub leaving_ports: CancellationToken,
+    /// Where doors write down who did what, if somebody keeps that.
+    pub audit: OnceLock<Arc<AuditLog>>,
     places: RwLock<Places>,
 }
 
@@ -158,6 +161,7 @@ impl Shared {
             leaving_ports: closing.child_token(),
             closing,
             detaching: CancellationToken::new(),
+            audit: OnceLock::new(),
             places: RwLock::default(),
         }
     }

@@ -4,10 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::Method;
 use tokio::net::TcpListener;
+use utoipa::openapi::path::PathItem;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::Auth;
+use crate::kit::audit::Operations;
 use crate::kit::tls::Tls;
 use crate::kit::{Kit, Listener, Origins, serve};
 #[cfg(feature = "mcp")]
@@ -38,7 +41,8 @@ impl Front {
         broker: Broker,
         shutdown: impl Future<Output = ()>,
     ) {
-        let kit = Kit::new(broker, Arc::clone(&self.auth), self.origins.clone());
+        let mut kit = Kit::new(broker, Arc::clone(&self.auth), self.origins.clone());
+        kit.operations = Arc::new(operations());
         let doors = doors(&kit, &self.ports(&kit));
         serve(vec![Listener::Tcp(listener, self.tls)], kit, doors, shutdown).await;
     }
@@ -73,6 +77,25 @@ fn doors(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     // A request for the host of a port goes there, and no further.
     kit.around(doors, templates)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))
+}
+
+/// What the operations of all doors are called.
+fn operations() -> Operations {
+    let (_, api) = described().split_for_parts();
+    let paths = api.paths.paths.into_iter();
+    Operations::new(paths.flat_map(|(path, item)| {
+        let PathItem { get, put, post, delete, patch, .. } = item;
+        let all = [
+            (Method::GET, get),
+            (Method::PUT, put),
+            (Method::POST, post),
+            (Method::DELETE, delete),
+            (Method::PATCH, patch),
+        ];
+        all.into_iter().filter_map(move |(method, operation)| {
+            Some((method, path.clone(), operation?.operation_id?))
+        })
+    }))
 }
 
 /// The operations of all doors that have paths of their own, as `/openapi.json` shows them.

@@ -16,6 +16,16 @@ use sandkeep_core::limits::CORRELATION_ID_MAX_BYTES;
 
 pub const HEADER: HeaderName = HeaderName::from_static("x-correlation-id");
 
+/// The correlation id of a request, an extension of it.
+#[derive(Clone, Debug)]
+pub struct CorrelationId(HeaderValue);
+
+impl CorrelationId {
+    pub fn text(&self) -> String {
+        self.0.to_str().unwrap_or_default().to_owned()
+    }
+}
+
 /// The outermost layer.
 pub async fn correlate(mut request: Request, next: Next) -> Response {
     let id = match request.headers().get(HEADER) {
@@ -30,6 +40,7 @@ pub async fn correlate(mut request: Request, next: Next) -> Response {
     );
     // For a door that serves it in another task.
     request.extensions_mut().insert(span.clone());
+    request.extensions_mut().insert(CorrelationId(id.clone()));
     let began = Instant::now();
     let answered = async {
         let response = next.run(request).await;

@@ -26,6 +26,9 @@ use sandkeep_core::{
 
 type Door = Extension<Arc<PortDoor>>;
 
+/// What the routes of all ports begin with.
+pub const PREFIX: &str = "/api/v1/sandboxes/{id}/ports/{port}";
+
 /// All routes of ports. Whatever has no meaning of ours belongs to the server inside, with any method.
 pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
     let (schemas, paths, sign) = routes!(sign);

@@ -120,6 +120,7 @@ macro_rules! show {
     };
 }
 
+mod audit;
 mod journal;
 
 use journal::JOURNAL;
@@ -219,6 +220,7 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         &USER,
         TIMEOUTS,
         JOURNAL,
+        audit::AUDIT,
     ]
     .into_iter()
     .flatten()
