@@ -30,6 +30,7 @@ pub mod query;
 mod reception;
 mod refusal;
 pub mod tls;
+pub mod trace;
 pub mod who;
 
 use std::sync::Arc;

@@ -67,7 +67,7 @@ fn fields(schema: &Value) -> String {
             (_, Some(_)) => "see below".to_owned(),
             (Value::String(kind), None) => kind.clone(),
             (Value::Array(kinds), None) => kinds[0].as_str().unwrap_or_default().to_owned(),
-            _ => String::new(),
+            (_, None) => "see below".to_owned(),
         };
         let is_required =
             schema["required"].as_array().is_some_and(|all| all.contains(&json!(name)));

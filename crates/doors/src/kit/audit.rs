@@ -14,7 +14,7 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 
-use super::correlation::CorrelationId;
+use super::correlation::{CorrelationId, Traced};
 use super::gate::{Connection, SignedBy};
 use super::refusal::Refusal;
 use sandkeep_audit::{Actor, AuditLog, Effect, Full, Outcome, Request as Record, Room};
@@ -85,6 +85,7 @@ impl Slip {
             route: route.map(str::to_owned),
             address: client_of(request),
             correlation_id: request.extensions().get::<CorrelationId>().map(CorrelationId::text),
+            trace_id: trace_of(request),
             sandbox,
             resource,
             effect,
@@ -199,6 +200,10 @@ impl Slip {
 
 fn unwritable(Full { problem }: Full) -> Refusal {
     Refusal::AuditFull { problem }
+}
+
+fn trace_of(request: &Request) -> Option<String> {
+    request.extensions().get::<Traced>().map(|traced| traced.own.trace.to_string())
 }
 
 pub fn client_of(request: &Request) -> Option<IpAddr> {

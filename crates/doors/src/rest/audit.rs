@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -20,7 +19,7 @@ use crate::kit::Refusal;
 use crate::kit::frames::{Form, ndjson};
 use crate::kit::query::{Asked, query};
 use crate::kit::who::Admin;
-use sandkeep_audit::{AuditLog, Filter, Head, Reader, Record, to_ocsf};
+use sandkeep_audit::{Filter, Full, Reader, Record, to_ocsf};
 use sandkeep_broker::{Broker, error::Error};
 use sandkeep_core::limits::{AUDIT_TICK, PAGE_DEFAULT, PAGE_MAX, WATCH_SILENCE_MAX};
 
@@ -203,11 +202,7 @@ pub async fn head(_admin: Admin, State(broker): State<Broker>) -> Result<Json<Au
     let Some(log) = broker.audit().cloned() else {
         return Ok(Json(AuditHead { seq: 0, hash: None }));
     };
-    let found = head_of(&log).map_err(|problem| Refusal::AuditFull { problem })?;
+    let found = log.head().map_err(|Full { problem }| Refusal::AuditFull { problem })?;
     let hash = found.map(|head| head.hash.to_string());
     Ok(Json(AuditHead { seq: found.map_or(0, |head| head.seq), hash }))
-}
-
-fn head_of(log: &Arc<AuditLog>) -> Result<Option<Head>, String> {
-    log.head().map_err(|full| full.problem)
 }

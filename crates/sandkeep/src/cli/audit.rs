@@ -7,6 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::cli::argument::InvalidArgument;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::keys::{Place, Way};
@@ -120,21 +121,22 @@ struct HeadArgs {
     format: Format,
 }
 
-fn moment(text: &str) -> Result<Timestamp, String> {
+fn moment(text: &str) -> Result<Timestamp, InvalidArgument> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
     }
     let now = Timestamp::now();
-    let later = argument::expiry(text).map_err(|error| error.to_string())?;
+    let later = argument::expiry(text)?;
     let ago = Duration::try_from(later.duration_since(now)).unwrap_or_default();
-    now.checked_sub(ago).map_err(|error| error.to_string())
+    now.checked_sub(ago).map_err(|_| InvalidArgument::Expiry)
 }
 
-fn head_of(text: &str) -> Result<Head, String> {
-    let (seq, hash) = text.split_once(':').ok_or("expected SEQ:HASH")?;
-    let seq = seq.parse().map_err(|_| "the part before the colon is not a number")?;
-    let hash = hash.parse().map_err(|error: sandkeep_audit::NotAHash| error.to_string())?;
-    Ok(Head { seq, hash })
+fn head_of(text: &str) -> Result<Head, InvalidArgument> {
+    let (seq, hash) = text.split_once(':').ok_or(InvalidArgument::AuditHead)?;
+    match (seq.parse(), hash.parse()) {
+        (Ok(seq), Ok(hash)) => Ok(Head { seq, hash }),
+        _ => Err(InvalidArgument::AuditHead),
+    }
 }
 
 pub fn run(args: Args, global: &Global, around: &Surroundings) -> Result<Exit, Failure> {

@@ -8,7 +8,7 @@ use super::value::{self, Invalid};
 use sandkeep_audit::{Bounds, OnFull, Options, Reads};
 use sandkeep_core::limits;
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const DAY_SECS: u64 = 24 * 60 * 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditSettings {
@@ -45,8 +45,8 @@ impl Default for AuditSettings {
 impl AuditSettings {
     /// The options of the log, without what its owner adds.
     pub fn options(self) -> Options {
-        let max_days = u32::try_from(self.max_days).unwrap_or(u32::MAX);
-        let bounds = Bounds { max_bytes: self.max_mb * limits::MIB, max_age: DAY * max_days };
+        let max_age = Duration::from_secs(self.max_days.saturating_mul(DAY_SECS));
+        let bounds = Bounds { max_bytes: self.max_mb * limits::MIB, max_age };
         let reads = if self.reads { Reads::Record } else { Reads::Skip };
         Options { bounds, on_full: self.on_full.0, reads, ..Options::default() }
     }
