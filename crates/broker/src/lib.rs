@@ -54,6 +54,7 @@ use tracing::warn;
 use crate::error::Error;
 use crate::records::events::{EventLog, LogBounds};
 use crate::telemetry::Telemetry;
+use sandkeep_audit::AuditLog;
 use sandkeep_core::event::EventSeq;
 use sandkeep_core::{ExecId, Principal, Purpose, SandboxId, Verb, limits};
 use sandkeep_guestlink::journal::JournalLimits;
@@ -214,6 +215,16 @@ impl Broker {
     /// The events of this node after this one, or after all that there are.
     pub fn events(&self, after: Option<EventSeq>) -> Subscription {
         self.shared.events.subscribe(after)
+    }
+
+    /// From now on, doors write down in this log who did what. Only the first one counts.
+    pub fn keep_audit(&self, log: Arc<AuditLog>) {
+        let _ = self.shared.audit.set(log);
+    }
+
+    /// Where doors write down who did what; `None` if nobody keeps that.
+    pub fn audit(&self) -> Option<&Arc<AuditLog>> {
+        self.shared.audit.get()
     }
 
     /// Starts a command in a running sandbox.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,7 @@ use crate::records::timeline::Timelines;
 use crate::tasks::Tasks;
 use crate::telemetry::{NO_RUNTIME, ObservedStore, Telemetry};
 use crate::webhooks::Webhooks;
+use sandkeep_audit::AuditLog;
 use sandkeep_core::event::{EventKind, Subject};
 use sandkeep_core::ledger::{Ledger, Shares};
 use sandkeep_core::{
@@ -102,6 +103,8 @@ pub(super) struct Shared {
     pub leaving_ports: CancellationToken,
     /// What the sandboxes in `places` are called.
     pub names: NameIndex,
+    /// Where doors write down who did what, if somebody keeps that.
+    pub audit: OnceLock<Arc<AuditLog>>,
     places: RwLock<Places>,
     /// What is told of services outside.
     services: RwLock<Vec<Arc<dyn Service>>>,
@@ -178,6 +181,7 @@ impl Shared {
             closing,
             detaching: CancellationToken::new(),
             names: NameIndex::default(),
+            audit: OnceLock::new(),
             places: RwLock::default(),
             services: RwLock::default(),
         }

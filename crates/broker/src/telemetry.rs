@@ -83,6 +83,7 @@ pub struct Telemetry {
     feeds: Feeds,
     gauges: Gauges,
     events_lost: Counter,
+    audit_lost: Counter,
     began: Instant,
 }
 
@@ -99,7 +100,11 @@ impl Default for Telemetry {
         let events_lost = Counter::default();
         let help = "Events that could not be written, as the disk was full";
         registry.register("events_lost", help, events_lost.clone());
-        Self { registry, verbs, http, commits, feeds, gauges, events_lost, began: Instant::now() }
+        let audit_lost = Counter::default();
+        let help = "Audit records that could not be written, as the disk was full";
+        registry.register("audit_records_lost", help, audit_lost.clone());
+        let began = Instant::now();
+        Self { registry, verbs, http, commits, feeds, gauges, events_lost, audit_lost, began }
     }
 }
 
@@ -122,6 +127,10 @@ impl Telemetry {
 
     pub(crate) fn events_lost(&self) -> Counter {
         self.events_lost.clone()
+    }
+
+    pub fn audit_lost(&self) -> Counter {
+        self.audit_lost.clone()
     }
 
     /// The text of all metrics, with what can only be read off as it is now.

@@ -19,12 +19,28 @@ impl Lines {
 
     /// The next line. That there is none is a failure: the last line says of itself that it is.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        let line = self.next_line().await?;
+        serde_json::from_slice(&line).map_err(|e| self.client.not_sandkeep(e))
+    }
+
+    /// The same, where an empty line says that the daemon is there.
+    pub async fn next_or_blank<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
+        let line = self.next_line().await?;
+        match line.trim_ascii().is_empty() {
+            true => Ok(None),
+            false => {
+                serde_json::from_slice(&line).map_err(|e| self.client.not_sandkeep(e)).map(Some)
+            }
+        }
+    }
+
+    async fn next_line(&mut self) -> Result<Vec<u8>, Error> {
         let mut looked_at = 0;
         loop {
             let new = &self.pending[looked_at..];
             if let Some(end) = new.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=looked_at + end).collect();
-                return serde_json::from_slice(&line).map_err(|e| self.client.not_sandkeep(e));
+                return Ok(line);
             }
             looked_at = self.pending.len();
             if looked_at > CLIENT_LINE_MAX_BYTES {

@@ -420,6 +420,9 @@ codes! {
     JournalFailed "journal_failed" NoSpace Useful
         "the command's output cannot be recorded, so it was not started"
         "free space on the disk of the data directory, or fix the problem that the detail names";
+    AuditFull "audit_full" NoSpace Useful
+        "the audit log cannot be written, so nothing is changed"
+        "free space on the disk of the data directory, or set audit.on_full to continue";
     GuestBroke "guest_broke" Upstream Useless
         "the sandbox violated the guest protocol"
         "stop and start the sandbox, or destroy it: a process inside may have taken over";

@@ -1,6 +1,7 @@
 //! Every bound in one place: sizes, counts, waits. Units come last in the names of numbers;
 //! waits are `Duration`s.
 
+mod audit;
 mod bench;
 mod client;
 mod events;
@@ -13,6 +14,7 @@ mod workspace;
 
 use std::time::Duration;
 
+pub use audit::*;
 pub use bench::*;
 pub use client::*;
 pub use events::*;

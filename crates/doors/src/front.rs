@@ -4,10 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::Method;
 use tokio::net::TcpListener;
+use utoipa::openapi::path::PathItem;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::Auth;
+use crate::kit::audit::Operations;
 use crate::kit::message::Messages;
 use crate::kit::tls::Tls;
 use crate::kit::{Kit, Listener, Origins, serve};
@@ -39,7 +42,7 @@ impl Front {
         broker: Broker,
         shutdown: impl Future<Output = ()>,
     ) {
-        let kit = Kit::new(broker, Arc::clone(&self.auth), self.origins.clone());
+        let kit = self.kit(broker);
         let doors = doors(&kit, &self.ports(&kit), None);
         serve(vec![Listener::Tcp(listener, self.tls)], kit, doors, shutdown).await;
     }
@@ -53,9 +56,15 @@ impl Front {
 
     /// These doors for requests that come as messages, and perhaps one that nothing else can come through.
     pub fn messages(&self, broker: Broker, more: Option<MessageDoor>) -> Messages {
-        let kit = Kit::new(broker, Arc::clone(&self.auth), self.origins.clone());
+        let kit = self.kit(broker);
         let doors = doors(&kit, &self.ports(&kit), more);
         Messages::new(kit, doors)
+    }
+
+    fn kit(&self, broker: Broker) -> Kit {
+        let mut kit = Kit::new(broker, Arc::clone(&self.auth), self.origins.clone());
+        kit.operations = Arc::new(operations());
+        kit
     }
 
     fn ports(&self, kit: &Kit) -> Arc<PortDoor> {
@@ -93,6 +102,25 @@ fn doors(kit: &Kit, ports: &Arc<PortDoor>, more: Option<MessageDoor>) -> Router 
     // A request for the host of a port goes there, and no further.
     kit.around(doors, templates)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))
+}
+
+/// What the operations of all doors are called.
+fn operations() -> Operations {
+    let (_, api) = described().split_for_parts();
+    let paths = api.paths.paths.into_iter();
+    Operations::new(paths.flat_map(|(path, item)| {
+        let PathItem { get, put, post, delete, patch, .. } = item;
+        let all = [
+            (Method::GET, get),
+            (Method::PUT, put),
+            (Method::POST, post),
+            (Method::DELETE, delete),
+            (Method::PATCH, patch),
+        ];
+        all.into_iter().filter_map(move |(method, operation)| {
+            Some((method, path.clone(), operation?.operation_id?))
+        })
+    }))
 }
 
 /// The operations of all doors that have paths of their own, as `/openapi.json` shows them.

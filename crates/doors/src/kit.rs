@@ -6,10 +6,13 @@
 //! request    → correlation, observe   it gets its id, and is counted when it is answered
 //!            → gate       who is it, and may they? (peer, Host, Origin, credential, scope)
 //!            → reception  may its principal make one more request now?
+//!            → audit      space for its record, if it may change something
 //!            → handler    the door's own; one call of the broker
+//!            → audit      its record, before it is answered
 //!            → dialect    every refusal, of the broker, the kit or the handler, in the door's words
 //! ```
 
+pub mod audit;
 pub mod body;
 pub mod correlation;
 pub mod credential;
@@ -28,6 +31,7 @@ pub mod query;
 mod reception;
 mod refusal;
 pub mod tls;
+pub mod trace;
 pub mod who;
 
 use std::sync::Arc;
@@ -40,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Auth;
 use sandkeep_broker::{Broker, telemetry::RouteTable};
 
-pub use dialect::{Dialect, in_words, needed_by_method};
+pub use dialect::{Dialect, effect_by_method, in_words, needed_by_method};
 pub use gate::{By, Caller, Connection, Gate, Known, Pass, Peer, SignedBy, Vouched};
 pub use listen::{Listener, serve};
 pub use origins::{Origins, is_loopback_host};
@@ -53,12 +57,15 @@ pub struct Kit {
     pub gate: Arc<Gate>,
     /// Canceled when the daemon ends: what would go on for ever listens to it.
     pub stop: CancellationToken,
+    /// What operations are called in the audit log.
+    pub operations: Arc<audit::Operations>,
 }
 
 impl Kit {
     pub fn new(broker: Broker, auth: Arc<Auth>, origins: Origins) -> Self {
         let gate = Arc::new(Gate { auth, origins });
-        Self { broker, gate, stop: CancellationToken::new() }
+        let operations = Arc::default();
+        Self { broker, gate, stop: CancellationToken::new(), operations }
     }
 
     /// The routes of a door, all of them guarded: a new one is before anybody thinks of it.

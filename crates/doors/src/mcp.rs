@@ -13,6 +13,7 @@
 //! A call that names no sandbox means the one in the slot [`DEFAULT_SLOT`] of its owner, which is made when it is needed.
 
 mod answer;
+mod audit;
 mod call;
 mod catalogue;
 mod direct;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use axum::Router;
+use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::response::Response;
 use futures_util::stream::BoxStream;
@@ -49,6 +51,7 @@ use crate::rest::Rest;
 pub use call::{Call, Given};
 use catalogue::Offer;
 pub use direct::{Caller, Direct};
+use sandkeep_audit::Effect;
 use sandkeep_broker::ToolName;
 use sandkeep_broker::parameter::{Kind, Need, Parameter, check};
 use sandkeep_core::api::{Problem, ToolEvent};
@@ -141,6 +144,15 @@ impl Failure {
 struct Words;
 
 impl Dialect for Words {
+    fn name(&self) -> &'static str {
+        "mcp"
+    }
+
+    /// A message may change nothing; a call that does is written down by itself.
+    fn effect(&self, _request: &Request) -> Effect {
+        Effect::Reads
+    }
+
     fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
         Rest.refuse(refusal, path)
     }
@@ -290,7 +302,13 @@ impl ServerHandler for Mcp {
     ) -> Result<CallToolResponse, ErrorData> {
         let given = request.arguments.unwrap_or_default();
         let span = span_of(&context.extensions);
-        Ok(self.carry_out(&request.name, given, &context).instrument(span).await?.into())
+        let audited = audit::Audited::of(&request.name, &given, &context.extensions);
+        let _room = match audited.admit() {
+            Ok(room) => room,
+            Err(refusal) => return Ok(answer::failed(refusal.into()).into()),
+        };
+        let result = self.carry_out(&request.name, given, &context).instrument(span).await?;
+        Ok(audited.settle(result).into())
     }
 
     async fn list_resources(

@@ -1,6 +1,7 @@
 //! The REST front door, and the only one that is Sandkeep's own. A handler decodes a request (body → draft,
 //! path → id), calls the broker once and encodes the answer; what comes before it and after is the kit's.
 
+mod audit;
 mod builds;
 pub(super) mod diff;
 pub(super) mod docs_page;
@@ -33,7 +34,7 @@ mod tests;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use axum::{Extension, Json};
@@ -42,10 +43,11 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::kit::{Dialect, Kit, Refusal, needed_by_method};
+use crate::kit::{Dialect, Kit, Refusal, effect_by_method, needed_by_method};
 use crate::ports::PortDoor;
 #[cfg(feature = "urule")]
 use crate::urule;
+use sandkeep_audit::Effect;
 use sandkeep_broker::{Abilities, Broker, RuntimeView};
 use sandkeep_core::Scope;
 use sandkeep_home::Battery;
@@ -64,6 +66,22 @@ const PUBLIC: &[&str] =
 pub struct Rest;
 
 impl Dialect for Rest {
+    fn name(&self) -> &'static str {
+        "rest"
+    }
+
+    /// What is sent to a server inside is that server's, whatever its method.
+    fn effect(&self, request: &Request) -> Effect {
+        let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        match route.starts_with(ports::PREFIX)
+            && !route.ends_with("/listen")
+            && !route.ends_with("/url")
+        {
+            true => Effect::Reads,
+            false => effect_by_method(request),
+        }
+    }
+
     fn needs(&self, request: &Request) -> Option<Scope> {
         let scope = needed_by_method(request);
         let public = scope == Scope::Read && PUBLIC.contains(&request.uri().path());
@@ -89,6 +107,7 @@ pub fn door(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(Extension(Arc::clone(ports)))
+        .layer(Extension(kit.stop.clone()))
         .layer(Extension(Arc::clone(&kit.gate.auth)));
     kit.door(Rest, routes)
 }
@@ -152,6 +171,8 @@ pub fn routes() -> OpenApiRouter<Broker> {
         .routes(routes!(webhooks::replay))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
+        .routes(routes!(audit::read))
+        .routes(routes!(audit::head))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))

@@ -81,6 +81,10 @@ struct Issue {
 struct Urule;
 
 impl Dialect for Urule {
+    fn name(&self) -> &'static str {
+        "urule"
+    }
+
     fn refuse(&self, refusal: &Refusal, path: &str) -> Response {
         let problem = problem::problem_of(refusal, path);
         let (status, error) = (problem.status, problem.detail.clone());

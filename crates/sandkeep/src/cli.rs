@@ -4,6 +4,7 @@
 mod apply;
 mod argument;
 mod assemble;
+mod audit;
 mod awaited;
 mod completions;
 mod config;
@@ -194,6 +195,7 @@ enum Command {
     /// List the tools for agents
     Tools(tools::Args),
     Keys(keys::Args),
+    Audit(audit::Args),
     /// List the runtimes and whether they work on this machine
     Runtimes(runtimes::Args),
     Config(config::ConfigArgs),
@@ -315,6 +317,7 @@ fn dispatch(global: Global, command: Command) -> Result<Exit, Failure> {
         Command::Tool(args) => with_one_thread(tool::run(args, &client()?)),
         Command::Tools(args) => tools::run(args),
         Command::Keys(args) => keys::run(args, &global, &around),
+        Command::Audit(args) => audit::run(args, &global, &around),
         Command::Runtimes(args) => with_one_thread(runtimes::run(args, &client()?)),
         Command::Doctor(args) => with_threads(doctor::run(args, &around)),
         #[cfg(feature = "bench")]

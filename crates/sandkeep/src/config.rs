@@ -12,6 +12,7 @@
 //! place, all of it at once, and then nothing starts. There is no global state: whoever needs a
 //! setting is handed it.
 
+mod audit;
 mod commands;
 mod file;
 mod flags;

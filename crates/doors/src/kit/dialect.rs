@@ -8,9 +8,20 @@ use axum::response::Response;
 
 use super::credential::{OURS, Scheme};
 use super::refusal::Refusal;
+use sandkeep_audit::Effect;
 use sandkeep_core::Scope;
 
 pub trait Dialect: Send + Sync + 'static {
+    /// Its name in the audit log.
+    fn name(&self) -> &'static str {
+        "door"
+    }
+
+    /// Whether a request may change something.
+    fn effect(&self, request: &Request) -> Effect {
+        effect_by_method(request)
+    }
+
     /// Where its requests carry who makes them.
     fn schemes(&self) -> &'static [Scheme] {
         OURS
@@ -37,6 +48,14 @@ pub fn needed_by_method(request: &Request) -> Scope {
     match looks && !request.headers().contains_key(header::UPGRADE) {
         true => Scope::Read,
         false => Scope::Write,
+    }
+}
+
+/// Whether a request may change something, by its method.
+pub fn effect_by_method(request: &Request) -> Effect {
+    match needed_by_method(request) {
+        Scope::Read => Effect::Reads,
+        Scope::Write | Scope::Organization | Scope::Admin => Effect::Changes,
     }
 }
 

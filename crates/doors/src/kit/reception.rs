@@ -7,9 +7,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Kit;
+use super::audit::Slip;
 use super::dialect::{Dialect, in_words};
-use super::gate::{Admitted, Connection, Peer};
+use super::gate::{Admitted, Connection, Peer, SignedBy};
 use super::refusal::Refusal;
+use sandkeep_audit::Room;
 use sandkeep_broker::CommandPlace;
 use sandkeep_core::Principal;
 
@@ -20,17 +22,28 @@ pub struct Desk {
 
 pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: Next) -> Response {
     let (dialect, path) = (desk.dialect.as_ref(), request.uri().path().to_owned());
+    let slip = desk.slip(&request);
     let admitted = desk.kit.gate.admit(&mut request, dialect).await;
     let who = request.extensions().get::<Principal>().cloned();
+    let slip = slip.map(|slip| slip.by(who.as_ref(), request.extensions().get::<SignedBy>()));
+    let mut room = None;
     let (visit, answer) = match admitted {
-        Admitted::Served(visit) => match desk.limit(&request) {
-            Ok(place) => (visit, hold(place, next.run(request).await)),
+        Admitted::Served(visit) => match desk.begin(&mut request, slip.as_ref()) {
+            Ok((place, space)) => {
+                room = space;
+                (visit, hold(place, next.run(request).await))
+            }
             Err(refusal) => (visit, refusal.into_response()),
         },
         Admitted::Refused(visit, refusal) => (visit, refusal.into_response()),
         Admitted::Answered(answer) => return answer,
     };
     desk.note_refusal(&answer, who.as_ref());
+    let answer = match slip {
+        Some(slip) => slip.settle(answer),
+        None => answer,
+    };
+    drop(room);
     visit.finish(in_words(dialect, answer, &path), dialect.schemes())
 }
 
@@ -43,6 +56,25 @@ fn hold(place: Option<CommandPlace>, mut answer: Response) -> Response {
 }
 
 impl Desk {
+    /// What is to be written down about a request; `None` without an audit log.
+    fn slip(&self, request: &Request) -> Option<Slip> {
+        let (Kit { broker, operations, .. }, dialect) = (&self.kit, &self.dialect);
+        let effect = dialect.effect(request);
+        Some(Slip::of(broker.audit()?, operations, dialect.name(), effect, request))
+    }
+
+    /// Whether the handler may begin. The place is held until the answer is out, the room until the record is written.
+    fn begin(
+        &self,
+        request: &mut Request,
+        slip: Option<&Slip>,
+    ) -> Result<(Option<CommandPlace>, Option<Room>), Refusal> {
+        let place = self.limit(request)?;
+        let Some(slip) = slip else { return Ok((place, None)) };
+        request.extensions_mut().insert(slip.clone());
+        Ok((place, slip.admit()?))
+    }
+
     /// The broker is told what was refused, and to whom if that is known.
     fn note_refusal(&self, answer: &Response, who: Option<&Principal>) {
         let Some(refusal) = answer.extensions().get::<Arc<Refusal>>() else { return };

@@ -10,7 +10,7 @@ use crate::auth::AuthError;
 use sandkeep_broker::{PortTokenProblem, error::Error};
 use sandkeep_core::{
     Code, Kind, Principal, Scope,
-    limits::{BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE},
+    limits::{AUDIT_FOLLOWERS_MAX, BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE},
     with_causes,
 };
 
@@ -92,6 +92,10 @@ pub enum Refusal {
     PortSilent,
     #[error("raw ports cannot be opened with an API key")]
     LocalOnly,
+    #[error("the audit log cannot be written: {problem}")]
+    AuditFull { problem: String },
+    #[error("all {AUDIT_FOLLOWERS_MAX} places for readers of the audit log are taken")]
+    AuditFollowed,
     #[error("a service worker would control the whole API origin")]
     ServiceWorker,
 }
@@ -137,6 +141,8 @@ impl Refusal {
             Self::PortBroke { .. } => Code::PortBroke,
             Self::PortSilent => Code::PortSilent,
             Self::LocalOnly => Code::LocalOnly,
+            Self::AuditFull { .. } => Code::AuditFull,
+            Self::AuditFollowed => Code::LimitReached,
             Self::ServiceWorker => Code::ServiceWorkerRefused,
         }
     }

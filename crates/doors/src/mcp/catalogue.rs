@@ -96,6 +96,10 @@ impl Offer {
         self.entry.name
     }
 
+    pub fn reads(&self) -> bool {
+        self.entry.effect == Effect::Reads
+    }
+
     /// Whether it means the default sandbox if none is named.
     pub fn has_default(&self) -> bool {
         self.fields.iter().any(|field| field.name == SANDBOX && field.need == Need::Optional)

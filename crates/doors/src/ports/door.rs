@@ -15,8 +15,10 @@ use super::host::{Addressed, PortHost, addressed};
 use super::page::{Words, wants_page};
 use super::token;
 use crate::auth::Mode;
+use crate::kit::audit::{Slip, client_of};
 use crate::kit::credential::{OURS, challenge};
-use crate::kit::{By, Caller, Connection, Gate, Known, Pass, Refusal, SignedBy, in_words};
+use crate::kit::{By, Caller, Gate, Known, Pass, Refusal, SignedBy, in_words};
+use sandkeep_audit::{AuditLog, Effect, Request as Record};
 use sandkeep_broker::{Broker, PortTokenProblem, PortView, Warrant};
 use sandkeep_core::api::{PortInfo, PortListener, PortUrl, Ports, SignPortUrl};
 use sandkeep_core::{Port, Principal, SandboxId};
@@ -139,12 +141,18 @@ impl PortDoor {
         let path = request.uri().path().to_owned();
         let words = Words::for_whom(request.headers());
         let span = tracing::debug_span!("port", sandbox = %host.sandbox, port = %host.port);
+        let slip = self.broker.audit().map(|log| slip(log, host, &request));
         let answer = tracing::Instrument::instrument(self.answer(host, request), span).await;
-        answer.unwrap_or_else(|refusal| {
-            let mut answer = in_words(&words, refusal.into_response(), &path);
+        let is_refused = answer.is_err();
+        let mut answer = answer.into_response();
+        if let Some(slip) = slip {
+            answer = slip.settle(answer);
+        }
+        if is_refused {
+            answer = in_words(&words, answer, &path);
             challenge(&mut answer, OURS);
-            answer
-        })
+        }
+        answer
     }
 
     async fn answer(&self, host: &PortHost, mut request: Request) -> Result<Response, Refusal> {
@@ -277,6 +285,21 @@ impl PortDoor {
     }
 }
 
+/// What is sent to a server inside is that server's, so for us it is a read, whatever its method.
+fn slip(log: &Arc<AuditLog>, host: &PortHost, request: &Request) -> Slip {
+    let record = Record {
+        door: "ports".to_owned(),
+        operation: "use_port".to_owned(),
+        method: Some(request.method().as_str().to_owned()),
+        address: client_of(request),
+        sandbox: Some(host.sandbox.to_string()),
+        resource: Some(host.port.to_string()),
+        effect: Effect::Reads,
+        ..Record::default()
+    };
+    Slip::new(log, record)
+}
+
 fn host_of(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::HOST).and_then(|host| host.to_str().ok())
 }
@@ -287,10 +310,6 @@ pub fn redirect(location: &str) -> Response {
         answer.headers_mut().insert(header::LOCATION, location);
     }
     answer
-}
-
-fn client_of(request: &Request) -> Option<std::net::IpAddr> {
-    request.extensions().get::<Connection>().and_then(|connection| connection.client)
 }
 
 /// What the server inside sees of a path, byte for byte.

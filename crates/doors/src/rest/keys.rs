@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::openapi::{Guarded, OfSandbox, WithBody};
 use crate::auth::{Auth, KeyDraft, KeyInfo, NewKey};
 use crate::kit::Refusal;
+use crate::kit::audit::Concerns;
 use crate::kit::body;
 use crate::kit::path::Id;
 use crate::kit::who::Admin;
@@ -38,12 +39,15 @@ pub async fn create(
     Extension(auth): Extension<Arc<Auth>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, [(HeaderName, &'static str); 1], Json<NewKey>), Refusal> {
+) -> Result<(StatusCode, [(HeaderName, &'static str); 1], Extension<Concerns>, Json<NewKey>), Refusal>
+{
     let draft: KeyDraft = body::required(&headers, body).await?;
     let made = auth.keys().create(draft).await?;
     broker.note_key(&made.info, KeyChange::Made);
     tracing::info!(by = who.user, key = %made.info.id, "a key was made");
-    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Json(made)))
+    let about = Concerns::resource(&made.info.id);
+    let headers = [(header::CACHE_CONTROL, "no-store")];
+    Ok((StatusCode::CREATED, headers, Extension(about), Json(made)))
 }
 
 /// List the API keys

@@ -28,6 +28,8 @@ type Door = Extension<Arc<PortDoor>>;
 
 /// Of `/api/v1/sandboxes/{id}/ports/{port}`, with the empty one before the first slash.
 const PREFIX_SEGMENTS: usize = 7;
+/// What the routes of all ports begin with.
+pub const PREFIX: &str = "/api/v1/sandboxes/{id}/ports/{port}";
 
 /// All routes of ports. Whatever has no meaning of ours belongs to the server inside, with any method.
 pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {

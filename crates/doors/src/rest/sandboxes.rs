@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -15,6 +15,7 @@ use super::openapi::{
     Carried, Guarded, InState, Inside, Keyed, OfSandbox, Sourced, Stored, WithBody, WithQuery,
 };
 use crate::kit::Refusal;
+use crate::kit::audit::Concerns;
 use crate::kit::body;
 use crate::kit::path::Id;
 use crate::kit::who::{MayName, Who};
@@ -104,9 +105,10 @@ pub async fn ensure(
     MayName(reach): MayName,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Ensured>, Refusal> {
+) -> Result<(Extension<Concerns>, Json<Ensured>), Refusal> {
     let draft = reaching(body::required(&headers, body).await?, reach);
-    Ok(Json(broker.ensure(&who, draft).await?))
+    let ensured = broker.ensure(&who, draft).await?;
+    Ok((Extension(Concerns::sandbox(&ensured.sandbox.id)), Json(ensured)))
 }
 
 /// List sandboxes, oldest first by default

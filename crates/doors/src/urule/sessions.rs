@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Json};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::kit::Refusal;
+use crate::kit::audit::Concerns;
 use crate::kit::body;
 use crate::kit::path::Id;
 use crate::kit::who::Who;
@@ -131,10 +132,11 @@ pub async fn create(
     Who(who): Who,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, Json<Session>), Refusal> {
+) -> Result<(StatusCode, Extension<Concerns>, Json<Session>), Refusal> {
     let allocation: Allocation = body::required(&headers, body).await?;
     let view = broker.create(&who, allocation.into_draft(&broker)?).await?;
-    Ok((StatusCode::CREATED, Json(view.into())))
+    let about = Concerns::sandbox(&view.id);
+    Ok((StatusCode::CREATED, Extension(about), Json(view.into())))
 }
 
 /// List sessions, oldest first

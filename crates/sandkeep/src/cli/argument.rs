@@ -18,6 +18,8 @@ pub enum InvalidArgument {
     Expiry,
     #[error("expected http://ADDRESS:PORT or https://ADDRESS:PORT")]
     Url,
+    #[error("expected SEQ:HASH as `sandkeep audit head` prints it")]
+    AuditHead,
 }
 
 /// `NAME=VALUE`; the value may be empty and may hold further `=`.

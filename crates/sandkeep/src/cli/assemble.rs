@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::serve::messaging::event_labels;
+use crate::cli::version::VERSION;
 use crate::config::{ConfigError, Loaded, Problem, Settings};
 use crate::doctor::Ward;
+use sandkeep_audit::{AuditLog, Options as AuditOptions};
 use sandkeep_broker::{
     Broker, Filter, LocalDirectory, Parts, Policy, SystemClock, error::Error, telemetry::Telemetry,
 };
@@ -78,6 +80,9 @@ impl Assembled {
     /// Ends the broker; its sandboxes go on, unless their lifetime is the broker's.
     pub async fn close(self) {
         self.broker.shutdown().await;
+        if let Some(audit) = self.broker.audit() {
+            audit.close();
+        }
     }
 }
 
@@ -126,7 +131,17 @@ pub async fn daemon(settings: &Settings, data: DataDir) -> Result<(Assembled, Au
     }
     let assembled =
         open(settings, data, store, opened.storage, runtimes, Lifetime::Detached).await?;
+    keep_audit(settings, &assembled);
     Ok((assembled, auth))
+}
+
+/// Opens the audit log, which no full disk prevents.
+fn keep_audit(settings: &Settings, Assembled { broker, data_dir, .. }: &Assembled) {
+    let options =
+        AuditOptions { lost: broker.telemetry().audit_lost(), ..settings.audit.options() };
+    let log = AuditLog::open(data_dir, options, VERSION);
+    tokio::spawn(Arc::clone(&log).keep());
+    broker.keep_audit(log);
 }
 
 /// What the operator allows, in the words of the broker.
@@ -148,7 +163,6 @@ fn policy(settings: &Settings) -> Policy {
         max_upload_bytes: settings.limits.max_upload_mb * limits::MIB,
         host_reserve_bytes: settings.limits.host_reserve_mb * limits::MIB,
         pool: settings.limits.pool,
-        event_commands: false,
         event_labels: event_labels(settings),
     }
 }

@@ -67,7 +67,9 @@ impl Exit {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "success",
-            Self::RequestFailed => "the request failed, or `doctor` found a problem",
+            Self::RequestFailed => {
+                "the request failed, `doctor` found a problem, or `audit verify` a broken record"
+            }
             Self::Usage => "invalid command line or configuration",
             Self::CannotListen => "`serve`: cannot listen on the address; the port may be in use",
             Self::DataDirUnusable => "`serve`: the data directory cannot be used",

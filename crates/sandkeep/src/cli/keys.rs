@@ -16,10 +16,11 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::{Format, Global, argument, print, with_one_thread};
 use crate::config::{self, ConfigFile, Flags, Surroundings};
+use sandkeep_audit::{Actor, AuditLog, Request};
 use sandkeep_broker::error::Error;
 use sandkeep_client::{Client, Items};
 use sandkeep_core::{
-    InvalidKeyId, Scope,
+    InvalidKeyId, KeyId, Scope,
     api::{KeyDraft, KeyInfo, NewKey},
 };
 
@@ -87,7 +88,7 @@ struct RevokeArgs {
 
 /// Where the keys are.
 #[derive(Debug, clap::Args)]
-struct Place {
+pub(super) struct Place {
     /// Data directory [default: as for serve]
     #[arg(long, env = "SANDKEEP_DATA_DIR", hide_env_values = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -121,13 +122,13 @@ pub fn run(args: Args, global: &Global, around: &Surroundings) -> Result<Exit, F
 }
 
 /// What the keys are reached through.
-enum Way {
+pub(super) enum Way {
     Directory(PathBuf),
     Api(Client),
 }
 
 impl Place {
-    fn way(self, global: &Global, around: &Surroundings) -> Result<Way, Failure> {
+    pub fn way(self, global: &Global, around: &Surroundings) -> Result<Way, Failure> {
         if let Some(directory) = self.data_dir {
             return Ok(Way::Directory(directory));
         }
@@ -143,7 +144,11 @@ async fn create(args: CreateArgs, global: &Global, around: &Surroundings) -> Res
     let CreateArgs { organization, user, project, scopes, expires, name, place, format } = args;
     let draft = KeyDraft { organization, user, project, scopes, name, expires_at: expires };
     let made: NewKey = match place.way(global, around)? {
-        Way::Directory(directory) => ring::open_or_make(&directory)?.create(draft).await?,
+        Way::Directory(directory) => {
+            let made = ring::open_or_make(&directory)?.create(draft).await?;
+            audited(&directory, "create_key", &made.info.id);
+            made
+        }
         Way::Api(client) => client.post("/api/v1/keys", &draft).await?,
     };
     if format.json {
@@ -199,13 +204,30 @@ async fn revoke(args: RevokeArgs, global: &Global, around: &Surroundings) -> Res
     Ok(Exit::Ok)
 }
 
+/// Writes down what was done beside the daemon. A key must be revocable on a full disk too, so this can only warn.
+fn audited(directory: &Path, operation: &str, key: &KeyId) {
+    let record = Request {
+        door: "cli".to_owned(),
+        operation: operation.to_owned(),
+        actor: Some(Actor::local()),
+        resource: Some(key.to_string()),
+        ..Request::default()
+    };
+    if let Err(error) = AuditLog::beside(directory).record(record) {
+        print::note(&format!("warning: {error}"));
+    }
+}
+
 async fn revoke_in(directory: &Path, ids: &[String]) -> Result<(), Failure> {
     let ring = ring::open(directory)?;
     for text in ids {
         let usage = |e: InvalidKeyId| Failure::Usage { problem: e.to_string() };
         let id = text.parse().map_err(usage)?;
         match &ring {
-            Some(ring) => drop(ring.revoke(&id).await?),
+            Some(ring) => {
+                ring.revoke(&id).await?;
+                audited(directory, "revoke_key", &id);
+            }
             None => return Err(Error::KeyNotFound { id }.into()),
         }
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Surroundings;
+use super::audit::AuditSettings;
 use super::commands::{self, CommandSettings, PuristaSettings};
 use super::identity::{OidcSettings, TlsSettings};
 use super::nats::{NatsSettings, UruleSettings};
@@ -65,6 +66,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// How much of what commands print is kept on disk.
     pub journal: JournalLimits,
+    /// What is recorded of requests, and for how long.
+    pub audit: AuditSettings,
     pub profiles: BTreeMap<String, Profile>,
 }
 
@@ -131,6 +134,7 @@ impl Settings {
             quotas: Quotas::default(),
             timeouts: Timeouts::default(),
             journal: JournalLimits::default(),
+            audit: AuditSettings::default(),
             profiles: BTreeMap::new(),
         }
     }

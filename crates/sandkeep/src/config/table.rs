@@ -120,6 +120,7 @@ macro_rules! show {
     };
 }
 
+mod audit;
 mod journal;
 
 use journal::JOURNAL;
@@ -227,6 +228,7 @@ pub fn rows() -> impl Iterator<Item = &'static Setting> {
         TIMEOUTS,
         JOURNAL,
         events::EVENTS,
+        audit::AUDIT,
     ]
     .into_iter()
     .flatten()

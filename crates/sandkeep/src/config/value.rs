@@ -110,7 +110,7 @@ pub fn switch(text: &str) -> Result<bool, Invalid> {
     }
 }
 
-fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Invalid> {
+pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Invalid> {
     if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
         return Ok(*value);
     }

@@ -80,6 +80,7 @@ macro_rules! commands_run {
 commands_run! {
     the_commands_of_the_readme_run "README.md";
     the_commands_of_agents_run "docs/guides/agents.md";
+    the_commands_of_audit_run "docs/guides/audit.md";
     the_commands_of_auth_run "docs/guides/auth.md";
     the_commands_of_files_run "docs/guides/files.md";
     the_commands_of_nats_run "docs/guides/nats.md";

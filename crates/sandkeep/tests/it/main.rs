@@ -1,6 +1,7 @@
 //! Tests against the real daemon process, on real namespaces, cgroups and filesystems. One binary, so
 //! that it links once; one module per promise.
 
+mod audit;
 mod bench;
 mod browser;
 mod builds;

@@ -5,6 +5,7 @@ use crate::source::{Source, Token};
 
 /// Which crates of ours a crate may depend on, beside `core`, which all may. What is not listed may know none.
 const BELOW: &[(&str, &[&str])] = &[
+    ("audit", &["home"]),
     ("sys", &["embedded"]),
     ("tree", &["sys"]),
     ("storage", &["sys", "tree"]),
@@ -15,12 +16,24 @@ const BELOW: &[(&str, &[&str])] = &[
     ("runtime", &["embedded", "guestlink", "home", "sys", "tree"]),
     (
         "broker",
-        &["guestlink", "home", "image", "outgoing", "runtime", "storage", "store", "sys", "tree"],
+        &[
+            "audit",
+            "guestlink",
+            "home",
+            "image",
+            "outgoing",
+            "runtime",
+            "storage",
+            "store",
+            "sys",
+            "tree",
+        ],
     ),
     ("nats", &["broker", "outgoing", "runtime"]),
     (
         "doors",
         &[
+            "audit",
             "broker",
             "guestlink",
             "home",
