@@ -29,7 +29,7 @@ pub async fn tell(service: Arc<Service>, broker: Broker) {
                     service.publish_event(TARGET, &name, &message).await;
                 }
             }
-            Ok(Delivery::Gap { oldest }) => {
+            Ok(Delivery::Gap { oldest, .. }) => {
                 tracing::warn!(%oldest, "events came faster than they could be told");
             }
             Err(error) => {
