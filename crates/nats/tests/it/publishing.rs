@@ -38,15 +38,16 @@ async fn every_event_arrives_once_and_in_order_though_the_server_is_killed_under
     let world = World::new().await;
     let publishing = world.publish(options(&server), stored());
     for round in 1..=3 {
-        world.emit_many(1_000, 25);
-        acknowledged(&world, round * 700).await;
+        // Much more than arrives until the server is killed, so that something is on its way then.
+        world.emit_many(2_000, 25);
+        acknowledged(&world, (round - 1) * 2_000 + 300).await;
         server.kill_9();
         world.emit_many(500, 25);
         server.run();
     }
     arrived(&world).await;
     let found = stored::stored(&server, STREAM).await;
-    assert_eq!(found.len(), 4_500);
+    assert_eq!(found.len(), 7_500);
     assert_complete(&found, &world.events(), world.broker.instance());
     publishing.stop().await;
 }
