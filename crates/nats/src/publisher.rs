@@ -16,7 +16,6 @@ mod window;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_nats::{Client, PublishErrorKind, StatusCode, Subscriber};
 use futures_util::{FutureExt, StreamExt};
@@ -35,9 +34,6 @@ use sandkeep_core::{limits, with_causes};
 
 pub use feed::{CloudEvents, Feed, Lane, Message};
 use window::{Ordinal, Window};
-
-/// How often is looked whether something waits for too long.
-const TICK: Duration = Duration::from_millis(250);
 
 /// How messages arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,7 +178,7 @@ struct Pump<F> {
 impl<F: Feed> Pump<F> {
     async fn run(mut self) {
         // Counted before there is a connection, so that a lag is seen also then.
-        let mut ticks = tokio::time::interval(TICK);
+        let mut ticks = tokio::time::interval(limits::NATS_TICK);
         let client = loop {
             tokio::select! {
                 () = self.stop.cancelled() => return,

@@ -20,6 +20,10 @@ pub const NATS_DRAIN: Duration = Duration::from_secs(3);
 pub const NATS_WINDOW_MAX: usize = 4_096;
 /// How long an acknowledgement may take before the event is published again.
 pub const NATS_ACK: Duration = Duration::from_secs(10);
+/// How often is looked whether an acknowledgement is late. The position is saved as often.
+pub const NATS_TICK: Duration = Duration::from_millis(250);
+/// How long the publisher waits after the log of events could not be read.
+pub const NATS_LOG_RETRY: Duration = Duration::from_secs(1);
 /// The pause before an event that the server refused is published again; it doubles up to [`NATS_REFUSED_MAX`].
 pub const NATS_REFUSED_FIRST: Duration = Duration::from_millis(250);
 pub const NATS_REFUSED_MAX: Duration = Duration::from_secs(30);

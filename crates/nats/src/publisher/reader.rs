@@ -2,16 +2,13 @@
 //! The other task says how often the position is written: ids tell what is sent twice after a crash.
 
 use std::io;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 use sandkeep_broker::{Consumer, Delivery};
 use sandkeep_core::event::EventSeq;
-
-/// How long to wait after the log could not be read.
-const RETRY: Duration = Duration::from_secs(1);
+use sandkeep_core::limits;
 
 /// Reads ahead until nobody takes it any more, and saves positions until there are no more.
 pub async fn read(
@@ -43,7 +40,7 @@ pub async fn read(
                 Ok(delivery) => held = Some(delivery),
                 Err(error) => {
                     warn!(%error, "cannot read the events; trying again");
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(limits::NATS_LOG_RETRY).await;
                 }
             },
         }

@@ -10,12 +10,13 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair 
 use serde_json::{Value, json};
 
 use crate::server::Server;
-use crate::{options, options_as, skip_without_server, until};
+use crate::support::eventually;
+use crate::{options, options_as, skip_without_server};
 use sandkeep_nats::{Link, LinkState, Login, Options, Tls};
 
 async fn is_let_in(options: Options) {
     let link = Link::open(options, "test");
-    until("there is a connection", || link.report().state == LinkState::Connected).await;
+    eventually("there is a connection", || link.report().state == LinkState::Connected).await;
     let client = link.client().await.expect("it is not closed");
     client.flush().await.expect("the server takes what is sent");
     assert_eq!(link.report().problem, None);
@@ -26,7 +27,7 @@ async fn is_let_in(options: Options) {
 
 async fn is_refused(options: Options) {
     let link = Link::open(options, "test");
-    until("the refusal is told", || {
+    eventually("the refusal is told", || {
         link.report().problem.is_some_and(|problem| problem.contains("refused the credentials"))
     })
     .await;
@@ -182,7 +183,7 @@ async fn certificates_let_in_and_an_unknown_server_is_not_trusted() {
     is_let_in(with(certificates.of_client(Some(&certificates.path("ca.pem"))))).await;
     let others = Certificates::new();
     let link = Link::open(with(certificates.of_client(Some(&others.path("ca.pem")))), "test");
-    until("the distrust is told", || {
+    eventually("the distrust is told", || {
         link.report().problem.is_some_and(|problem| problem.contains("certificate"))
     })
     .await;

@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use crate::broker::{PREFIX, STREAM, World, stored};
 use crate::server::Server;
 use crate::stored::{self, api, assert_complete, client};
-use crate::{PATIENCE, options, skip_without_server, until, until_some};
+use crate::support::{eventually, eventually_some};
+use crate::{PATIENCE, options, skip_without_server};
 use futures_util::StreamExt;
 use sandkeep_nats::{Assurance, LinkState, Stream, WhenMissing, subject};
 
 /// Until everything that was recorded has arrived.
 async fn arrived(world: &World) {
-    until_some("all events have arrived", async || {
+    eventually_some("all events have arrived", async || {
         let last = world.broker.last_event().get();
         let saved = std::fs::read_to_string(world.data().join("events/positions/nats"));
         saved.is_ok_and(|saved| saved.trim() == last.to_string()).then_some(())
@@ -24,7 +25,7 @@ async fn arrived(world: &World) {
 
 /// Until so many messages are acknowledged.
 async fn acknowledged(world: &World, count: u64) {
-    until_some("much is acknowledged", async || {
+    eventually_some("much is acknowledged", async || {
         (world.metric("acknowledged_total").await >= count).then_some(())
     })
     .await;
@@ -37,15 +38,16 @@ async fn every_event_arrives_once_and_in_order_though_the_server_is_killed_under
     let world = World::new().await;
     let publishing = world.publish(options(&server), stored());
     for round in 1..=3 {
-        world.emit_many(1_000, 25);
-        acknowledged(&world, round * 700).await;
+        // Much more than arrives until the server is killed, so that something is on its way then.
+        world.emit_many(2_000, 25);
+        acknowledged(&world, (round - 1) * 2_000 + 300).await;
         server.kill_9();
         world.emit_many(500, 25);
         server.run();
     }
     arrived(&world).await;
     let found = stored::stored(&server, STREAM).await;
-    assert_eq!(found.len(), 4_500);
+    assert_eq!(found.len(), 7_500);
     assert_complete(&found, &world.events(), world.broker.instance());
     publishing.stop().await;
 }
@@ -78,7 +80,7 @@ async fn what_happens_without_a_server_is_published_when_there_is_one() {
     let world = World::new().await;
     let publishing = world.publish(options(&server), stored());
     world.emit_many(300, 3);
-    until("the problem is known", || publishing.link.report().problem.is_some()).await;
+    eventually("the problem is known", || publishing.link.report().problem.is_some()).await;
     assert_eq!(publishing.link.report().state, LinkState::Connecting);
     server.run();
     arrived(&world).await;
@@ -131,7 +133,7 @@ async fn a_missing_stream_is_said_and_events_wait_for_it() {
     });
     let publishing = world.publish(options(&server), waiting);
     world.emit_many(50, 5);
-    until("the problem is known", || {
+    eventually("the problem is known", || {
         publishing.publisher.problem().is_some_and(|problem| problem.contains("create_stream"))
     })
     .await;

@@ -6,7 +6,8 @@ use std::time::Instant;
 use crate::broker::{STREAM, World, stored};
 use crate::server::Server;
 use crate::stored::assert_complete;
-use crate::{options, skip_without_server, stored, until_some};
+use crate::support::eventually_some;
+use crate::{options, skip_without_server, stored};
 
 const EVENTS: u64 = 100_000;
 
@@ -21,7 +22,7 @@ async fn measure_events_per_second_from_the_log_to_a_stream() {
         let began = Instant::now();
         world.emit_many(usize::try_from(EVENTS).expect("few"), users);
         let recorded = began.elapsed();
-        until_some("all have arrived", async || {
+        eventually_some("all have arrived", async || {
             (world.metric("acknowledged_total").await >= EVENTS).then_some(())
         })
         .await;

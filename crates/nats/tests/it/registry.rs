@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::broker::World;
-use crate::until;
+use crate::support::eventually;
 use sandkeep_nats::urule::{Registration, RegistryOptions};
 use sandkeep_outgoing::Outgoing;
 
@@ -116,7 +116,7 @@ async fn runtimes_are_registered_once_and_again_when_their_entry_is_gone() {
     let world = World::new().await;
     let registry = Registry::start(2);
     let registration = Registration::start(&world.broker, registry.options(&world));
-    until("two workspaces have their entry, after failures", || {
+    eventually("two workspaces have their entry, after failures", || {
         registry.with(|state| state.posted.len() == 2)
     })
     .await;
@@ -124,7 +124,7 @@ async fn runtimes_are_registered_once_and_again_when_their_entry_is_gone() {
         let text = std::fs::read_to_string(world.data().join("registrations.json"));
         text.is_ok_and(|text| text.contains("01ENTRY1"))
     };
-    until("the ids are saved", saved).await;
+    eventually("the ids are saved", saved).await;
     registration.stop().await;
     registry.with(|state| {
         let posted = &state.posted[0];
@@ -136,7 +136,7 @@ async fn runtimes_are_registered_once_and_again_when_their_entry_is_gone() {
     });
     // The next daemon finds one entry and makes the other anew.
     let registration = Registration::start(&world.broker, registry.options(&world));
-    until("the entry is there again", || registry.with(|state| state.posted.len() == 3)).await;
+    eventually("the entry is there again", || registry.with(|state| state.posted.len() == 3)).await;
     registration.stop().await;
     registry.with(|state| {
         assert_eq!(

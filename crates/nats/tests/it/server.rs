@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::support::{Patience, until_some};
+
 /// How long it may take to start.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -82,17 +84,15 @@ impl Server {
             .spawn()
             .expect("nats-server can be started");
         let ports = self.ports_file(child.id());
-        loop {
-            if let Ok(Some(_)) = child.try_wait() {
-                return false;
-            }
-            if let Some(found) = listening(&ports) {
-                self.port = found;
-                self.child = Some(child);
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let port =
+            until_some("it listens or has ended", Patience::Long, || match child.try_wait() {
+                Ok(Some(_)) => Some(None),
+                Ok(None) | Err(_) => listening(&ports).map(Some),
+            });
+        let Some(port) = port else { return false };
+        self.port = port;
+        self.child = Some(child);
+        true
     }
 
     fn ports_file(&self, pid: u32) -> PathBuf {
