@@ -54,5 +54,6 @@ mod tool_calls;
 mod tools;
 mod unprivileged;
 mod urule;
+mod webhooks;
 mod workspaces;
 mod zfs;
