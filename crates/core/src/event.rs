@@ -163,8 +163,10 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         labels: BTreeMap<String, String>,
     },
+    /// A snapshot was made.
     #[serde(rename = "snapshot.created")]
     SnapshotCreated(SnapshotMade),
+    /// Somebody deleted a snapshot.
     #[serde(rename = "snapshot.deleted")]
     SnapshotDeleted { name: SnapshotName },
     /// A later turn took its place.
@@ -198,11 +200,13 @@ pub enum EventKind {
     /// A template was imported, built or captured, in place of one of the same name.
     #[serde(rename = "template.created")]
     TemplateCreated { name: String, digest: String, shared: bool },
+    /// A template was deleted.
     #[serde(rename = "template.removed")]
     TemplateRemoved { name: String, shared: bool },
     /// An API key was made. The owner is the one it acts for.
     #[serde(rename = "key.created")]
     KeyCreated { key: KeyId, scopes: Vec<Scope> },
+    /// An API key was revoked.
     #[serde(rename = "key.revoked")]
     KeyRevoked { key: KeyId },
     /// A request was refused by a quota, a rate or a missing permission. `code` is the error's. Refusals that repeat
@@ -212,6 +216,7 @@ pub enum EventKind {
     /// A webhook was registered.
     #[serde(rename = "webhook.created")]
     WebhookCreated { webhook: WebhookId },
+    /// A webhook was deleted.
     #[serde(rename = "webhook.deleted")]
     WebhookDeleted { webhook: WebhookId },
     /// Deliveries to a webhook stopped, because they failed for too long or the receiver answered 410.

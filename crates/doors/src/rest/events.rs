@@ -24,42 +24,35 @@ use crate::kit::query::query;
 use crate::kit::who::Who;
 use sandkeep_broker::{Broker, EventFeed, EventFilter, EventPage, Fed};
 use sandkeep_core::api::{EventFormat, EventGap, EventItem, EventLine, EventNotice, Events};
-use sandkeep_core::event::{CloudEvent, Event, EventSeq, KindPattern};
+use sandkeep_core::event::{CloudEvent, Event, EventSeq, KindPattern, Kinds};
 use sandkeep_core::{SandboxId, limits};
 
 /// Where a client of Server-Sent Events that reconnects has stopped.
 const LAST_EVENT_ID: &str = "last-event-id";
 
 /// What a query string can ask for; it is read by hand, because `kind` may come several times.
-#[derive(IntoParams)]
+#[derive(Debug, Default, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "it describes the query")]
-struct EventsQuery {
+pub struct Asked {
     /// Only events after this number. Without it a page begins with the oldest event, and a stream with the next one.
     /// The header `Last-Event-ID` has the same effect, and wins.
-    after: Option<u64>,
+    #[param(value_type = Option<u64>)]
+    after: Option<EventSeq>,
     /// Only these kinds, such as `exec.ended`, or `sandbox.*` for all with that prefix; repeatable, or separated by commas.
-    kind: Option<Vec<String>>,
+    #[param(required = false, value_type = Vec<String>)]
+    kind: Vec<KindPattern>,
     /// Only events of this sandbox, which may be gone.
     sandbox: Option<SandboxId>,
     /// Only events of this project.
     project: Option<String>,
     /// Keep the stream open and send events as they happen.
-    follow: Option<bool>,
+    #[param(required = false)]
+    follow: bool,
     /// Maximum number of events of a page; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// `cloudevents`: each event as a CloudEvent 1.0.
-    format: Option<EventFormat>,
-}
-
-/// What was asked for.
-#[derive(Debug, Default)]
-pub struct Asked {
-    filter: EventFilter,
-    after: Option<EventSeq>,
-    follow: bool,
-    limit: Option<usize>,
+    #[param(required = false)]
     format: EventFormat,
 }
 
@@ -96,14 +89,13 @@ fn read(pairs: Vec<(String, String)>) -> Result<Asked, Refusal> {
             "kind" => {
                 for text in value.split(',') {
                     let pattern = text.trim().parse::<KindPattern>();
-                    asked.filter.kinds.0.push(pattern.or_else(|error| wrong("kind", error))?);
+                    asked.kind.push(pattern.or_else(|error| wrong("kind", error))?);
                 }
             }
             "sandbox" => {
-                asked.filter.sandbox =
-                    Some(value.parse().or_else(|error| wrong("sandbox", error))?);
+                asked.sandbox = Some(value.parse().or_else(|error| wrong("sandbox", error))?);
             }
-            "project" => asked.filter.project = Some(value),
+            "project" => asked.project = Some(value),
             "follow" => {
                 asked.follow = value
                     .parse()
@@ -146,7 +138,7 @@ fn read(pairs: Vec<(String, String)>) -> Result<Asked, Refusal> {
 /// is `gap` says which events are not kept any more; one whose kind is `heartbeat` says up to where all events were sent.
 #[utoipa::path(
     get, path = "/api/v1/events", operation_id = "list_events", tag = "events",
-    params(EventsQuery),
+    params(Asked),
     responses(
         (status = 200, content(
             (Events = "application/json"),
@@ -162,7 +154,8 @@ pub async fn list(
     asked: Asked,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let Asked { filter, after, follow, limit, format } = asked;
+    let Asked { after, kind, sandbox, project, follow, limit, format } = asked;
+    let filter = EventFilter { kinds: Kinds(kind), sandbox, project };
     let instance = broker.instance().to_owned();
     let teller = |form| Teller { form, format, instance: instance.clone() };
     if follow {
@@ -291,11 +284,11 @@ mod tests {
             ("format", "cloudevents"),
         ];
         let asked = asked(&pairs).expect("valid");
-        let kinds: Vec<_> = asked.filter.kinds.0.iter().map(KindPattern::as_str).collect();
+        let kinds: Vec<_> = asked.kind.iter().map(KindPattern::as_str).collect();
         assert_eq!(kinds, ["sandbox.*", "exec.ended", "turn.completed"]);
         assert_eq!((asked.after, asked.follow), (Some(EventSeq::new(7)), true));
         assert_eq!(asked.format, EventFormat::Cloudevents);
-        assert_eq!(asked.filter.project.as_deref(), Some("web"));
+        assert_eq!(asked.project.as_deref(), Some("web"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The REST door over real sockets, in front of a broker with the mock runtime.
 
 mod events;
+mod events_reference;
 mod execs;
 mod guards;
 mod harness;

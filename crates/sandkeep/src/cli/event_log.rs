@@ -9,15 +9,14 @@ use crate::cli::failure::Failure;
 use crate::cli::show::words;
 use crate::cli::{Format, print};
 use sandkeep_client::{Client, Error, EventsRequest};
-use sandkeep_core::SandboxId;
 use sandkeep_core::api::{EventItem, EventLine, EventNotice};
 use sandkeep_core::event::{Event, EventSeq, KindPattern};
-use sandkeep_core::limits::PAGE_MAX;
+use sandkeep_core::{SandboxId, limits};
 
 /// Heartbeats come more often. A connection that says nothing for so long is dead.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Between two attempts to reach a daemon that restarts.
-const RECONNECT: Duration = Duration::from_millis(500);
+const SILENCE_MAX: Duration = limits::EVENT_HEARTBEAT.saturating_mul(4);
+/// So many times within a heartbeat it tries to reach a daemon that restarts.
+const RECONNECTS: u32 = 30;
 
 /// Show events: what happened to your sandboxes, templates, keys and webhooks
 ///
@@ -49,7 +48,7 @@ pub async fn run(args: EventsArgs, client: &Client) -> Result<Exit, Failure> {
         Some(text) => Some(sandbox_id(client, &text).await?),
         None => None,
     };
-    let limit = Some(PAGE_MAX);
+    let limit = Some(limits::PAGE_MAX);
     let request = EventsRequest { after, kinds, sandbox, project, limit, ..Default::default() };
     if follow {
         self::follow(client, request, format).await?
@@ -115,10 +114,10 @@ async fn follow(
                     print::note(&format!("{error}; reconnecting"));
                 }
                 lost = true;
-                tokio::time::sleep(RECONNECT).await;
+                tokio::time::sleep(limits::EVENT_HEARTBEAT / RECONNECTS).await;
             }
             Err(Failure::Api(error)) if error.is_retryable() => {
-                tokio::time::sleep(RECONNECT).await;
+                tokio::time::sleep(limits::EVENT_HEARTBEAT / RECONNECTS).await;
             }
             Err(error) => return Err(error),
         }

@@ -39,7 +39,8 @@ enum WebhookCommand {
 #[derive(Debug, clap::Args)]
 struct AddArgs {
     /// https, or http on this machine
-    url: String,
+    #[arg(value_name = "URL")]
+    receiver: String,
     /// Only this kind, such as exec.ended, or sandbox.* for all with that prefix; repeatable
     #[arg(long = "kind", value_name = "KIND", value_delimiter = ',')]
     kinds: Vec<KindPattern>,
@@ -100,7 +101,7 @@ pub async fn run(args: WebhookArgs, client: &Client) -> Result<Exit, Failure> {
 }
 
 async fn add(args: AddArgs, client: &Client) -> Result<(), Failure> {
-    let AddArgs { url, kinds, project, secret_file, format } = args;
+    let AddArgs { receiver, kinds, project, secret_file, format } = args;
     let secret = match secret_file {
         Some(file) => {
             let text =
@@ -109,7 +110,7 @@ async fn add(args: AddArgs, client: &Client) -> Result<(), Failure> {
         }
         None => None,
     };
-    let draft = CreateWebhook { url, kinds: Kinds(kinds), secret, project };
+    let draft = CreateWebhook { url: receiver, kinds: Kinds(kinds), secret, project };
     let made = client.create_webhook(&draft).await?;
     if format.json {
         return print::json(&json!(made));

@@ -61,5 +61,6 @@ mod tools;
 mod umask;
 mod unprivileged;
 mod urule;
+mod webhooks;
 mod workspaces;
 mod zfs;
