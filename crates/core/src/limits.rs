@@ -3,6 +3,7 @@
 
 mod bench;
 mod client;
+mod connect;
 mod events;
 mod host;
 mod pool;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use bench::*;
 pub use client::*;
+pub use connect::*;
 pub use events::*;
 pub use host::*;
 pub use pool::*;

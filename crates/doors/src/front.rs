@@ -8,6 +8,8 @@ use tokio::net::TcpListener;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::Auth;
+#[cfg(feature = "flex")]
+use crate::flex;
 use crate::kit::tls::Tls;
 use crate::kit::{Kit, Listener, Origins, serve};
 #[cfg(feature = "mcp")]
@@ -64,12 +66,16 @@ fn doors(kit: &Kit, ports: &Arc<PortDoor>) -> Router {
     let doors = rest::door(kit, ports);
     #[cfg(feature = "urule")]
     let doors = doors.merge(urule::door(kit));
+    #[cfg(feature = "flex")]
+    let doors = doors.merge(flex::door(kit));
     #[cfg(feature = "mcp")]
     let doors = doors.merge(mcp::door(kit, ports));
     let (_, api) = described().split_for_parts();
     let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS);
     #[cfg(feature = "mcp")]
     let templates = templates.chain([mcp::PATH]);
+    #[cfg(feature = "flex")]
+    let templates = templates.chain(flex::paths());
     // A request for the host of a port goes there, and no further.
     kit.around(doors, templates)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(ports), by_host))

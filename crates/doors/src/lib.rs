@@ -14,6 +14,10 @@
 //! ```
 
 pub mod auth;
+#[cfg(feature = "connect")]
+mod connect;
+#[cfg(feature = "flex")]
+mod flex;
 mod front;
 pub mod kit;
 #[cfg(feature = "mcp")]

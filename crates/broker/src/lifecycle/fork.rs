@@ -31,8 +31,8 @@ use crate::shared::Shared;
 use crate::view::View;
 use sandkeep_core::event::EventKind;
 use sandkeep_core::{
-    IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Terms, TermsPatch, Trigger,
-    Verb, apply, failpoint, limits,
+    IdempotencyKey, Principal, SandboxId, SandboxName, SnapshotId, SnapshotName, Terms, TermsPatch,
+    Trigger, Verb, apply, failpoint, limits,
 };
 use sandkeep_home::DataDir;
 use sandkeep_image::identity;
@@ -50,6 +50,9 @@ pub struct ForkDraft {
     pub count: usize,
     /// Added to the sandbox's own; one that is `None` is left out.
     pub labels: BTreeMap<String, Option<String>>,
+    /// Only for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<SandboxName>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,6 +96,10 @@ impl Broker {
         if !(1..=limits::FORKS_MAX).contains(&draft.count) {
             let problem = format!("from 1 to {}", limits::FORKS_MAX);
             return Err(Error::InvalidField { field: "count", problem });
+        }
+        if draft.name.is_some() && draft.count != 1 {
+            let problem = "only one sandbox can have it; leave it out, or make one fork".to_owned();
+            return Err(Error::InvalidField { field: "name", problem });
         }
         let (broker, who, id) = (self.clone(), who.clone(), id.clone());
         // A caller that leaves is likely to ask again at once, and half of them are of no use to anybody.
@@ -234,12 +241,13 @@ impl Broker {
         // Until the forks are in the list their layers are needed for the source's sake alone.
         let _kept = shared.keep_layers().await;
         let unmade = (0..draft.count).map(|_| {
-            let meta = new_meta(
+            let mut meta = new_meta(
                 shared,
                 source.handle.meta().owner.clone(),
                 source.handle.meta().spec.clone(),
                 terms.clone(),
             );
+            meta.name = draft.name.clone();
             admission::check_row(&meta)?;
             let origin = Origin::Snapshot {
                 sandbox: source.handle.id.clone(),

@@ -82,6 +82,7 @@ commands_run! {
     the_commands_of_agents_run "docs/guides/agents.md";
     the_commands_of_auth_run "docs/guides/auth.md";
     the_commands_of_files_run "docs/guides/files.md";
+    the_commands_of_flex_run "docs/guides/flex.md";
     the_commands_of_ports_run "docs/guides/ports.md";
     the_commands_of_rootless_run "docs/guides/rootless.md";
     the_commands_of_service_run "docs/guides/service.md";
