@@ -21,6 +21,7 @@ use super::shared::Shared;
 use crate::error::Error;
 use crate::execs::admitted;
 use sandkeep_core::{KeyId, Port, Principal, SandboxId, limits};
+use sandkeep_home::UntilOpen;
 
 pub(super) use listener::reopen;
 pub use port_token::{PortPass, PortToken, PortTokenProblem};
@@ -117,7 +118,21 @@ impl Broker {
         port: Port,
     ) -> Result<SocketAddr, Error> {
         let handle = self.shared.find(who, id)?;
-        listener::listen(&self.shared, &handle, port).await
+        listener::listen(&self.shared, &handle, port, UntilOpen::Close).await
+    }
+
+    /// Opens a socket of the host, on loopback, that leads to the port of a process that was just started. A connection
+    /// waits until the process listens; the socket closes when it ends, and outlives the daemon until then.
+    pub async fn expose(
+        &self,
+        who: &Principal,
+        id: &SandboxId,
+        port: Port,
+    ) -> Result<SocketAddr, Error> {
+        let handle = self.shared.find(who, id)?;
+        let address = listener::listen(&self.shared, &handle, port, UntilOpen::Hold).await?;
+        listener::close_with_process(&self.shared, &handle, port);
+        Ok(address)
     }
 
     pub async fn unlisten(&self, who: &Principal, id: &SandboxId, port: Port) -> Result<(), Error> {

@@ -249,6 +249,9 @@ codes! {
     BodyTooSlow "body_too_slow" Invalid Useful
         "the body did not arrive in time"
         "send the request again";
+    DeadlineExceeded "deadline_exceeded" Timeout Useful
+        "the deadline that the client set has passed"
+        "send the request again with more time; what was begun may have been finished";
     WrongState "wrong_state" Precondition Useless
         "the sandbox's state does not allow this"
         "check the sandbox's state (sandkeep show)";

@@ -4,6 +4,7 @@
 mod audit;
 mod bench;
 mod client;
+mod connect;
 mod events;
 mod host;
 mod messages;
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub use audit::*;
 pub use bench::*;
 pub use client::*;
+pub use connect::*;
 pub use events::*;
 pub use host::*;
 pub use messages::*;

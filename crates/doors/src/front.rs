@@ -10,6 +10,8 @@ use utoipa::openapi::path::PathItem;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::auth::Auth;
+#[cfg(feature = "flex")]
+use crate::flex;
 use crate::kit::audit::Operations;
 use crate::kit::message::Messages;
 use crate::kit::tls::Tls;
@@ -88,6 +90,8 @@ fn doors(kit: &Kit, ports: &Arc<PortDoor>, more: Option<MessageDoor>) -> Router 
     let doors = rest::door(kit, ports);
     #[cfg(feature = "urule")]
     let doors = doors.merge(urule::door(kit));
+    #[cfg(feature = "flex")]
+    let doors = doors.merge(flex::door(kit));
     #[cfg(feature = "mcp")]
     let doors = doors.merge(mcp::door(kit, ports));
     let doors = match more {
@@ -98,6 +102,8 @@ fn doors(kit: &Kit, ports: &Arc<PortDoor>, more: Option<MessageDoor>) -> Router 
     let templates = api.paths.paths.keys().map(String::as_str).chain(PARTS);
     #[cfg(feature = "mcp")]
     let templates = templates.chain([mcp::PATH]);
+    #[cfg(feature = "flex")]
+    let templates = templates.chain(flex::paths());
     let templates = templates.chain(more.into_iter().flat_map(|more| more.paths).copied());
     // A request for the host of a port goes there, and no further.
     kit.around(doors, templates)

@@ -15,6 +15,10 @@
 
 pub mod auth;
 pub mod commands;
+#[cfg(feature = "connect")]
+mod connect;
+#[cfg(feature = "flex")]
+mod flex;
 mod front;
 pub mod kit;
 #[cfg(feature = "mcp")]

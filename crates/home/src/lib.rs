@@ -46,7 +46,7 @@ pub mod timeline;
 
 pub use battery::{Attempted, Battery, BatteryStamp, Verdict};
 pub use data_dir::{DataDir, DataDirError, Instance};
-pub use listening::Listening;
+pub use listening::{Listening, UntilOpen};
 pub use meta::{Meta, Phase, Unreadable};
 pub use sandbox_home::{Home, HomeState, make_directory};
 pub use secret::Secret;

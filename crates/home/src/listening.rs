@@ -17,6 +17,18 @@ const LISTENING: &str = "listening.json";
 pub struct Listening {
     pub port: Port,
     pub host_port: u16,
+    #[serde(default)]
+    pub until_open: UntilOpen,
+}
+
+/// What becomes of a connection while nothing in the sandbox listens on the port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UntilOpen {
+    #[default]
+    Close,
+    /// It waits until the port is open. The socket closes with the process that is to open it.
+    Hold,
 }
 
 impl Home {

@@ -22,7 +22,7 @@ use crate::execs::{ExecDraft, ExecWatch};
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
 use sandkeep_core::{
-    ExecId, Principal, ProcessId, ProcessTerms, SandboxId, Signal, StartUp, limits,
+    ExecId, Port, Principal, ProcessId, ProcessTerms, SandboxId, Signal, StartUp, limits,
 };
 use sandkeep_guestlink::journal::{From, Journal, Keep};
 
@@ -246,6 +246,23 @@ pub(crate) async fn settled(
         "" => format!("{problem}, and said nothing"),
         said => format!("{problem}; it said last: {said}"),
     })
+}
+
+/// Resolves when no process that was started for this port runs.
+pub(crate) async fn ended_on(shared: &Arc<Shared>, handle: &Arc<Handle>, port: Port) {
+    loop {
+        let found = Arc::clone(handle);
+        let running = move || {
+            let all = found.execs.index.processes().into_iter();
+            let mut going_on = all.filter(|journal| journal.end().is_none());
+            going_on
+                .find(|journal| view::terms(journal).is_some_and(|terms| terms.port == Some(port)))
+        };
+        match shared.blocking(move |_| Ok(running())).await {
+            Ok(Some(journal)) => drop(journal.ended().await),
+            Ok(None) | Err(_) => return,
+        }
+    }
 }
 
 /// Looks again at the processes that an earlier daemon started: nobody remembers which were ready.

@@ -32,8 +32,8 @@ use crate::view::View;
 use sandkeep_core::api::ForkPoint;
 use sandkeep_core::event::EventKind;
 use sandkeep_core::{
-    IdempotencyKey, Principal, SandboxId, SnapshotId, SnapshotName, Terms, TermsPatch, Trigger,
-    Verb, apply, failpoint, limits,
+    IdempotencyKey, Principal, SandboxId, SandboxName, SnapshotId, SnapshotName, Terms, TermsPatch,
+    Trigger, Verb, apply, failpoint, limits,
 };
 use sandkeep_home::DataDir;
 use sandkeep_image::identity;
@@ -51,6 +51,9 @@ pub struct ForkDraft {
     pub count: usize,
     /// Added to the sandbox's own; one that is `None` is left out.
     pub labels: BTreeMap<String, Option<String>>,
+    /// Only for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<SandboxName>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -94,6 +97,10 @@ impl Broker {
         if !(1..=limits::FORKS_MAX).contains(&draft.count) {
             let problem = format!("from 1 to {}", limits::FORKS_MAX);
             return Err(Error::InvalidField { field: "count", problem });
+        }
+        if draft.name.is_some() && draft.count != 1 {
+            let problem = "only one sandbox can have it; leave it out, or make one fork".to_owned();
+            return Err(Error::InvalidField { field: "name", problem });
         }
         let (broker, who, id) = (self.clone(), who.clone(), id.clone());
         // A caller that leaves is likely to ask again at once, and half of them are of no use to anybody.
@@ -245,6 +252,7 @@ impl Broker {
                 sandbox: source.handle.id.clone(),
                 snapshot: source.named.clone(),
             });
+            meta.name = draft.name.clone();
             admission::check_row(&meta)?;
             let origin = Origin::Snapshot {
                 sandbox: source.handle.id.clone(),

@@ -1,6 +1,9 @@
 //! Sockets of the host that lead to a port of a sandbox: raw TCP, for what is not HTTP. They are on
 //! loopback, and a connection is taken only from the user who runs the daemon, as for the API itself.
 //!
+//! A listener may hold its connections until the port inside is open: for a process that was only just started. It ends
+//! with that process.
+//!
 //! A listener ends when it is asked to, and when its sandbox does not run any more. One that only lost
 //! its daemon is opened again by the next, on the same port of the host if nobody took that.
 
@@ -11,15 +14,18 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
-use super::connect;
+use super::{PortStream, connect};
 use crate::error::Error;
+use crate::execs::processes;
 use crate::lifecycle::handle::Handle;
 use crate::shared::Shared;
 use sandkeep_core::{Port, State, limits};
-use sandkeep_home::Listening;
+use sandkeep_guestlink::GuestError;
+use sandkeep_home::{Listening, UntilOpen};
 use sandkeep_sys::peer;
 
 /// The listeners of one sandbox. The lock is held over a change and its writing to the home, so that
@@ -31,6 +37,7 @@ struct Listener {
     address: SocketAddr,
     /// How often the sandbox had stopped when it was opened.
     stops: u64,
+    until_open: UntilOpen,
     /// Ends it; cancelled also when it ended by itself.
     end: CancellationToken,
     end_on_drop: DropGuard,
@@ -50,6 +57,7 @@ pub(super) async fn listen(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
     port: Port,
+    until_open: UntilOpen,
 ) -> Result<SocketAddr, Error> {
     crate::execs::admitted(handle)?;
     let mut listeners = handle.ports.listeners.0.lock().await;
@@ -64,7 +72,8 @@ pub(super) async fn listen(
         let limit = limits::PORT_LISTENERS_MAX;
         return Err(Error::LimitReached { what: "listeners of this sandbox", limit });
     }
-    let address = open(shared, handle, &mut listeners, port, 0).await?;
+    let wanted = Listening { port, host_port: 0, until_open };
+    let address = open(shared, handle, &mut listeners, wanted).await?;
     save(shared, handle, &listeners).await?;
     Ok(address)
 }
@@ -100,15 +109,22 @@ pub(crate) async fn reopen(shared: Arc<Shared>, handle: Arc<Handle>) {
         return;
     }
     let mut listeners = handle.ports.listeners.0.lock().await;
-    for Listening { port, host_port } in wished.into_iter().take(limits::PORT_LISTENERS_MAX) {
+    for wanted in wished.into_iter().take(limits::PORT_LISTENERS_MAX) {
+        let port = wanted.port;
         if listeners.contains_key(&port) {
             continue;
         }
-        let same = open(&shared, &handle, &mut listeners, port, host_port).await;
+        let same = open(&shared, &handle, &mut listeners, wanted).await;
         let opened = match same {
             Ok(address) => Ok(address),
-            Err(_taken) => open(&shared, &handle, &mut listeners, port, 0).await,
+            Err(_taken) => {
+                let wanted = Listening { host_port: 0, ..wanted };
+                open(&shared, &handle, &mut listeners, wanted).await
+            }
         };
+        if opened.is_ok() && wanted.until_open == UntilOpen::Hold {
+            close_with_process(&shared, &handle, port);
+        }
         if let Err(error) = opened {
             warn!(id = %handle.id, %port, %error, "cannot open a port of the host again");
         }
@@ -122,9 +138,9 @@ async fn open(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
     listeners: &mut BTreeMap<Port, Listener>,
-    port: Port,
-    host_port: u16,
+    wanted: Listening,
 ) -> Result<SocketAddr, Error> {
+    let Listening { port, host_port, until_open } = wanted;
     let cannot = |source| Error::CannotListen { port, source };
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, host_port)).await.map_err(cannot)?;
     let address = socket.local_addr().map_err(cannot)?;
@@ -132,8 +148,9 @@ async fn open(
     let end = CancellationToken::new();
     let end_on_drop = end.clone().drop_guard();
     let run = Run { port, stops, end: end.clone() };
-    let server = shared.tasks.spawn(serve(Arc::clone(shared), Arc::clone(handle), socket, run));
-    listeners.insert(port, Listener { address, stops, end, end_on_drop, server });
+    let carrier = Carrier { handle: Arc::clone(handle), port, until_open, end: end.clone() };
+    let server = shared.tasks.spawn(serve(Arc::clone(shared), socket, run, carrier));
+    listeners.insert(port, Listener { address, stops, until_open, end, end_on_drop, server });
     Ok(address)
 }
 
@@ -145,6 +162,7 @@ async fn save(
     let listening = |(port, listener): (&Port, &Listener)| Listening {
         port: *port,
         host_port: listener.address.port(),
+        until_open: listener.until_open,
     };
     let all: Vec<Listening> = listeners.iter().map(listening).collect();
     let id = handle.id.clone();
@@ -160,8 +178,8 @@ struct Run {
 }
 
 /// Takes connections until the listener, the sandbox's run or the broker ends.
-async fn serve(shared: Arc<Shared>, handle: Arc<Handle>, socket: TcpListener, run: Run) {
-    let Run { port, stops, end } = run;
+async fn serve(shared: Arc<Shared>, socket: TcpListener, run: Run, carrier: Carrier) {
+    let (handle, Run { port, stops, end }) = (Arc::clone(&carrier.handle), run);
     let mut published = handle.published.clone();
     let mut stopped = std::pin::pin!(published.wait_for(|published| {
         published.stops != stops
@@ -177,8 +195,7 @@ async fn serve(shared: Arc<Shared>, handle: Arc<Handle>, socket: TcpListener, ru
         };
         match accepted {
             Ok((stream, client)) => {
-                let carry = carry(Arc::clone(&shared), Arc::clone(&handle), stream, client, port);
-                shared.tasks.spawn(carry);
+                shared.tasks.spawn(carrier.clone().carry(Arc::clone(&shared), stream, client));
             }
             Err(error) => {
                 warn!(id = %handle.id, %port, %error, "cannot accept a connection");
@@ -205,26 +222,65 @@ async fn forget(shared: &Arc<Shared>, handle: &Handle) {
     }
 }
 
-/// One connection: from the host's side to the sandbox's, until both have ended.
-async fn carry(
-    shared: Arc<Shared>,
+/// Carries the connections of one listener.
+#[derive(Clone)]
+struct Carrier {
     handle: Arc<Handle>,
-    mut outside: TcpStream,
-    client: SocketAddr,
     port: Port,
-) {
-    if let Err(problem) = check_peer(&outside, client) {
-        return warn!(id = %handle.id, %port, "a connection was refused: {problem}");
+    until_open: UntilOpen,
+    end: CancellationToken,
+}
+
+impl Carrier {
+    /// One connection: from the host's side to the sandbox's, until both have ended.
+    async fn carry(self, shared: Arc<Shared>, mut outside: TcpStream, client: SocketAddr) {
+        let Self { handle, port, .. } = &self;
+        if let Err(problem) = check_peer(&outside, client) {
+            return warn!(id = %handle.id, %port, "a connection was refused: {problem}");
+        }
+        // Whoever uses it writes what is whole already.
+        let _ = outside.set_nodelay(true);
+        let mut inside = match self.reach(&shared).await {
+            Ok(inside) => inside,
+            Err(error) => return debug!(id = %handle.id, %port, %error, "nobody to connect to"),
+        };
+        if let Err(error) = tokio::io::copy_bidirectional(&mut outside, &mut inside).await {
+            debug!(id = %handle.id, %port, %error, "a connection broke");
+        }
     }
-    // Whoever uses it writes what is whole already.
-    let _ = outside.set_nodelay(true);
-    let mut inside = match connect(&shared, &handle, port).await {
-        Ok(inside) => inside,
-        Err(error) => return debug!(id = %handle.id, %port, %error, "nobody to connect to"),
-    };
-    if let Err(error) = tokio::io::copy_bidirectional(&mut outside, &mut inside).await {
-        debug!(id = %handle.id, %port, %error, "a connection broke");
+
+    /// Connects inside. While nothing listens there it tries again, if it is to hold.
+    async fn reach(&self, shared: &Shared) -> Result<PortStream, Error> {
+        let deadline = Instant::now() + limits::PORT_HOLD;
+        loop {
+            let closed = match connect(shared, &self.handle, self.port).await {
+                Err(closed @ Error::Guest(GuestError::PortClosed { .. })) => closed,
+                answer => return answer,
+            };
+            if self.until_open == UntilOpen::Close || Instant::now() > deadline {
+                return Err(closed);
+            }
+            tokio::select! {
+                () = self.end.cancelled() => return Err(closed),
+                () = shared.closing.cancelled() => return Err(closed),
+                () = tokio::time::sleep(limits::PORT_HOLD_RETRY) => {}
+            }
+        }
     }
+}
+
+/// Ends a listener when no process that was started for its port runs any more.
+pub(super) fn close_with_process(shared: &Arc<Shared>, handle: &Arc<Handle>, port: Port) {
+    let (shared, handle) = (Arc::clone(shared), Arc::clone(handle));
+    shared.tasks.clone().spawn(async move {
+        tokio::select! {
+            () = shared.closing.cancelled() => return,
+            () = processes::ended_on(&shared, &handle, port) => {}
+        }
+        if let Err(error) = unlisten(&shared, &handle, port).await {
+            debug!(id = %handle.id, %port, %error, "cannot close the port of a process that ended");
+        }
+    });
 }
 
 #[derive(Debug, thiserror::Error)]

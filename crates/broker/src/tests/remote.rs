@@ -49,7 +49,7 @@ async fn what_needs_a_volume_is_refused_before_anything_is_done() {
     let broker = world.open().await;
     let id = create(&broker).await.id;
     let (who, name) = (me(), "one".parse::<SnapshotName>().expect("a name"));
-    let fork = ForkDraft { snapshot: None, count: 1, labels: Default::default() };
+    let fork = ForkDraft { snapshot: None, count: 1, labels: Default::default(), name: None };
     let refused = [
         broker.snapshot(&who, &id, None, None).await.err(),
         broker.seal_turn(&who, &id, None).await.err(),

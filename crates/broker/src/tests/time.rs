@@ -17,7 +17,7 @@ pub(super) fn name(text: &str) -> SnapshotName {
 }
 
 pub(super) fn forks(snapshot: Option<&str>, count: usize) -> ForkDraft {
-    ForkDraft { snapshot: snapshot.map(name), count, labels: Default::default() }
+    ForkDraft { snapshot: snapshot.map(name), count, labels: Default::default(), name: None }
 }
 
 pub(super) async fn stopped(broker: &Broker) -> SandboxId {

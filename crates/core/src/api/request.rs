@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::OutputStream;
-use crate::{Port, SnapshotName, State};
+use crate::{Port, SandboxName, SnapshotName, State};
 
 /// Which sandboxes to list.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -252,6 +252,9 @@ pub struct ForkSandbox {
     /// Labels besides those of the sandbox; one that is `null` is left out.
     #[schema(value_type = Option<BTreeMap<String, Option<String>>>)]
     pub labels: Option<BTreeMap<String, Option<String>>>,
+    /// The name of the fork, if there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<SandboxName>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]

@@ -10,7 +10,10 @@ use crate::auth::AuthError;
 use sandkeep_broker::{PortTokenProblem, error::Error};
 use sandkeep_core::{
     Code, Kind, Principal, Scope,
-    limits::{AUDIT_FOLLOWERS_MAX, BODY_MAX_BYTES, BODY_READ, LIMIT_RETRY_AFTER, PORT_IDLE},
+    limits::{
+        AUDIT_FOLLOWERS_MAX, BODY_MAX_BYTES, BODY_READ, CONNECT_MESSAGE_MAX_BYTES,
+        LIMIT_RETRY_AFTER, PORT_IDLE,
+    },
     with_causes,
 };
 
@@ -41,6 +44,10 @@ pub enum Refusal {
     BodyMalformed { field: Option<String>, problem: String },
     #[error("the body could not be read: {problem}")]
     BodyBroken { problem: String },
+    #[error("the message is larger than {CONNECT_MESSAGE_MAX_BYTES} bytes")]
+    MessageTooLarge,
+    #[error("the client's deadline of {} ms has passed", after.as_millis())]
+    DeadlineExceeded { after: Duration },
     #[error("the body is larger than {BODY_MAX_BYTES} bytes")]
     BodyTooLarge,
     #[error("the body did not arrive within {} s", BODY_READ.as_secs())]
@@ -116,6 +123,8 @@ impl Refusal {
             Self::BodyMalformed { .. } => Code::MalformedBody,
             Self::BodyBroken { .. } => Code::BrokenBody,
             Self::BodyTooLarge => Code::BodyTooLarge,
+            Self::MessageTooLarge => Code::BodyTooLarge,
+            Self::DeadlineExceeded { .. } => Code::DeadlineExceeded,
             Self::BodyTooSlow => Code::BodyTooSlow,
             Self::NotJson { .. } => Code::NotJson,
             Self::RangeBeyondEnd { .. } => Code::RangeNotSatisfiable,

@@ -203,8 +203,8 @@ pub async fn fork(
     Ok((StatusCode::CREATED, Json(Forks { sandboxes })))
 }
 
-pub fn fork_draft(ForkSandbox { snapshot, count, labels }: ForkSandbox) -> ForkDraft {
-    ForkDraft { snapshot, count: count.unwrap_or(1), labels: labels.unwrap_or_default() }
+pub fn fork_draft(ForkSandbox { snapshot, count, labels, name }: ForkSandbox) -> ForkDraft {
+    ForkDraft { snapshot, count: count.unwrap_or(1), labels: labels.unwrap_or_default(), name }
 }
 
 /// Get the history of a sandbox, oldest first

@@ -21,6 +21,9 @@ pub struct ForkArgs {
     /// Snapshot name or id [default: the current files]
     #[arg(long, short = 's', value_name = "SNAPSHOT")]
     snapshot: Option<SnapshotName>,
+    /// Name of the fork, if it is only one
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Number of forks
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
     count: usize,
@@ -37,6 +40,9 @@ pub async fn run(args: ForkArgs, client: &Client) -> Result<Exit, Failure> {
     let mut body = json!({ "count": args.count, "labels": labels });
     if let Some(snapshot) = args.snapshot {
         body["snapshot"] = json!(snapshot);
+    }
+    if let Some(name) = args.name {
+        body["name"] = json!(name);
     }
     let path = format!("/api/v1/sandboxes/{id}/fork");
     let answer = spinner::during("forking", client.post(&path, &body)).await?;

@@ -84,6 +84,7 @@ commands_run! {
     the_commands_of_auth_run "docs/guides/auth.md";
     the_commands_of_events_run "docs/guides/events.md";
     the_commands_of_files_run "docs/guides/files.md";
+    the_commands_of_flex_run "docs/guides/flex.md";
     the_commands_of_nats_run "docs/guides/nats.md";
     the_commands_of_ports_run "docs/guides/ports.md";
     the_commands_of_rootless_run "docs/guides/rootless.md";

@@ -18,6 +18,8 @@ mod exec;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod files;
+#[cfg(feature = "flex")]
+mod flex;
 mod host_devices;
 mod hostile;
 mod idempotency;

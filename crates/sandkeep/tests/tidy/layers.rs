@@ -87,6 +87,8 @@ const LAYERS: &[Layer] = &[
     Layer {
         room: "doors/kit",
         forbidden: &[
+            "crate::connect",
+            "crate::flex",
             "crate::front",
             "crate::mcp",
             "crate::ports",
@@ -100,6 +102,8 @@ const LAYERS: &[Layer] = &[
         // Whose socket a client has: authentication, which is this crate's own work.
         except: &["sandkeep_sys::peer"],
     },
+    // A protocol knows no service that is spoken over it.
+    Layer { room: "doors/connect", forbidden: &["crate::flex", "crate::rest"], except: &[] },
     // Keys are rows of the store.
     Layer {
         room: "doors/auth",
