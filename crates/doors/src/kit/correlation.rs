@@ -1,6 +1,6 @@
-//! `x-correlation-id`: on every answer, the caller's own if it sent a usable one, else a new one; and on
-//! every line that is logged for the request. What a caller sends goes into logs and headers, so it is short
-//! and visible ASCII, or it is replaced.
+//! `x-correlation-id` is on every answer and on every log line of a request. It is the caller's own id if that is
+//! usable, otherwise a new one. A caller's id ends up in logs and headers, so it must be short and visible ASCII; any
+//! other is replaced.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ pub async fn correlate(mut request: Request, next: Next) -> Response {
         method = %request.method(),
         path = request.uri().path(),
     );
-    // For a door that serves it in another task.
+    // For a door that serves the request in another task.
     request.extensions_mut().insert(span.clone());
     let began = Instant::now();
     let answered = async {
@@ -46,8 +46,7 @@ fn is_usable(id: &HeaderValue) -> bool {
     (1..=CORRELATION_ID_MAX_BYTES).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
 }
 
-/// Unique without asking the kernel for every request: what tells this process from all others, and a
-/// count.
+/// Unique without asking the kernel for every request: a random part per process, and a counter.
 fn mint() -> HeaderValue {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(1);

@@ -1,4 +1,4 @@
-//! The names in a path. What is no name of its kind names nothing, so it is not found like any other.
+//! Names in a path. A malformed name refers to nothing, so it is answered like any name that does not exist.
 
 use std::str::FromStr;
 
@@ -11,9 +11,9 @@ use sandkeep_core::{
     ExecId, KeyId, Port, ProcessId, SandboxId, ShellId, SnapshotName, TemplateName, UploadId,
 };
 
-/// Something that a path can name.
+/// A type that a path segment can name.
 pub trait Name: FromStr {
-    /// The answer to a text that names none of this kind.
+    /// The refusal for a text that is not such a name.
     fn none(text: String) -> Refusal;
 }
 
@@ -44,7 +44,7 @@ pub fn parse<T: Name>(text: &str) -> Result<T, Refusal> {
     text.parse().map_err(|_| T::none(text.to_owned()))
 }
 
-/// The one name in a path; a sandbox's, unless it says otherwise.
+/// The only name in a path; by default that of a sandbox.
 pub struct Id<T = SandboxId>(pub T);
 
 impl<T: Name, S: Send + Sync> FromRequestParts<S> for Id<T> {
@@ -53,13 +53,13 @@ impl<T: Name, S: Send + Sync> FromRequestParts<S> for Id<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(text)) => parse(&text).map(Self),
-            // It is not even text once decoded; then the path itself has to do.
+            // The segment is not UTF-8 once decoded, so the raw path is used.
             Err(_) => parse(parts.uri.path()).map(Self),
         }
     }
 }
 
-/// A sandbox, and something in it, whatever follows in the path.
+/// A sandbox and an item in it; the path may continue after them.
 pub struct In<T>(pub SandboxId, pub T);
 
 impl<T: Name, S: Send + Sync> FromRequestParts<S> for In<T> {

@@ -1,4 +1,4 @@
-//! Before every handler of a door: who comes in, how often, and in which words what was refused leaves.
+//! Before every handler of a door: authentication, the rate limit, and the format of refusals.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub async fn receive(State(desk): State<Arc<Desk>>, mut request: Request, next: 
 }
 
 impl Desk {
-    /// The broker is told what was refused, and to whom if that is known.
+    /// Reports a refusal to the broker, with the principal if known.
     fn note_refusal(&self, answer: &Response, who: Option<&Principal>) {
         let Some(refusal) = answer.extensions().get::<Arc<Refusal>>() else { return };
         let who = match refusal.as_ref() {
@@ -46,9 +46,9 @@ impl Desk {
         }
     }
 
-    /// Whether the principal of a request may make one more now. One that is not known is not asked here:
-    /// it is refused where its name is needed, or asks for something that is for everybody. Without
-    /// configured rates it costs one look at two options.
+    /// Applies the rate limit of the request's principal. An anonymous request is not limited here: it is either
+    /// refused where a principal is needed, or asks for something public. Without configured rates this costs two
+    /// checks of an `Option`.
     fn limit(&self, request: &Request) -> Result<(), Refusal> {
         match request.extensions().get::<Principal>() {
             Some(who) if self.dialect.is_counted(request) => {

@@ -1,5 +1,5 @@
-//! All calls. Their names and parameters are promises to whoever has them in a prompt; what a parameter means is said
-//! where the REST API has it.
+//! All calls. Prompts rely on their names and parameters, so both are stable. The types of the REST API describe the
+//! parameters.
 
 use std::sync::{Arc, LazyLock};
 
@@ -18,42 +18,42 @@ use sandkeep_core::api::{
     SealTurn, SignPortUrl,
 };
 
-/// A call as it is written down.
+/// The definition of a call.
 struct Entry {
     name: &'static str,
     title: &'static str,
-    /// For the model: what it does and when to use it.
+    /// For the model: what the call does and when to use it.
     about: &'static str,
     effect: Effect,
-    /// What it names: a sandbox, and something in it.
+    /// The names it takes: a sandbox, and an item in it.
     names: &'static [Parameter],
     /// The fields of its request.
     request: fn() -> Vec<Field>,
-    /// Those that are not for a model.
+    /// Fields that are not offered to models.
     hidden: &'static [&'static str],
-    /// Those that a model has no alternative to, because that is hidden.
+    /// Fields that are required here, because the alternative is hidden.
     required: &'static [&'static str],
     decode: fn(&mut Given) -> Result<Call, Refusal>,
 }
 
-/// What a call does to what is there.
+/// The effect of a call on existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Reads,
-    /// Something new, beside what is there.
+    /// Adds something; existing data is unchanged.
     Adds,
-    /// Changes without loss; again changes nothing more.
+    /// Changes without loss, idempotent.
     Sets,
-    /// What was there may be gone.
+    /// May delete or overwrite data.
     Destroys,
 }
 
 /// A call as it is offered.
 pub struct Offer {
     entry: &'static Entry,
-    /// Those that must be given come first.
+    /// Required fields come first.
     pub fields: Vec<Field>,
-    /// As `tools/list` shows it.
+    /// The entry in `tools/list`.
     pub tool: Tool,
 }
 
@@ -96,22 +96,22 @@ impl Offer {
         self.entry.name
     }
 
-    /// Whether it means the default sandbox if none is named.
+    /// Whether it uses the default sandbox if none is named.
     pub fn has_default(&self) -> bool {
         self.fields.iter().any(|field| field.name == SANDBOX && field.need == Need::Optional)
     }
 
-    /// Holds arguments to what is offered: all that are needed, no others, each of its kind. What they say is for the
-    /// request to know.
+    /// Checks arguments against the schema: all required ones are present, no unknown ones, each of the right type.
+    /// Parsing the request checks their values.
     pub fn check(&self, mut given: JsonObject) -> Result<Given, Misfit> {
-        // Some clients send null for what they leave out.
+        // Some clients send null for omitted arguments.
         given.retain(|_, value| !value.is_null());
         for (name, value) in &mut given {
             let Some(field) = self.fields.iter().find(|field| field.name == *name) else {
                 return Err(self.misfit(name, "there is no such parameter"));
             };
             let kind = field.schema["type"].as_str().unwrap_or_default();
-            // Models give one text where a list of texts is wanted.
+            // Models often give one string where a list of strings is expected.
             if kind == "array" && value.is_string() {
                 *value = json!([value.take()]);
             }
@@ -173,7 +173,7 @@ const SNAPSHOT: Parameter =
 const PORT: Parameter =
     named("port", Kind::Whole { min: 1, max: u16::MAX as u64 }, "The port in the sandbox.");
 
-/// One that takes nothing but a sandbox.
+/// A call whose only parameter is a sandbox.
 const fn entry(
     name: &'static str,
     title: &'static str,
@@ -439,7 +439,7 @@ static ENTRIES: &[Entry] = &[
         |given| Ok(Call::Diff(given.sandbox()?, given.request()?)),
     )
     .takes(schema::query::<DiffSandbox>)
-    // An archive is nothing to read.
+    // A model cannot read an archive.
     .hides(&["format"]),
     entry(
         "revert",

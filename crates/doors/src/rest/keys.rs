@@ -25,8 +25,8 @@ pub struct Keys {
 
 /// Create an API key
 ///
-/// The answer has the key itself, which is not shown again. From the first key on, every request needs
-/// one, for good.
+/// The answer contains the key, which is not shown again. From the first key on, every request needs credentials,
+/// permanently.
 #[utoipa::path(
     post, path = "/api/v1/keys", operation_id = "create_key", tag = "keys",
     request_body = KeyDraft,

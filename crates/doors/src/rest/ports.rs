@@ -1,5 +1,5 @@
-//! The ports of a sandbox in the API: which there are, passes to them, raw sockets of the host that lead
-//! there, and for programs the ports themselves (see `api::ports`).
+//! The ports of a sandbox in the API: the list, signed URLs, raw sockets on the host, and for programs the ports
+//! themselves (see `api::ports`).
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ use sandkeep_core::{
 
 type Door = Extension<Arc<PortDoor>>;
 
-/// All routes of ports. Whatever has no meaning of ours belongs to the server inside, with any method.
+/// All routes of ports. Every path that is not ours is forwarded to the server inside, with any method.
 pub fn routes(router: OpenApiRouter<Broker>) -> OpenApiRouter<Broker> {
     let (schemas, paths, sign) = routes!(sign);
     let router = router.routes(routes!(list)).routes((schemas, paths, sign.fallback(forward)));
     let (schemas, paths, listening) = routes!(listen, unlisten);
     let mut router = router.routes((schemas, paths, listening.fallback(forward)));
-    // A path of any length cannot be described, so what is described and what is routed differ.
+    // OpenAPI cannot describe a path of arbitrary length, so the described and the routed path differ.
     let (_, described, _): UtoipaMethodRouter<Broker> = routes!(forward);
     router.get_openapi_mut().paths.paths.extend(described.paths);
     router
@@ -109,8 +109,8 @@ pub async fn unlisten(
 
 /// Send a request to a server in the sandbox, with any method and any path
 ///
-/// The answer is the server's own, without its cookies, and as a page without any power: browsers are
-/// sent to the port's own host name.
+/// The answer is the server's own without its cookies, and is sandboxed as a page: browsers are redirected to the
+/// port's own host name.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/ports/{port}/{path}", operation_id = "use_port", tag = "ports",
     params(("id" = SandboxId, Path), ("port" = u16, Path), ("path" = String, Path)),
@@ -130,12 +130,12 @@ pub async fn forward(
     door.by_path(&who, &sandbox, port, prefix, request).await
 }
 
-/// Relative links of a page need the slash.
+/// Relative links of a page need the trailing slash.
 async fn enter(In(sandbox, port): In<Port>) -> Response {
     redirect(&format!("{}/", prefix(&sandbox, port)))
 }
 
-/// What all paths to a port begin with.
+/// The common prefix of all paths to a port.
 fn prefix(sandbox: &SandboxId, port: Port) -> String {
     format!("/api/v1/sandboxes/{sandbox}/ports/{port}")
 }
