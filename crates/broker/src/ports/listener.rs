@@ -1,8 +1,8 @@
-//! Sockets of the host that lead to a port of a sandbox: raw TCP, for what is not HTTP. They are on
-//! loopback, and a connection is taken only from the user who runs the daemon, as for the API itself.
+//! Sockets of the host that forward to a port of a sandbox: raw TCP, for protocols other than HTTP. They are on
+//! loopback and accept connections only from the user who runs the daemon, like the API itself.
 //!
-//! A listener ends when it is asked to, and when its sandbox does not run any more. One that only lost
-//! its daemon is opened again by the next, on the same port of the host if nobody took that.
+//! A listener ends on request, and when its sandbox stops running. If only its daemon ended, the next one opens it
+//! again, on the same host port if that is free.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,17 +22,17 @@ use sandkeep_core::{Port, State, limits};
 use sandkeep_home::Listening;
 use sandkeep_sys::peer;
 
-/// The listeners of one sandbox. The lock is held over a change and its writing to the home, so that
-/// the file is never older than what it describes.
+/// The listeners of one sandbox. The lock is held during a change and while it is written to the home, so that the file
+/// always matches.
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<BTreeMap<Port, Listener>>);
 
 struct Listener {
     address: SocketAddr,
-    /// Ends it; cancelled also when it ended by itself.
+    /// Ends it; also canceled when it ended by itself.
     end: CancellationToken,
     end_on_drop: DropGuard,
-    /// The one who has the socket.
+    /// The task that owns the socket.
     server: JoinHandle<()>,
 }
 
@@ -43,7 +43,7 @@ impl Listeners {
     }
 }
 
-/// Opens a socket that leads to the port; the one there is, if there is one.
+/// Opens a socket that forwards to the port, or returns the existing one.
 pub(super) async fn listen(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
@@ -63,8 +63,8 @@ pub(super) async fn listen(
     Ok(address)
 }
 
-/// Ends a listener; connections that it took go on. When it returns nobody is taken any more. `false` if
-/// there is none.
+/// Ends a listener; its open connections continue. When this returns, no more connections are accepted. `false` if
+/// there was none.
 pub(super) async fn unlisten(
     shared: &Arc<Shared>,
     handle: &Arc<Handle>,
@@ -73,16 +73,16 @@ pub(super) async fn unlisten(
     let mut listeners = handle.ports.listeners.0.lock().await;
     let ended = listeners.remove(&port);
     save(shared, handle, &listeners).await?;
-    // Its server may be waiting for the lock, to say that the sandbox stopped.
+    // Its server may be waiting for the lock, because the sandbox stopped.
     drop(listeners);
     let Some(Listener { end_on_drop, server, .. }) = ended else { return Ok(false) };
     drop(end_on_drop);
-    // It ends with the broker at the latest, and what it came to does not matter.
+    // It ends with the broker at the latest, and its result does not matter.
     let _ = server.await;
     Ok(true)
 }
 
-/// Opens again what an earlier daemon had open for a sandbox that still runs.
+/// Reopens the listeners of an earlier daemon for a sandbox that is still running.
 pub(crate) async fn reopen(shared: Arc<Shared>, handle: Arc<Handle>) {
     let id = handle.id.clone();
     let wished = shared.blocking(move |data| data.home(&id).read_listening()).await;
@@ -144,7 +144,7 @@ async fn save(
     shared.blocking(move |data| data.home(&id).write_listening(&all)).await
 }
 
-/// Takes connections until the listener, the sandbox's run or the broker ends.
+/// Accepts connections until the listener, the sandbox's run or the broker ends.
 async fn serve(
     shared: Arc<Shared>,
     handle: Arc<Handle>,
@@ -160,7 +160,7 @@ async fn serve(
         let accepted = tokio::select! {
             () = shared.closing.cancelled() => return,
             () = end.cancelled() => return,
-            // An error says that nobody supervises it any more, which ends it as well.
+            // An error means that it has no supervisor any more, which ends it as well.
             _ = &mut stopped => break,
             accepted = socket.accept() => accepted,
         };
@@ -180,13 +180,13 @@ async fn serve(
     forget(&shared, &handle).await;
 }
 
-/// The sandbox stopped: its listeners go, and its start brings none back.
+/// The sandbox stopped: its listeners are removed, and starting it does not restore them.
 async fn forget(shared: &Arc<Shared>, handle: &Handle) {
     let mut listeners = handle.ports.listeners.0.lock().await;
     listeners.retain(|_, listener| !listener.end.is_cancelled());
     let state = handle.published.borrow().status.state();
     if state != State::Stopped {
-        // Its home is on its way out, or somebody is to look at it.
+        // Its home is being removed, or was quarantined.
         return;
     }
     if let Err(error) = save(shared, handle, &listeners).await {
@@ -194,7 +194,7 @@ async fn forget(shared: &Arc<Shared>, handle: &Handle) {
     }
 }
 
-/// One connection: from the host's side to the sandbox's, until both have ended.
+/// One connection: copies between the host's side and the sandbox's until both have ended.
 async fn carry(
     shared: Arc<Shared>,
     handle: Arc<Handle>,
@@ -205,7 +205,7 @@ async fn carry(
     if let Err(problem) = check_peer(&outside, client) {
         return warn!(id = %handle.id, %port, "a connection was refused: {problem}");
     }
-    // Whoever uses it writes what is whole already.
+    // Applications write complete messages.
     let _ = outside.set_nodelay(true);
     let mut inside = match connect(&shared, &handle, port).await {
         Ok(inside) => inside,

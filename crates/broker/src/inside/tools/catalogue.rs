@@ -1,5 +1,5 @@
-//! The tools there are: names, what a model is told of them, and what they take. Whoever offers tools to a model
-//! offers these.
+//! The catalogue of tools: their names, descriptions and parameters. Every door that offers tools to a model offers
+//! these.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use super::parameter::{Kind, Misfit, Need, Parameter, check, listed, schema};
 use crate::error::Error;
 use sandkeep_core::limits::{GIT_LOG_COMMITS_MAX, TOOL_TIMEOUT_MAX};
 
-/// A tool, as a model and a program know it.
+/// A tool, as described to models and programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Tool {
     pub name: ToolName,
@@ -21,7 +21,7 @@ pub struct Tool {
     pub(super) parameters: &'static [Parameter],
 }
 
-/// What a tool works by: 1 are files, 2 are commands.
+/// The kind of a tool: 1 operates on files, 2 runs a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     Files,
@@ -32,9 +32,9 @@ pub enum Tier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[schema(as = ToolAnnotations)]
 pub struct Annotations {
-    /// It changes nothing.
+    /// The tool changes nothing.
     pub read_only: bool,
-    /// It may replace or remove what is there.
+    /// The tool may replace or remove data.
     pub destructive: bool,
     /// Idempotent.
     pub idempotent: bool,
@@ -56,7 +56,7 @@ impl Tier {
 }
 
 impl Tool {
-    /// What it takes, in short: `path, offset?, limit?`.
+    /// Its parameters, in short: `path, offset?, limit?`.
     pub fn takes(&self) -> String {
         listed(self.parameters.iter())
     }
@@ -125,7 +125,7 @@ impl ToolName {
     }
 }
 
-/// A text that names no tool.
+/// A text that is not the name of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the tools are: {}", catalogue().iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join(", "))]
 pub struct UnknownTool;
