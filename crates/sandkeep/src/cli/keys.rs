@@ -1,7 +1,7 @@
-//! `sandkeep keys`: who may use the API.
+//! `sandkeep keys`: manages API keys.
 //!
-//! On the data directory itself, whether or not a daemon runs on it: whoever can write there owns it
-//! anyway, and must be able to make a key when none is left. Or, for those who cannot, through the API.
+//! Works on the data directory itself, whether or not a daemon is running: a user who can write there owns it anyway,
+//! and must be able to create a key when none is left. For others, it works through the API.
 
 mod ring;
 
@@ -85,7 +85,7 @@ struct RevokeArgs {
     place: Place,
 }
 
-/// Where the keys are.
+/// The location of the keys.
 #[derive(Debug, clap::Args)]
 struct Place {
     /// Data directory [default: as for serve]
@@ -120,7 +120,7 @@ pub fn run(args: Args, global: &Global, around: &Surroundings) -> Result<Exit, F
     })
 }
 
-/// What the keys are reached through.
+/// How the keys are accessed.
 enum Way {
     Directory(PathBuf),
     Api(Client),

@@ -1,8 +1,8 @@
-//! What has to be done to a directory so that it has the changes of a sandbox, and what is in the way.
+//! Computes the steps that give a directory the changes of a sandbox, and the conflicts.
 //!
-//! Three states of every file are compared: as it was in the sandbox before, as it is there now, and as it is in the
-//! directory. Where the directory has it as it was, the change is carried out; where it has it as it is now,
-//! nothing is left to do; anything else is a conflict, and with one nothing is carried out at all.
+//! Every file has three states: in the sandbox before, in the sandbox now, and in the directory. If the directory has
+//! the state of before, the change is applied; if it has the state of now, nothing is left to do; everything else is a
+//! conflict, and with a conflict nothing is applied at all.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,15 +16,15 @@ use sandkeep_tree::{
     digest::Digest,
 };
 
-/// Bits of a mode that come home: nobody gets another's identity from a sandbox.
+/// Mode bits that are applied: set-id bits from a sandbox are not.
 const MODE_MASK: u32 = 0o777;
 
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// In the order in which they can be carried out.
+    /// In an order in which they can be executed.
     pub steps: Vec<Step>,
     pub conflicts: Vec<Conflict>,
-    /// Directories that stay, because the caller has something of its own in them.
+    /// Directories that are kept, because the caller has files of its own in them.
     pub kept: Vec<TreePath>,
 }
 
@@ -44,7 +44,7 @@ pub enum Act {
     Write {
         mode: u32,
         digest: Digest,
-        /// What it is called in the sandbox.
+        /// Its path in the sandbox.
         source: TreePath,
     },
     Link {
@@ -61,13 +61,13 @@ pub struct Conflict {
     pub why: &'static str,
 }
 
-/// Looks at the directory, and at nothing but what the changes name.
+/// Reads only those paths of the directory that the changes name.
 pub fn plan(dir: &View, changes: &[Told], top: &TreePath) -> Result<Plan, ApplyError> {
     let mut planning = Planning { dir, plan: Plan::default(), needed: BTreeSet::new() };
     for change in changes {
         let source = change.tree_path()?;
         let Some(path) = source.within(top) else { continue };
-        // The directory itself is the caller's, whatever its counterpart became.
+        // The directory itself belongs to the caller, whatever its counterpart became.
         if path.is_root() {
             continue;
         }
@@ -91,7 +91,7 @@ pub fn plan(dir: &View, changes: &[Told], top: &TreePath) -> Result<Plan, ApplyE
 struct Planning<'a> {
     dir: &'a View,
     plan: Plan,
-    /// Directories that have to go, because something else takes their place.
+    /// Directories that must be removed, because something else takes their place.
     needed: BTreeSet<TreePath>,
 }
 
@@ -137,13 +137,13 @@ impl Planning<'_> {
                     let target = target.ok_or(ApplyError::Manifest("a target is missing"))?;
                     Some(Act::Link { target })
                 }
-                // They mean nothing outside of the sandbox.
+                // They have no meaning outside of the sandbox.
                 FileKind::Fifo | FileKind::Socket | FileKind::Device => return Ok(()),
             },
         };
         self.remove_first(here.as_ref(), &path, act.as_ref());
         match act {
-            // What is in it could not be written, if the caller may not write there.
+            // Its contents could not be written if the caller had no write permission.
             Some(Act::MakeDirectory { mode }) if mode & 0o700 != 0o700 => {
                 let open = Act::MakeDirectory { mode: mode | 0o700 };
                 self.plan.steps.push(Step { path: path.clone(), act: open });
@@ -155,7 +155,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// What is there goes before something of another kind comes. A file is replaced at once.
+    /// An existing entry is removed before one of another kind is created. A file is replaced in one step.
     fn remove_first(&mut self, here: Option<&Node>, path: &TreePath, next: Option<&Act>) {
         let Some(node) = here else { return };
         let directory = node.kind() == FileType::Directory;
@@ -198,8 +198,8 @@ impl Planning<'_> {
     fn finish(mut self) -> Result<Plan, ApplyError> {
         self.keep_what_is_not_empty()?;
         self.make_parents()?;
-        // What goes goes first, from within; then all comes, from without; modes are set when nothing more is
-        // written into a directory.
+        // Removals first, innermost first; then creations, outermost first; modes last, when no more files are written
+        // into a directory.
         let rank = |step: &Step| match step.act {
             Act::Remove | Act::RemoveDirectory => 0,
             Act::MakeDirectory { .. } | Act::Write { .. } | Act::Link { .. } => 1,
@@ -215,12 +215,13 @@ impl Planning<'_> {
         Ok(self.plan)
     }
 
-    /// Whether all that is in a directory goes. If not, it stays, or nothing can take its place.
+    /// Checks whether the whole content of a directory is removed. If not, the directory is kept, and nothing can take
+    /// its place.
     fn keep_what_is_not_empty(&mut self) -> io::Result<()> {
         let is_removal = |step: &&Step| matches!(step.act, Act::Remove | Act::RemoveDirectory);
         let removed = self.plan.steps.iter().filter(is_removal).map(|step| step.path.clone());
         let mut removed: BTreeSet<TreePath> = removed.collect();
-        // Those within come after those that they are in.
+        // Inner directories come after the ones that contain them.
         let candidates: Vec<TreePath> = removed.iter().rev().cloned().collect();
         for path in candidates {
             let Some(node) = self.dir.look(&path)? else { continue };
@@ -244,7 +245,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// Directories that lead to something new and that the directory does not have.
+    /// Missing parent directories of new entries.
     fn make_parents(&mut self) -> io::Result<()> {
         let comes = |step: &&Step| {
             matches!(step.act, Act::MakeDirectory { .. } | Act::Write { .. } | Act::Link { .. })
@@ -291,7 +292,7 @@ impl Planning<'_> {
     }
 }
 
-/// Whether something is what the facts say, as far as the directory cares.
+/// Whether an entry matches the facts, as far as the directory is concerned.
 fn is_as(here: Option<&Node>, facts: Option<&ToldFacts>) -> Result<bool, ApplyError> {
     let (Some(node), Some(facts)) = (here, facts) else {
         return Ok(here.is_none() && facts.is_none());
