@@ -1,4 +1,4 @@
-//! Ids by their beginning, as people type them.
+//! Ids by prefix, as people type them.
 
 use std::str::FromStr;
 
@@ -6,16 +6,16 @@ use sandkeep_core::{ExecId, SandboxId, ShellId};
 
 use crate::{Client, Error};
 
-/// How much of an id must be given.
+/// Minimum length of a prefix.
 pub(crate) const PREFIX_MIN_LEN: usize = 4;
 
 impl Client {
-    /// The full id of a sandbox for an id or the beginning of one.
+    /// The full id of a sandbox for an id or a prefix.
     pub async fn resolve(&self, text: &str) -> Result<SandboxId, Error> {
         if let Ok(id) = text.parse() {
             return Ok(id);
         }
-        // An empty variable in somebody's script must not name the one sandbox that there is.
+        // An empty variable in a script must not select the only sandbox.
         if !text.starts_with(SandboxId::PREFIX) || text.len() < PREFIX_MIN_LEN {
             return Err(Error::NotAnId { text: text.to_owned() });
         }
@@ -23,7 +23,7 @@ impl Client {
         pick(text, ids.filter(|id| id.as_str().starts_with(text)).collect())
     }
 
-    /// The full id of an exec for an id or the beginning of one.
+    /// The full id of an exec for an id or a prefix.
     pub async fn resolve_exec(&self, sandbox: &SandboxId, text: &str) -> Result<ExecId, Error> {
         if let Ok(id) = text.parse() {
             return Ok(id);
@@ -32,7 +32,7 @@ impl Client {
         only_one("exec", sandbox, text, ids.filter(|id| id.as_str().starts_with(text)))
     }
 
-    /// The full id of a shell for an id or the beginning of one.
+    /// The full id of a shell for an id or a prefix.
     pub async fn resolve_shell(&self, sandbox: &SandboxId, text: &str) -> Result<ShellId, Error> {
         if let Ok(id) = text.parse() {
             return Ok(id);
