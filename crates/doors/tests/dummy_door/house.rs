@@ -1,4 +1,4 @@
-//! A broker over a mock runtime, the door before it, and a client on the other end of a Unix socket.
+//! A broker with a mock runtime, the door in front of it, and a client at the other end of a Unix socket.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Guests that dial the host: they do all that others do, find the next daemon by themselves, and nobody
-//! can pose as one.
+//! Guests that dial the host: they support everything that others do, find the next daemon by themselves, and cannot be
+//! impersonated.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -8,13 +8,13 @@ use sandkeep_guestlink::*;
 
 use crate::harness::*;
 
-/// A child, a grandchild in a session of its own, and a daemon that has left every parent and
-/// session behind; then says so and waits.
+/// A child, a grandchild in a session of its own, and a daemon that has left every parent and session behind; then a
+/// report, and waiting.
 const FAMILY: &str = "sleep 1001 & setsid sh -c 'sleep 1002 & sleep 1002' & \
     (setsid setsid sh -c '(sleep 1003 &) ; exec sleep 1003' &) ; \
     while [ $(ps ax | grep -c '[s]leep 100[123]') -lt 5 ]; do sleep 0.01; done; echo ready; wait; sleep 1004";
 
-/// Each generation ends soon after it has made the next: there is never a moment to catch it.
+/// Each generation ends soon after it has created the next, so there is never a moment to catch it.
 const STORM: &str = "f() { (f &) ; (f &) ; } ; n=0; while [ $n -lt 20 ]; do (while :; do (true &) ; done) & n=$((n+1)); done; wait";
 
 fn with_timeout(script: &str, timeout: Duration) -> ExecRequest {

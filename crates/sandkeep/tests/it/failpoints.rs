@@ -1,5 +1,5 @@
-//! The daemon is killed at every named point of every verb, and started again. Nothing acknowledged is
-//! lost, what was half done is whole or gone, and nothing is left over.
+//! The daemon is killed at every failpoint of every verb, and restarted. Nothing acknowledged is lost, interrupted
+//! operations are completed or undone, and nothing is left over.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;

@@ -1,5 +1,5 @@
-//! Many tenants, all verbs, and a daemon that is killed in the middle: nobody sees what is another's, nothing
-//! that was acknowledged is lost, nothing is left over, and memory stays flat.
+//! Many tenants, all verbs, and a daemon that is killed in between: nobody sees another's data, nothing acknowledged is
+//! lost, nothing is left over, and memory stays constant.
 
 use std::collections::BTreeMap;
 use std::fs;

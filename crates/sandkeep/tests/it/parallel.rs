@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many concurrent requests.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

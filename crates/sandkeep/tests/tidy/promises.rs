@@ -1,4 +1,4 @@
-//! Rules over several files: what the documents and lists promise is what the code has.
+//! Rules over several files: the promises of documents and lists match the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 

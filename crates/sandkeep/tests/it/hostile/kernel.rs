@@ -1,4 +1,4 @@
-//! What the kernel has once for the whole machine, or once for each user of it, taken by one sandbox.
+//! Kernel resources that exist once per machine, or once per user, exhausted by one sandbox.
 
 use std::process::Command;
 

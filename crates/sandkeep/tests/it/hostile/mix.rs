@@ -1,5 +1,5 @@
-//! One tenant does everything that is known to hurt, at once and in random mixes, while another goes on working. The
-//! daemon's memory and the disk are watched all the time.
+//! One tenant does everything that is known to hurt, concurrently and in random mixes, while another keeps working. The
+//! daemon's memory and the disk are monitored all the time.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};

@@ -1,5 +1,5 @@
-//! A daemon of one's own: a real process on a free port with a data directory that goes away. When it
-//! is dropped, all its sandboxes are destroyed, it is stopped, and nothing of it may be left.
+//! A separate daemon: a real process on a free port with a temporary data directory. When it is dropped, all its
+//! sandboxes are destroyed, it is stopped, and nothing of it may be left.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! Looking for what should no longer be there: once by `doctor --leaks`, and once by hand, because a
-//! doctor that sees nothing would also find nothing.
+//! Finds leftovers: once by `doctor --leaks`, and once independently, because a doctor that sees nothing would also
+//! find nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Connections that show no credential: however many there are, those who may come get in.
+//! Unauthenticated connections: however many there are, authenticated clients get in.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;

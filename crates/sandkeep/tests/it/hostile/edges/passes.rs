@@ -1,4 +1,4 @@
-//! What servers in sandboxes say through ports, and how long signed URLs last.
+//! Port tokens and responses of servers in sandboxes, and how long signed URLs last.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::process::CommandExt as _;
