@@ -278,7 +278,7 @@ async fn a_subscriber_sees_every_event_once_while_many_write() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However often the daemon is killed in the middle of a write, earlier writes are there, once and in order.
+    /// However often the daemon is killed in the middle of a write, what was written before is there, once and in order.
     #[test]
     fn numbers_only_rise_over_any_number_of_crashes(
         rounds in prop::collection::vec((0_u64..40, 0_usize..300), 1..8),
