@@ -58,7 +58,7 @@ fn try_all(scene: &Scene) {
     println!("{END}");
 }
 
-/// What a kernel of the sandbox's own allows does not matter: it never reaches the host's.
+/// Permissions granted by a kernel of the sandbox's own do not matter: they never reach the host's.
 fn contained(attempt: Attempt, scene: &Scene, found: Finding) -> Finding {
     let is_its_own = attempt.scope() == Scope::Kernel && scene.has_kernel_of_its_own();
     match found.verdict {

@@ -115,7 +115,7 @@ impl Btrfs {
         Ok(opened)
     }
 
-    /// Removes unfinished drafts. What cannot be removed is retried at the next start.
+    /// Removes unfinished drafts. Failures are retried at the next start.
     fn sweep(&self) {
         let rooms = [self.pool.layers(), self.pool.volumes()];
         let drafts = rooms.into_iter().try_for_each(|room| sweep_drafts(&room?));

@@ -136,7 +136,7 @@ impl Local {
         })
     }
 
-    /// What cannot be removed now is retried at the next start.
+    /// Failures are retried at the next start.
     fn sweep(&self) {
         for (what, room) in [("trash", &self.trash), ("drafts", &self.drafts)] {
             if let Err(error) = untrusted::empty(room) {

@@ -191,7 +191,7 @@ pub async fn create(
     respond(&id, running, mode, pace).await
 }
 
-/// Answers for an exec that has begun.
+/// Answers for an exec that has started.
 pub(super) async fn respond(
     id: &SandboxId,
     running: Running,

@@ -70,7 +70,7 @@ impl From<&Tool> for Offered {
 }
 
 impl Tools {
-    /// All that there are.
+    /// All tools.
     pub fn all() -> Self {
         Self { tools: catalogue().iter().map(Offered::from).collect() }
     }

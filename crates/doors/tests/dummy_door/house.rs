@@ -76,7 +76,7 @@ async fn broker(dir: &tempfile::TempDir) -> Broker {
     .expect("a broker on an empty data directory")
 }
 
-/// A template with nothing in it: mock sandboxes never look.
+/// A template without content: mock sandboxes never read it.
 struct Empty;
 
 #[async_trait]

@@ -23,8 +23,7 @@ fn with_timeout(script: &str, timeout: Duration) -> ExecRequest {
     request
 }
 
-/// What the whole family said until its time was up. A timeout that comes before all of it is there proves nothing:
-/// it is given more time then.
+/// The family's output until its timeout. A timeout before all of it exists proves nothing: then it gets more time.
 async fn timed_out_family(guest: &TestGuest) -> Collected {
     let mut timeout = Duration::from_millis(700);
     loop {
@@ -73,8 +72,8 @@ async fn a_cancel_kills_the_whole_tree_in_a_v1_leaf() {
 async fn an_end_waits_for_all_that_obey_and_hears_their_last_words() {
     let Some(pool) = FreezerPool::new() else { return };
     let guest = TestGuest::start_with(pool.clone());
-    // Whatever is started has been started before the signal comes: a shell that was forked and is not yet
-    // another program takes the signal for a trap of its own, and forgets it.
+    // Everything was started before the signal arrives: a forked shell that is not yet another program handles the
+    // signal with its own trap, and forgets it.
     let child = "trap 'echo heard; exit' TERM; sleep 1001 & \
         while read -r name </proc/$!/comm && [ $name != sleep ]; do :; done; \
         echo child; while :; do wait; done";
