@@ -51,14 +51,14 @@ pub struct BuildQuery {
 /// for the next build.
 #[utoipa::path(
     post, path = "/api/v1/templates/{name}/build", operation_id = "build_template", tag = "templates",
-    params(("name" = String, Path, description = "with `/` written as `%2F`"), BuildQuery),
+    params(("name" = String, Path, description = "name of the template, with `/` encoded as `%2F`"), BuildQuery),
     request_body(content = [u8], content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "live, how far it is", content(
+        (status = 200, description = "live: progress events", content(
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
-        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        (status = 201, description = "the template exists", body = TemplateView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, InState, Carried, Upstream, Stored
     )
 )]

@@ -161,12 +161,12 @@ pub(super) struct Begun {
     params(("id" = SandboxId, Path), ExecQuery),
     request_body = ExecBody,
     responses(
-        (status = 200, description = "it is over, or, live, what it says as it says it", content(
+        (status = 200, description = "the exec has ended or, live, its events", content(
             (ExecAnswer = "application/json"),
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
-        (status = 202, description = "it has begun", body = Begun, headers(("Location" = String, description = "its path"))),
+        (status = 202, description = "the exec has started", body = Begun, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]

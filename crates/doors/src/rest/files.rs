@@ -49,7 +49,7 @@ use sandkeep_core::{SandboxId, api, limits};
     ),
     responses(
         (status = 200, content_type = "application/octet-stream", body = [u8]),
-        (status = 206, description = "the range", content_type = "application/octet-stream", body = [u8]),
+        (status = 206, description = "the requested range", content_type = "application/octet-stream", body = [u8]),
         Guarded, WithQuery, OfSandbox, Files
     )
 )]
@@ -74,14 +74,14 @@ pub async fn read(
     put, path = "/api/v1/sandboxes/{id}/files", operation_id = "write_file", tag = "files",
     params(
         ("id" = SandboxId, Path),
-        ("path" = String, Query, description = "as for reading"),
-        ("mode" = Option<String>, Query, description = "such as `0755`; else that of the file before, or 0644"),
-        ("parents" = Option<bool>, Query, description = "make the directories above that are missing"),
+        ("path" = String, Query, description = "path of the file or directory, as for reading"),
+        ("mode" = Option<String>, Query, description = "such as `0755`; default: the mode of the existing file, or 0644"),
+        ("parents" = Option<bool>, Query, description = "create missing parent directories"),
     ),
     request_body(content = [u8], content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "it has its new content", body = Shown),
-        (status = 201, description = "it is new", body = Shown),
+        (status = 200, description = "the file was replaced", body = Shown),
+        (status = 201, description = "the file was created", body = Shown),
         Guarded, WithBody, OfSandbox, Files
     )
 )]
@@ -311,7 +311,7 @@ pub async fn chmod(
     get, path = "/api/v1/sandboxes/{id}/files/watch", operation_id = "watch_files", tag = "files",
     params(
         ("id" = SandboxId, Path),
-        ("path" = String, Query, description = "as for reading"),
+        ("path" = String, Query, description = "path of the file or directory, as for reading"),
         ("recursive" = Option<bool>, Query, description = "include subdirectories"),
     ),
     responses(
@@ -338,7 +338,7 @@ pub async fn watch(
 /// total size of the content. `x-sandkeep-archive-of` is `directory`, or `file` if the archive contains only that file.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/files/archive", operation_id = "download_archive", tag = "files",
-    params(("id" = SandboxId, Path), ("path" = String, Query, description = "as for reading")),
+    params(("id" = SandboxId, Path), ("path" = String, Query, description = "path of the file or directory, as for reading")),
     responses(
         (status = 200, content_type = "application/x-tar", body = [u8]),
         Guarded, WithQuery, OfSandbox, Files
@@ -374,7 +374,7 @@ pub struct UnpackedView {
     params(
         ("id" = SandboxId, Path),
         ("path" = String, Query, description = "the directory to unpack into"),
-        ("parents" = Option<bool>, Query, description = "make the directory, and those above, where missing"),
+        ("parents" = Option<bool>, Query, description = "create the directory and its parents if they are missing"),
     ),
     request_body(content = [u8], content_type = "application/octet-stream"),
     responses((status = 200, body = UnpackedView), Guarded, WithBody, OfSandbox, Files)

@@ -25,7 +25,7 @@ pub struct Alive {
 /// Answers as soon as the daemon runs, whatever the state of its components. Needs no credentials.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "healthz", tag = "service", security(()),
-    responses((status = 200, description = "it is", body = Alive), Public)
+    responses((status = 200, description = "the daemon answers", body = Alive), Public)
 )]
 pub async fn healthz() -> Json<Alive> {
     Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })

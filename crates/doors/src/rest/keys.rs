@@ -64,7 +64,7 @@ pub async fn list(
 #[utoipa::path(
     delete, path = "/api/v1/keys/{id}", operation_id = "revoke_key", tag = "keys",
     params(("id" = String, Path, description = "The id of the key")),
-    responses((status = 204, description = "It is revoked"), Guarded, OfSandbox)
+    responses((status = 204, description = "the key is revoked"), Guarded, OfSandbox)
 )]
 pub async fn revoke(
     Admin(who): Admin,

@@ -50,8 +50,8 @@ pub fn base() -> OpenApi {
     let mut api = Base::openapi();
     let components = api.components.get_or_insert_with(Components::new);
     let key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
-        "An API key, or a token of the configured OIDC issuer. A daemon without keys asks its own \
-         user for none.",
+        "An API key, or a token of the configured OIDC issuer. A daemon without keys \
+         needs none from its own user.",
     ));
     components.add_security_scheme(BEARER, SecurityScheme::Http(key.build()));
     let header = ApiKeyValue::with_description("X-API-Key", "The same API key in another header.");
@@ -75,10 +75,10 @@ const CORRELATION: &str = "CorrelationId";
 
 fn described(header: &str) -> Header {
     let (kind, text) = match header {
-        "retry-after" => (Type::Integer, "After how many seconds to try again."),
+        "retry-after" => (Type::Integer, "Seconds to wait before a retry."),
         _ => (
             Type::String,
-            "The request's own, or one that was made for it; the daemon's log has it.",
+            "The request's own id, or a generated one. The daemon's log contains it.",
         ),
     };
     HeaderBuilder::new()

@@ -115,7 +115,7 @@ pub async fn unlisten(
     get, path = "/api/v1/sandboxes/{id}/ports/{port}/{path}", operation_id = "use_port", tag = "ports",
     params(("id" = SandboxId, Path), ("port" = u16, Path), ("path" = String, Path)),
     responses(
-        (status = 200, description = "whatever the server answers"),
+        (status = 200, description = "the server's own answer"),
         (status = 307, description = "to the port's own host name"),
         Guarded, OfSandbox, Inside
     )

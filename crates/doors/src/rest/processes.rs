@@ -138,7 +138,7 @@ pub async fn all(
     params(("id" = SandboxId, Path)),
     request_body = CreateProcess,
     responses(
-        (status = 201, body = Process, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = Process, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]

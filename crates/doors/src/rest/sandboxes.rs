@@ -46,7 +46,7 @@ pub struct KeepaliveBody {
     ),
     request_body = Option<SpecDraft>,
     responses(
-        (status = 201, body = View, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = View, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, Inside, Keyed, Sourced, Stored
     )
 )]

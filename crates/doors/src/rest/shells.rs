@@ -41,7 +41,7 @@ pub struct ShellBody {
     params(("id" = SandboxId, Path)),
     request_body = Option<ShellBody>,
     responses(
-        (status = 201, body = ShellView, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = ShellView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside
     )
 )]
@@ -142,7 +142,7 @@ pub struct ShellExecBody {
     request_body = ShellExecBody,
     responses(
         (status = 200, body = ExecAnswer),
-        (status = 202, body = Begun, headers(("Location" = String, description = "its path"))),
+        (status = 202, body = Begun, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]

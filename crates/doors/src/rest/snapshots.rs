@@ -53,7 +53,7 @@ fn made(id: &SandboxId, view: SnapshotView) -> Made {
     params(("id" = SandboxId, Path)),
     request_body = Option<CreateSnapshot>,
     responses(
-        (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = SnapshotView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Stored
     )
 )]
@@ -76,7 +76,7 @@ pub async fn create(
     params(("id" = SandboxId, Path)),
     request_body = Option<SealTurn>,
     responses(
-        (status = 201, body = SnapshotView, headers(("Location" = String, description = "its path"))),
+        (status = 201, body = SnapshotView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Inside, Stored
     )
 )]
@@ -112,7 +112,7 @@ pub async fn list(
     tag = "snapshots",
     params(
         ("id" = SandboxId, Path),
-        ("snapshot" = SnapshotName, Path, description = "its name or id"),
+        ("snapshot" = SnapshotName, Path, description = "name or id of the snapshot"),
     ),
     responses((status = 200, body = SnapshotView), Guarded, OfSandbox)
 )]
@@ -132,7 +132,7 @@ pub async fn get(
     tag = "snapshots",
     params(
         ("id" = SandboxId, Path),
-        ("snapshot" = SnapshotName, Path, description = "its name or id"),
+        ("snapshot" = SnapshotName, Path, description = "name or id of the snapshot"),
     ),
     responses((status = 204), Guarded, OfSandbox, Inside)
 )]

@@ -184,7 +184,7 @@ pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Te
 /// A template of the project takes precedence over a shared one of the same name. A name without a tag means `:latest`.
 #[utoipa::path(
     get, path = "/api/v1/templates/{name}", operation_id = "get_template", tag = "templates",
-    params(("name" = String, Path, description = "with `/` written as `%2F`"), OfProject),
+    params(("name" = String, Path, description = "name of the template, with `/` encoded as `%2F`"), OfProject),
     responses((status = 200, body = TemplateView), Guarded, WithQuery, OfSandbox)
 )]
 pub async fn get(
@@ -206,11 +206,11 @@ pub async fn get(
     params(ImportQuery),
     request_body = TemplateBody,
     responses(
-        (status = 200, description = "live, how far it is", content(
+        (status = 200, description = "live: progress events", content(
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
-        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        (status = 201, description = "the template exists", body = TemplateView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, InState, Upstream, Stored
     )
 )]
@@ -236,14 +236,14 @@ pub async fn create(
 /// `create_template`.
 #[utoipa::path(
     put, path = "/api/v1/templates/{name}/upload", operation_id = "upload_template", tag = "templates",
-    params(("name" = String, Path, description = "with `/` written as `%2F`"), UploadQuery),
+    params(("name" = String, Path, description = "name of the template, with `/` encoded as `%2F`"), UploadQuery),
     request_body(content = [u8], content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "live, how far it is", content(
+        (status = 200, description = "live: progress events", content(
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),
         )),
-        (status = 201, description = "it is there", body = TemplateView, headers(("Location" = String, description = "its path"))),
+        (status = 201, description = "the template exists", body = TemplateView, headers(("Location" = String, description = "path of the new resource"))),
         Guarded, WithBody, OfSandbox, Upstream, Stored
     )
 )]
@@ -271,7 +271,7 @@ pub async fn upload(
 /// the same name, which only an admin may remove.
 #[utoipa::path(
     delete, path = "/api/v1/templates/{name}", operation_id = "remove_template", tag = "templates",
-    params(("name" = String, Path, description = "with `/` written as `%2F`"), OfProject),
+    params(("name" = String, Path, description = "name of the template, with `/` encoded as `%2F`"), OfProject),
     responses((status = 204, description = "deleted"), Guarded, WithQuery, OfSandbox, InState)
 )]
 pub async fn remove(

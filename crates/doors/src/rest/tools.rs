@@ -127,7 +127,7 @@ pub struct CallQuery {
     params(("id" = SandboxId, Path), ("name" = String, Path), CallQuery),
     request_body = CallBody,
     responses(
-        (status = 200, description = "its answer, or, live, what it says as it says it", content(
+        (status = 200, description = "the tool's answer or, live, its events", content(
             (ToolAnswer = "application/json"),
             (String = "application/x-ndjson"),
             (String = "text/event-stream"),

@@ -122,7 +122,7 @@ pub async fn find(broker: &Broker, who: &Principal, id: SandboxId) -> Result<Vie
     post, path = "/api/v1/sessions", operation_id = "allocate_session", tag = "urule",
     request_body = Allocation,
     responses(
-        (status = 201, description = "it runs", body = Session), Guarded, WithBody, Inside, Sourced,
+        (status = 201, description = "the session is running", body = Session), Guarded, WithBody, Inside, Sourced,
         Stored
     )
 )]
@@ -140,7 +140,7 @@ pub async fn create(
 /// List sessions, oldest first
 #[utoipa::path(
     get, path = "/api/v1/sessions", operation_id = "list_sessions", tag = "urule",
-    responses((status = 200, description = "all of the caller's", body = Sessions), Guarded)
+    responses((status = 200, description = "all sessions of the caller", body = Sessions), Guarded)
 )]
 pub async fn list(State(broker): State<Broker>, Who(who): Who) -> Result<Json<Sessions>, Refusal> {
     let all = Filter { limit: usize::MAX, ..Filter::default() };

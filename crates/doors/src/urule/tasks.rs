@@ -121,7 +121,7 @@ impl TaskResult {
     params(("id" = SandboxId, Path, description = "the sessionId")),
     request_body = Task,
     responses(
-        (status = 200, description = "it is over", body = TaskResult),
+        (status = 200, description = "the task has ended", body = TaskResult),
         Guarded, WithBody, OfSandbox, Inside, Journaled
     )
 )]
